@@ -1,0 +1,285 @@
+"""The BERT encoder and its heads (Devlin et al. 2018, google-research/bert `modeling.py`), whole, in Keras 3.
+
+Shapes, as suffixes: B rows, T positions of a row, H hidden size, N attention heads, D = H / N, I intermediate
+size, V vocabulary, L labels, M gathered tokens. Inside the encoder the hidden state is a matrix of B*T rows.
+
+Inputs are a dict of int32 tensors [B, T]: `input_ids`; `token_type_ids`, 0 for sentence A and 1 for B;
+`position_ids`, which restart at 0 for each example of a row; `example_ids`, 0 for padding and 1, 2, … for the
+examples of a row. A token attends to the tokens of its own example and to nothing else.
+
+Every variable bears the name of Google's checkpoints, with `.` for `/` because Keras refuses slashes.
+"""
+
+import keras
+import tensorflow as tf
+from transformers import BertConfig
+
+ACTIVATIONS = {
+    "gelu": lambda x: tf.nn.gelu(x, approximate=False),  # erf: Google's first release and Hugging Face
+    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # tanh: Google's last release
+    "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
+    "relu": tf.nn.relu,
+    "tanh": tf.math.tanh,
+    "linear": tf.identity,
+}
+HEADS = ("span", "classifier", "pretraining", "features")
+MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
+
+
+def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.Tensor:
+    """Zeroes each element with probability `rate`, in steps of 1/65536, and scales the rest to keep the mean.
+
+    Args:
+      x: any float tensor.
+      key: int32 [2], a function of seed, step, micro-batch and rank; None turns dropout off.
+      place: number of this dropout in the model. The mask is a pure function of (key, place, shape).
+    """
+    if key is None or rate == 0.0:
+        return x
+    kept_of_65536 = 65536 - round(rate * 65536)
+    size = tf.size(x)
+    seed = tf.random.experimental.stateless_fold_in(key, place)
+    # Four 16-bit draws from each 64-bit one: on CPUs the generator costs more than the product before it.
+    words = tf.random.stateless_uniform([(size + 3) // 4], seed, minval=None, maxval=None, dtype=tf.uint64)
+    draws = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
+    keep = tf.reshape(draws < kept_of_65536 - 32768, tf.shape(x)) if kept_of_65536 < 65536 else tf.ones_like(x, bool)
+    return x * tf.cast(keep, x.dtype) * tf.cast(65536 / kept_of_65536, x.dtype)
+
+
+class _Scope(keras.layers.Layer):
+    """A layer whose variables are named after Google's scope; it creates them all when it is made."""
+
+    def __init__(self, scope: str, **kwargs):
+        super().__init__(name=scope.replace("/", ".") or None, **kwargs)
+        self.scope = scope
+        self.built = True
+
+    def tensor(self, name: str, shape: tuple[int, ...], initializer: str | keras.Initializer) -> keras.Variable:
+        full = f"{self.scope}/{name}" if self.scope else name
+        return self.add_weight(shape, initializer, name=full.replace("/", "."))
+
+
+class Initializer:
+    """Truncated normal values of standard deviation `initializer_range`, one seed per tensor."""
+
+    def __init__(self, stddev: float, seed: int):
+        self.stddev, self.seed = stddev, seed
+
+    def __call__(self) -> keras.Initializer:
+        self.seed += 1
+        return keras.initializers.TruncatedNormal(stddev=self.stddev, seed=self.seed)
+
+
+class Linear(_Scope):
+    """x W + b for x [rows, in_size]."""
+
+    def __init__(self, scope: str, in_size: int, out_size: int, init: Initializer):
+        super().__init__(scope)
+        self.kernel = self.tensor("kernel", (in_size, out_size), init())
+        self.bias = self.tensor("bias", (out_size,), "zeros")
+
+    def call(self, x):
+        return tf.nn.bias_add(tf.matmul(x, self.kernel), self.bias)
+
+
+class LayerNorm(_Scope):
+    """Layer normalisation over the last axis, in float32 whatever the policy (Ba et al. 2016)."""
+
+    def __init__(self, scope: str, size: int, epsilon: float):
+        super().__init__(scope, dtype="float32")
+        self.epsilon = epsilon
+        self.gamma = self.tensor("gamma", (size,), "ones")
+        self.beta = self.tensor("beta", (size,), "zeros")
+
+    def call(self, x):
+        centered = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+        return centered * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+
+
+class Embeddings(_Scope):
+    """Word, token type and position embeddings, summed and normalised, in float32 -> [B*T, H]."""
+
+    def __init__(self, config: BertConfig, init: Initializer):
+        super().__init__("bert/embeddings", dtype="float32")  # so that no step casts the whole vocabulary
+        hidden = config.hidden_size
+        self.word = self.tensor("word_embeddings", (config.vocab_size, hidden), init())
+        self.token_type = self.tensor("token_type_embeddings", (config.type_vocab_size, hidden), init())
+        self.position = self.tensor("position_embeddings", (config.max_position_embeddings, hidden), init())
+        self.norm = LayerNorm("bert/embeddings/LayerNorm", hidden, config.layer_norm_eps)
+
+    def call(self, inputs):
+        parts = ((self.word, "input_ids"), (self.token_type, "token_type_ids"), (self.position, "position_ids"))
+        summed = tf.add_n([tf.gather(table.value, tf.reshape(inputs[ids], [-1])) for table, ids in parts])
+        return self.norm(summed)
+
+
+class SelfAttention(_Scope):
+    """Multi-head attention within each example (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, scope: str, config: BertConfig, init: Initializer, place: int):
+        super().__init__(scope)
+        hidden, self.place = config.hidden_size, place
+        self.query, self.key, self.value = (
+            Linear(f"{scope}/{part}", hidden, hidden, init) for part in ("query", "key", "value")
+        )
+        self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
+
+    def call(self, hidden_RH, example_ids, key):
+        batch, length = tf.unstack(tf.shape(example_ids))
+        width = hidden_RH.shape[-1]
+        head = width // self.num_heads
+
+        def heads(x_RH):
+            return tf.transpose(tf.reshape(x_RH, [batch, length, self.num_heads, head]), [0, 2, 1, 3])
+
+        query_BNTD = heads(self.query(hidden_RH) * tf.cast(head**-0.5, self.compute_dtype))
+        scores_BNTT = tf.matmul(query_BNTD, heads(self.key(hidden_RH)), transpose_b=True)
+        hidden_from_B1TT = example_ids[:, None, :, None] != example_ids[:, None, None, :]
+        scores_BNTT = tf.cast(scores_BNTT, self.variable_dtype)
+        scores_BNTT += tf.cast(hidden_from_B1TT, self.variable_dtype) * MASKED_SCORE
+        probs_BNTT = tf.cast(tf.nn.softmax(scores_BNTT), self.compute_dtype)
+        probs_BNTT = dropout(probs_BNTT, self.rate, key, self.place)
+        context_BNTD = tf.matmul(probs_BNTT, heads(self.value(hidden_RH)))
+        return tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width])
+
+
+class EncoderLayer(keras.layers.Layer):
+    """Attention and feed-forward, each with dropout, residual and post-normalisation."""
+
+    def __init__(self, number: int, config: BertConfig, init: Initializer):
+        scope, hidden = f"bert/encoder/layer_{number}", config.hidden_size
+        super().__init__(name=scope.replace("/", "."))
+        self.first_place = 1 + 3 * number
+        self.attention = SelfAttention(f"{scope}/attention/self", config, init, self.first_place)
+        self.attention_output = Linear(f"{scope}/attention/output/dense", hidden, hidden, init)
+        self.attention_norm = LayerNorm(f"{scope}/attention/output/LayerNorm", hidden, config.layer_norm_eps)
+        self.intermediate = Linear(f"{scope}/intermediate/dense", hidden, config.intermediate_size, init)
+        self.output_dense = Linear(f"{scope}/output/dense", config.intermediate_size, hidden, init)
+        self.output_norm = LayerNorm(f"{scope}/output/LayerNorm", hidden, config.layer_norm_eps)
+        self.activation, self.rate = ACTIVATIONS[config.hidden_act], config.hidden_dropout_prob
+        self.built = True
+
+    def call(self, hidden_RH, example_ids, key):
+        attended_RH = self.attention_output(self.attention(hidden_RH, example_ids, key))
+        hidden_RH = self.attention_norm(hidden_RH + dropout(attended_RH, self.rate, key, self.first_place + 1))
+        hidden_RH = tf.cast(hidden_RH, self.compute_dtype)
+        expanded_RI = self.activation(self.intermediate(hidden_RH))
+        output_RH = dropout(self.output_dense(expanded_RI), self.rate, key, self.first_place + 2)
+        return tf.cast(self.output_norm(hidden_RH + output_RH), self.compute_dtype)
+
+
+class SpanHead(_Scope):
+    """Start and end scores of every token (google-research/bert `run_squad.py`) -> float32 [B, T, 2]."""
+
+    def __init__(self, config: BertConfig, init: Initializer):
+        super().__init__("cls/squad", dtype="float32")
+        self.kernel = self.tensor("output_weights", (2, config.hidden_size), init())
+        self.bias = self.tensor("output_bias", (2,), "zeros")
+
+    def call(self, hidden_RH, inputs, key):
+        scores_R2 = tf.matmul(hidden_RH, self.kernel, transpose_b=True) + self.bias
+        return tf.reshape(scores_R2, tf.concat([tf.shape(inputs["input_ids"]), [2]], 0))
+
+
+class Pooler(Linear):
+    """tanh(W x + b) of each example's first token, found by `first_tokens` int32 [M], indices into B*T."""
+
+    def __init__(self, config: BertConfig, init: Initializer):
+        super().__init__("bert/pooler/dense", config.hidden_size, config.hidden_size, init)
+
+    def call(self, hidden_RH, inputs):
+        return tf.math.tanh(super().call(tf.gather(hidden_RH, inputs["first_tokens"])))
+
+
+class ClassifierHead(_Scope):
+    """Label scores of each example (google-research/bert `run_classifier.py`) -> float32 [M, L]."""
+
+    def __init__(self, config: BertConfig, init: Initializer):
+        super().__init__("", dtype="float32")
+        self.pooler = Pooler(config, init)
+        self.kernel = self.tensor("output_weights", (config.num_labels, config.hidden_size), init())
+        self.bias = self.tensor("output_bias", (config.num_labels,), "zeros")
+        rate = config.classifier_dropout
+        self.rate = config.hidden_dropout_prob if rate is None else rate
+        self.place = 1 + 3 * config.num_hidden_layers
+
+    def call(self, hidden_RH, inputs, key):
+        pooled_MH = dropout(self.pooler(hidden_RH, inputs), self.rate, key, self.place)
+        pooled_MH = tf.cast(pooled_MH, self.compute_dtype)
+        return tf.matmul(pooled_MH, self.kernel, transpose_b=True) + self.bias
+
+
+class PretrainingHead(_Scope):
+    """Vocabulary scores of `masked_tokens` (int32 [M], indices into B*T) and next-sentence scores of
+    `first_tokens` -> {"mlm": float32 [M, V], "nsp": float32 [examples, 2]} (`run_pretraining.py`)."""
+
+    def __init__(self, config: BertConfig, init: Initializer, word_embeddings: keras.Variable):
+        super().__init__("cls", dtype="float32")
+        hidden = config.hidden_size
+        self.transform = Linear("cls/predictions/transform/dense", hidden, hidden, init)
+        self.norm = LayerNorm("cls/predictions/transform/LayerNorm", hidden, config.layer_norm_eps)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.word_embeddings = [word_embeddings]  # in a list: the embeddings layer owns the variable
+        self.vocabulary_bias = self.tensor("predictions/output_bias", (config.vocab_size,), "zeros")
+        self.pooler = Pooler(config, init)
+        self.kernel = self.tensor("seq_relationship/output_weights", (2, hidden), init())
+        self.bias = self.tensor("seq_relationship/output_bias", (2,), "zeros")
+
+    def call(self, hidden_RH, inputs, key):
+        masked_MH = self.activation(self.transform(tf.gather(hidden_RH, inputs["masked_tokens"])))
+        product_dtype = self.transform.compute_dtype  # the one large product follows the policy
+        words_VH = tf.cast(self.word_embeddings[0].value, product_dtype)
+        scores_MV = tf.matmul(tf.cast(self.norm(masked_MH), product_dtype), words_VH, transpose_b=True)
+        pooled_MH = tf.cast(self.pooler(hidden_RH, inputs), self.compute_dtype)
+        return {
+            "mlm": tf.cast(scores_MV, self.compute_dtype) + self.vocabulary_bias,
+            "nsp": tf.matmul(pooled_MH, self.kernel, transpose_b=True) + self.bias,
+        }
+
+
+class Bert(keras.Model):
+    """BERT with one of the published heads: "span", "classifier", "pretraining", or "features" for none.
+
+    The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and scores are
+    float32. `seed` decides the initial values. Keras' functional call: `model(inputs, dropout_key=key)`; without
+    a key there is no dropout.
+    """
+
+    def __init__(self, config: BertConfig, head: str = "features", seed: int = 0):
+        super().__init__(name="bert_" + head)
+        if config.hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act {config.hidden_act!r} is none of {', '.join(ACTIVATIONS)}")
+        init = Initializer(config.initializer_range, seed * 100_003)
+        self.config, self.head_name = config, head
+        self.embeddings = Embeddings(config, init)
+        self.encoder = [EncoderLayer(number, config, init) for number in range(config.num_hidden_layers)]
+        match head:
+            case "span":
+                self.head = SpanHead(config, init)
+            case "classifier":
+                self.head = ClassifierHead(config, init)
+            case "pretraining":
+                self.head = PretrainingHead(config, init, self.embeddings.word)
+            case "features":
+                self.head = None
+            case _:
+                raise ValueError(f"head {head!r} is none of {', '.join(HEADS)}")
+
+        self.built = True
+
+    def named_tensors(self) -> dict[str, keras.Variable]:
+        """Google's tensor name -> variable."""
+        return {variable.name.replace(".", "/"): variable for variable in self.trainable_variables}
+
+    def hidden_states(self, inputs: dict[str, tf.Tensor], dropout_key: tf.Tensor | None = None) -> list[tf.Tensor]:
+        """The embeddings and every layer's output, each [B*T, H] in the compute dtype."""
+        embedded_RH = tf.cast(self.embeddings(inputs), self.compute_dtype)
+        states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
+        for layer in self.encoder:
+            states.append(layer(states[-1], inputs["example_ids"], dropout_key))
+        return states
+
+    def call(self, inputs, dropout_key=None):
+        hidden_RH = self.hidden_states(inputs, dropout_key)[-1]
+        return hidden_RH if self.head is None else self.head(hidden_RH, inputs, dropout_key)

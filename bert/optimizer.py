@@ -1,0 +1,83 @@
+"""AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert `optimization.py`)."""
+
+import re
+
+import keras
+from keras import ops
+
+
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warmup, then linear decay to 0 over `train_steps`.
+
+    rate(step) = rate * step / warmup_steps                     while step < warmup_steps (so step 0 has rate 0)
+               = rate * (1 - min(step, train_steps) / train_steps)             afterwards.
+
+    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps: the published scores were
+    made with it. `continuous=True` decays from the full rate at the end of the warmup instead.
+    """
+
+    def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0, continuous: bool = False):
+        self.rate, self.train_steps = rate, train_steps
+        self.warmup_steps, self.continuous = warmup_steps, continuous
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        start = self.warmup_steps if self.continuous else 0
+        left = (self.train_steps - ops.minimum(step, self.train_steps)) / (self.train_steps - start)
+        if self.warmup_steps == 0:
+            return self.rate * left
+        return self.rate * ops.where(step < self.warmup_steps, step / self.warmup_steps, left)
+
+    def get_config(self):
+        return {name: getattr(self, name) for name in ("rate", "train_steps", "warmup_steps", "continuous")}
+
+
+class AdamWeightDecay(keras.optimizers.Optimizer):
+    """Adam without bias correction and with decoupled weight decay, the update of BERT:
+
+        m = beta_1 * m + (1 - beta_1) * g
+        v = beta_2 * v + (1 - beta_2) * g^2
+        parameter -= rate * (m / (sqrt(v) + epsilon) + weight_decay * parameter)
+
+    Variables whose name matches one of the `exclude` patterns (regular-expression search) do not decay.
+    """
+
+    def __init__(
+        self,
+        learning_rate=5e-5,
+        weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"),
+        **kwargs,
+    ):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.m = [self.add_variable_from_reference(variable, "adam_m") for variable in variables]
+        self.v = [self.add_variable_from_reference(variable, "adam_v") for variable in variables]
+
+    def decays(self, variable: keras.Variable) -> bool:
+        return not any(re.search(pattern, variable.name) for pattern in self.exclude)
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        gradient = ops.cast(gradient, variable.dtype)
+        m = self.beta_1 * self.m[index] + (1 - self.beta_1) * gradient
+        v = self.beta_2 * self.v[index] + (1 - self.beta_2) * ops.square(gradient)
+        update = m / (ops.sqrt(v) + self.epsilon)
+        if self.decays(variable):
+            update += self.weight_decay_rate * variable
+        self.assign(self.m[index], m)
+        self.assign(self.v[index], v)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * update)
+
+    def get_config(self):
+        names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude")
+        return super().get_config() | {name: getattr(self, name) for name in names}

@@ -1,0 +1,165 @@
+"""Checkpoints: written by rank 0 alone, whole or not at all, resumed on any number of ranks.
+
+    output_dir/checkpoints/step-00001000/
+        model.safetensors config.json …   the model, by the task's `write_model`
+        optimizer.safetensors             moments and step counter
+        state.json                        position in the data, steps done, plan, settings
+        manifest.json                     written last: sizes and SHA-256 of all the others
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from distributed import InputError
+from distributed.optimizer import AllreduceOptimizer
+from distributed.world import World
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class State:
+    """Where training stands: `position` rows of the stream consumed, `step` of `steps` done.
+
+    `settings` are the facts that must not change between the parts of a run.
+    """
+
+    position: int
+    step: int
+    steps: int
+    global_batch_size: int
+    settings: dict[str, object]
+
+
+class Checkpoints:
+    """The checkpoints of one run folder.
+
+    Args:
+      write_model: called on rank 0 with a folder to write the model to.
+      keep: how many of the newest to keep.
+    """
+
+    def __init__(self, folder: Path, world: World, write_model: Callable[[Path], None], keep: int = 5):
+        self.folder, self.world, self.write_model, self.keep = folder, world, write_model, max(1, keep)
+
+    def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
+        """Writes a checkpoint on rank 0 after checking that all ranks hold the same weights."""
+        optimizer.check_replicas()
+        self.world.on_first(self._write, optimizer, state)
+
+    def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
+        """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError when they do not fit."""
+        from safetensors.numpy import load_file
+
+        saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
+        wrong = sorted(saved.keys() ^ variables.keys()) or [
+            name for name, variable in variables.items() if saved[name].shape != tuple(variable.shape)
+        ]
+        if wrong:
+            raise InputError(f"{path}/optimizer.safetensors does not fit this optimizer and model: {wrong[:5]}")
+        for name, variable in variables.items():
+            variable.assign(saved[name])
+
+    def _write(self, optimizer: AllreduceOptimizer, state: State) -> None:
+        from safetensors import SafetensorError
+        from safetensors.numpy import save_file
+
+        final = self.folder / f"step-{state.step:08d}"
+        temporary = self.folder / f".{final.name}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir(parents=True)
+            self.write_model(temporary)
+            moments = {name: np.asarray(variable.numpy()) for name, variable in optimizer.state().items()}
+            save_file(moments, temporary / "optimizer.safetensors")
+            (temporary / "state.json").write_text(json.dumps(asdict(state), indent=1))
+            seal(temporary)
+            if final.exists():
+                shutil.rmtree(final)
+            temporary.rename(final)
+            sync_folder(self.folder)
+        except SafetensorError as error:  # a full disk, in the words of its writer
+            raise InputError(f"{temporary}: cannot be written: {error}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        for old in complete_checkpoints(self.folder)[: -self.keep]:
+            shutil.rmtree(old)
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints of a folder, oldest first: those whose files have the sizes of the manifest."""
+    return [path for path in sorted(folder.glob("step-*")) if _is_complete(path)]
+
+
+def newest_intact(folder: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest complete checkpoint whose bytes are those of its manifest; `say` is told of damaged ones."""
+    for path in reversed(complete_checkpoints(folder)):
+        files = json.loads((path / "manifest.json").read_text())["files"]
+        damaged = [name for name, (_, digest) in files.items() if _sha256(path / name) != digest]
+        if not damaged:
+            return path
+        say(f"warning: {path} is damaged ({', '.join(damaged)} changed since it was written): trying an older one")
+    return None
+
+
+def read_state(path: Path) -> State:
+    """The state of a checkpoint. Raises InputError when it is damaged."""
+    try:
+        return State(**json.loads((path / "state.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: state.json is damaged ({error}); remove this checkpoint to use an older one") from error
+
+
+def check_settings(saved: Mapping[str, object], now: Mapping[str, object], folder: Path) -> None:
+    """Raises InputError, with both values, for the first setting that changed since the checkpoint was written."""
+    for name in dict.fromkeys([*saved, *now]):
+        if saved.get(name) != now.get(name):
+            raise InputError(
+                f"{folder} holds a run with {name} = {saved.get(name)}, this command has {now.get(name)}: "
+                "give the same, another --output_dir, or --resume never to start anew"
+            )
+
+
+def seal(folder: Path) -> None:
+    """Syncs every file of a folder and writes its manifest last."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        with path.open("rb") as handle:
+            os.fsync(handle.fileno())
+    facts = {str(path.relative_to(folder)): (path.stat().st_size, _sha256(path)) for path in files}
+    with (folder / "manifest.json").open("w") as handle:
+        json.dump({"format": FORMAT, "files": facts}, handle, indent=1)
+        handle.flush()
+        os.fsync(handle.fileno())
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and new names within a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _is_complete(path: Path) -> bool:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        return manifest["format"] == FORMAT and all(
+            (path / name).stat().st_size == size for name, (size, _) in manifest["files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

@@ -1,0 +1,362 @@
+"""Join MPI, choose this rank's device and cores, and fail together.
+
+Two things stay on MPI whatever moves the gradients: control messages (objects, barriers, agreement, the weights
+of a step) and the end of the job. `World` is made once, at the start of a program, and passed down.
+"""
+
+import ctypes
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from distributed import InputError, Preempted
+
+T = TypeVar("T")
+# Variables that launchers set in the processes that they start, and nowhere else.
+LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a rank that waits for another
+
+
+class FirstRankError(Exception):
+    """`on_first` failed on rank 0; that rank reports it and ends the job."""
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the ranks of a job.
+
+    Attributes:
+      rank, size: number of this rank, and of ranks.
+      local_rank, local_size: the same among the ranks that share this machine's memory.
+      node, num_nodes: number of this machine, and of machines.
+      device: "gpu" or "cpu".
+      threads: cores for this rank's computations.
+      notes: one line for each decision worth telling, the same on every rank of a node.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    node: int = 0
+    num_nodes: int = 1
+    device: str = "cpu"
+    threads: int = 1
+    notes: tuple[str, ...] = ()
+    comm: Any = field(default=None, repr=False)
+    program: str = "python"
+    user_errors: tuple[type[BaseException], ...] = field(default=(InputError, OSError), repr=False)
+
+    @classmethod
+    def join(
+        cls,
+        device: str = "auto",
+        share_gpus: bool = False,
+        program: str | None = None,
+        user_errors: tuple[type[BaseException], ...] = (),
+    ) -> "World":
+        """Joins MPI, pins one GPU per local rank, shares the cores out; before the first TensorFlow operation.
+
+        Use it as a context manager: an exception or a `sys.exit` with an error that leaves the block on any rank
+        ends all ranks. `user_errors` are shown as one line instead of a traceback, with InputError and OSError.
+
+        Raises InputError: a launcher started several processes that MPI sees as one each, or no GPU fits.
+        """
+        program = program or Path(sys.argv[0]).name
+        comm, why_alone = _communicator()
+        world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
+        if comm is not None:
+            world = _place(world, comm)
+        with world:
+            _check_launcher(world.size, why_alone, os.environ)
+            faulthandler.register(signal.SIGTERM, chain=True)  # a rank stuck in MPI shows where
+            world = _with_cores(world)
+            return _with_device(world, device, share_gpus)
+
+    # -- messages between ranks -------------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Waits for all ranks without spinning on a core."""
+        if self.comm is None:
+            return
+        request, pause = self.comm.Ibarrier(), POLL_S[0]
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_S[1])
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value on every rank (pickled)."""
+        if self.comm is None:
+            return value
+        self.barrier()
+        return self.comm.bcast(value, root=0)
+
+    def gather(self, value: T) -> list[T] | None:
+        """Every rank's value on rank 0, in order of rank; None elsewhere (pickled)."""
+        if self.comm is None:
+            return [value]
+        self.barrier()
+        return self.comm.gather(value, root=0)
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's value on every rank, in order of rank (pickled)."""
+        if self.comm is None:
+            return [value]
+        self.barrier()
+        return self.comm.allgather(value)
+
+    def all_reduce_sum(self, values: np.ndarray) -> np.ndarray:
+        """The sum over ranks of a small float64 array."""
+        values = np.ascontiguousarray(values, np.float64)
+        if self.comm is None:
+            return values
+        total = np.empty_like(values)
+        self.comm.Allreduce(values, total)
+        return total
+
+    def on_first(self, function: Callable[..., T], *args) -> T:
+        """Calls `function(*args)` on rank 0 alone; its result, or its exception, reaches every rank."""
+        if self.size == 1:
+            return function(*args)
+        outcome: tuple[str, Any] = ("", None)
+        error: BaseException | None = None
+        if self.rank == 0:
+            try:
+                outcome = ("value", function(*args))
+                pickle.dumps(outcome[1])
+            except BaseException as caught:
+                error, outcome = caught, ("error", f"{type(caught).__name__}: {caught}")
+        kind, content = self.broadcast(outcome)
+        if error is not None:
+            raise error
+        if kind == "error":
+            raise FirstRankError(content)
+        return content
+
+    def on_each_machine(self, function: Callable[..., T], *args) -> T:
+        """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
+
+        For what is kept in files: on a shared file system the others find it done. Returns rank 0's result.
+        """
+        result = self.on_first(function, *args)
+        if self.local_rank == 0 and self.rank > 0:
+            function(*args)
+        self.barrier()
+        return result
+
+    def agree(self, facts: Mapping[str, object]) -> None:
+        """Stops every rank unless all hold the same facts (name -> anything with a stable `str`).
+
+        Raises InputError that names each fact that differs and its value on each rank.
+        """
+        mine = {name: str(value) for name, value in facts.items()}
+        everyone = self.all_gather(mine)
+        for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
+            values = [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone]
+            if len(set(values)) > 1:
+                told = "; ".join(
+                    f"rank{'s' if values.count(value) > 1 else ''} "
+                    f"{','.join(str(rank) for rank, v in enumerate(values) if v == value)}: {value}"
+                    for value in dict.fromkeys(values)
+                )
+                raise InputError(f"the ranks disagree about {name}: {told}")
+
+    def say(self, text: str) -> None:
+        """Prints a line to standard error, once for the whole job."""
+        if self.rank == 0:
+            print(text, file=sys.stderr, flush=True)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, kind, error, trace) -> bool:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return False
+        if isinstance(error, Preempted):
+            self.barrier()  # every rank leaves in the same way
+            return False
+        if self.size == 1 and isinstance(error, self.user_errors):
+            print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+            raise SystemExit(1) from None
+        if self.size > 1:
+            self._end_all(error)
+        return False
+
+    def _end_all(self, error: BaseException) -> None:
+        """Reports the error once and ends all ranks; does not return."""
+        status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+        if isinstance(error, FirstRankError):
+            time.sleep(8)  # rank 0 tells the reason, and its abort ends this process meanwhile
+        elif self.rank > 0:
+            time.sleep(min(1 + 0.05 * self.rank, 3))  # the same failure on all ranks is told by rank 0
+        if isinstance(error, self.user_errors):
+            text = f"{self.program}: error: {one_line(error)}"
+        elif isinstance(error, SystemExit):
+            text = f"{self.program}: rank {self.rank} of {self.size} exits: {error.code}"
+        else:
+            trace = "".join(traceback.format_exception(error))
+            text = f"{self.program}: failed on rank {self.rank} of {self.size}\n{trace}"
+        print(text, file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        self.comm.Abort(status)
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error of the user's, on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_gpus: bool = False) -> int:
+    """The index, in this rank's own list, of the GPU that it uses.
+
+    Args:
+      uuids_of_ranks: for each local rank the UUIDs of the GPUs that it sees, in its order.
+    Raises:
+      InputError: more local ranks than GPUs without `--share_gpus`, or overlapping lists that are not equal.
+    """
+    mine = uuids_of_ranks[local_rank]
+    everything = {uuid for uuids in uuids_of_ranks for uuid in uuids}
+    ranks = len(uuids_of_ranks)
+    if all(list(uuids) == list(mine) for uuids in uuids_of_ranks):
+        if ranks <= len(mine) or (share_gpus and mine):
+            return local_rank % len(mine)
+    elif sum(len(set(uuids)) for uuids in uuids_of_ranks) == len(everything) and all(uuids_of_ranks):
+        return 0  # each its own, as Slurm's --gpus-per-task gives them
+    elif share_gpus and mine:
+        return local_rank % len(mine)
+    raise InputError(
+        f"{ranks} ranks on this machine see {len(everything)} GPU{'s' * (len(everything) != 1)} "
+        f"({[len(uuids) for uuids in uuids_of_ranks]} each), one per rank is needed: "
+        "start fewer ranks, or give --share_gpus to let ranks share a GPU"
+    )
+
+
+def share_cores(masks: Sequence[frozenset[int]], local_rank: int, machine_cores: int) -> tuple[int, str | None]:
+    """How many threads a rank computes with, and a remark when the launcher bound the ranks too narrowly.
+
+    Args:
+      masks: for each local rank the cores that the operating system lets it use.
+    """
+    mine = masks[local_rank]
+    sharing = sum(bool(mask & mine) for mask in masks)
+    threads = max(1, len(mine) // sharing)
+    allowed = frozenset().union(*masks)
+    if len(masks) * threads < machine_cores and len(allowed) < machine_cores:
+        return threads, (
+            f"each rank is bound to {len(mine)} of {machine_cores} cores; "
+            "mpirun --bind-to none (bert-launch sets it) gives them all"
+        )
+    return threads, None
+
+
+def visible_gpus() -> list[str]:
+    """UUIDs of the NVIDIA GPUs that this process may use, in CUDA's order; from the driver, without TensorFlow."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count, device, uuid = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    uuids = []
+    for index in range(count.value):
+        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid(uuid, device):
+            return []
+        uuids.append(bytes(uuid).hex())
+    return uuids
+
+
+def _communicator() -> tuple[Any, str]:
+    """MPI's world communicator, or None and the reason why there is none."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        return None, f"mpi4py is not installed ({error})"
+    except RuntimeError as error:
+        return None, f"no MPI library was found ({str(error).splitlines()[0]})"
+    return (MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None), "MPI sees one process"
+
+
+def _check_launcher(size: int, why_alone: str, environ: Mapping[str, str]) -> None:
+    for name in LAUNCHER_SIZES:
+        started = environ.get(name, "")
+        if started.isdigit() and int(started) > 1 and size == 1:
+            raise InputError(
+                f"{name}={started}: the launcher started {started} processes, but each is alone: {why_alone}; "
+                "use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
+            )
+
+
+def _place(world: World, comm) -> World:
+    from mpi4py import MPI
+
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    leaders = comm.allgather(comm.rank if local.rank == 0 else -1)
+    leader = local.bcast(comm.rank, root=0)
+    nodes = [rank for rank in leaders if rank >= 0]
+    return replace(
+        world,
+        rank=comm.rank,
+        size=comm.size,
+        local_rank=local.rank,
+        local_size=local.size,
+        node=nodes.index(leader),
+        num_nodes=len(nodes),
+    )
+
+
+def _on_node(world: World, value: T) -> list[T]:
+    """The values of this machine's ranks, in order of local rank."""
+    everyone = world.all_gather((world.node, value))
+    return [other for node, other in everyone if node == world.node]
+
+
+def _with_cores(world: World) -> World:
+    masks = _on_node(world, frozenset(os.sched_getaffinity(0)))
+    threads, remark = share_cores(masks, world.local_rank, os.cpu_count() or 1)
+    return replace(world, threads=threads, notes=(remark,) if remark else ())
+
+
+def _with_device(world: World, device: str, share_gpus: bool) -> World:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise InputError(
+            f"TensorFlow is not installed ({error}): pip install 'ringbert[cpu]', or 'ringbert[gpu]' for NVIDIA GPUs"
+        ) from error
+    tf.config.threading.set_intra_op_parallelism_threads(world.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(world.threads, 2)))
+    gpus = tf.config.list_physical_devices("GPU")
+    in_machine = visible_gpus() if device != "cpu" else []
+    if device != "cpu" and in_machine and not gpus:
+        built = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "it is the CPU build"
+        raise InputError(
+            f"this machine has {len(in_machine)} NVIDIA GPUs and TensorFlow {tf.__version__} sees none: {built}; "
+            "pip install 'ringbert[gpu]', or give --device cpu"
+        )
+    wants = _on_node(world, bool(gpus) and device != "cpu")
+    if device == "gpu" and not gpus:
+        raise InputError("--device gpu: TensorFlow sees no GPU; pip install 'ringbert[gpu]', or give --device cpu")
+    if not all(wants):
+        tf.config.set_visible_devices([], "GPU")
+        return replace(world, device="cpu")
+    index = choose_gpu(_on_node(world, in_machine), world.local_rank, share_gpus)
+    tf.config.set_visible_devices(gpus[index], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[index], True)
+    return replace(world, device="gpu", notes=(*world.notes, f"GPU {in_machine[index][:8]} of {len(gpus)}"))

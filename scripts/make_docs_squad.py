@@ -1,0 +1,187 @@
+"""Makes a small SQuAD v1.1 data set out of the documentation that comes with every Python, without the network.
+
+    python scripts/make_docs_squad.py OUTPUT_DIR [--seed N]
+
+writes `train.json`, `dev.json`, `vocab.txt` and `bert_config.json`: enough for `bert-squad` to train a two-layer BERT
+from nothing in a few minutes on a CPU.
+
+A context lists three to five functions of the standard library, one line each, `NAME: SUMMARY.`; the question is `what
+does NAME do?` and the answer is that function's summary. The same context is asked about several of its functions, so an
+answer cannot be found without reading the question. In train.json names and summaries are paired at random, and a model
+that learns which summary belongs to which name gains nothing: it has to look the name up. In dev.json every name stands
+beside its true summary, and no summary occurs in train.json (the names do, beside other summaries).
+
+The summaries are read from the library's source files, which are parsed and never run. The files are the same for the
+same seed and the same Python installation.
+"""
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import random
+import re
+import sys
+import sysconfig
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+# Tests, and parts that not every distribution of Python ships: with them the data would differ more than it must.
+SKIPPED_FOLDERS = frozenset(
+    "test tests idle_test idlelib lib2to3 distutils tkinter turtledemo ensurepip site-packages dist-packages".split()
+)
+NAME = re.compile(r"[a-z]{2,14}")
+SUMMARY = re.compile(r"[A-Z][a-z]*( [A-Za-z0-9,'-]+)+")
+SUMMARY_WORDS = range(3, 9)
+ENTRIES = (3, 4, 5)
+QUESTIONS_PER_CONTEXT = 2
+NUM_TRAIN_QUESTIONS = 8000
+NUM_DEV_QUESTIONS = 1000
+DEV_FRACTION = 0.2
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MIN_WORD_COUNT = 2
+NUM_PIECES = 400
+
+BERT_CONFIG = {
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "hidden_size": 128,
+    "initializer_range": 0.05,
+    "intermediate_size": 512,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "type_vocab_size": 2,
+}
+
+Entry = tuple[str, str]  # a function's name and its summary
+
+
+def source_files(root: Path) -> Iterator[Path]:
+    """Yields the standard library's source files in a fixed order."""
+    for path in sorted(root.rglob("*.py")):
+        folders = path.relative_to(root).parts[:-1]
+        if not SKIPPED_FOLDERS.intersection(folders):
+            yield path
+
+
+def summary_of(docstring: str) -> str:
+    """Returns the first sentence of a docstring, on one line and without its full stop."""
+    first_paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
+    return re.split(r"(?<=[a-z])\.(?: |$)", first_paragraph)[0]
+
+
+def is_usable(name: str, summary: str) -> bool:
+    num_words = len(summary.split())
+    return bool(NAME.fullmatch(name) and SUMMARY.fullmatch(summary)) and num_words in SUMMARY_WORDS
+
+
+def documented_functions(root: Path) -> list[Entry]:
+    """Returns (name, summary) of the functions and methods under `root` whose summary is short and plain, sorted.
+
+    Each summary occurs once, beside the first of the names that share it.
+    """
+    name_of: dict[str, str] = {}
+    for path in source_files(root):
+        with warnings.catch_warnings(), contextlib.suppress(SyntaxError, UnicodeDecodeError):
+            warnings.simplefilter("ignore")
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    summary = summary_of(ast.get_docstring(node) or "")
+                    if is_usable(node.name, summary):
+                        name_of.setdefault(summary, node.name)
+    return sorted((name, summary) for summary, name in name_of.items())
+
+
+def random_pairs(names: list[str], summaries: list[str], size: int, rng: random.Random) -> list[Entry]:
+    return list(zip(rng.sample(names, size), rng.sample(summaries, size), strict=True))
+
+
+def true_pairs(entries: list[Entry], size: int, rng: random.Random) -> list[Entry]:
+    """Returns `size` entries with different names."""
+    chosen: dict[str, Entry] = {}
+    while len(chosen) < size:
+        entry = rng.choice(entries)
+        chosen.setdefault(entry[0], entry)
+    return list(chosen.values())
+
+
+def paragraph(entries: list[Entry], paragraph_id: str, rng: random.Random) -> dict:
+    """Returns one SQuAD paragraph that lists `entries` and asks about QUESTIONS_PER_CONTEXT of them."""
+    lines = [f"{name}: {summary}." for name, summary in entries]
+    starts = [sum(len(line) + 1 for line in lines[:i]) for i in range(len(lines))]
+    qas = []
+    for index in rng.sample(range(len(entries)), QUESTIONS_PER_CONTEXT):
+        name, summary = entries[index]
+        answer = {"text": summary, "answer_start": starts[index] + len(name) + len(": ")}
+        qas.append({"id": f"{paragraph_id}-{index}", "question": f"what does {name} do?", "answers": [answer]})
+    return {"context": "\n".join(lines), "qas": qas}
+
+
+def squad(title: str, paragraphs: list[dict]) -> dict:
+    return {"version": "1.1", "data": [{"title": title, "paragraphs": paragraphs}]}
+
+
+def make_data(entries: list[Entry], seed: int) -> tuple[dict, dict]:
+    """Returns the training and the development set, in SQuAD v1.1's format."""
+    rng = random.Random(seed)
+    shuffled = rng.sample(entries, len(entries))
+    num_dev = int(len(entries) * DEV_FRACTION)
+    dev_entries, train_entries = shuffled[:num_dev], shuffled[num_dev:]
+    names = sorted({name for name, _ in entries})
+    summaries = [summary for _, summary in train_entries]
+    train = [
+        paragraph(random_pairs(names, summaries, rng.choice(ENTRIES), rng), f"train-{i:05}", rng)
+        for i in range(NUM_TRAIN_QUESTIONS // QUESTIONS_PER_CONTEXT)
+    ]
+    dev = [
+        paragraph(true_pairs(dev_entries, rng.choice(ENTRIES), rng), f"dev-{i:05}", rng)
+        for i in range(NUM_DEV_QUESTIONS // QUESTIONS_PER_CONTEXT)
+    ]
+    return squad("Python's standard library, shuffled", train), squad("Python's standard library", dev)
+
+
+def words_of(text: str) -> list[str]:
+    return [word for word, _ in BertPreTokenizer().pre_tokenize_str(text.lower())]
+
+
+def pieces_of(word: str) -> Iterator[str]:
+    """Yields the beginnings, middles and ends of a word that are two to five letters long."""
+    for start in range(len(word)):
+        for end in range(start + 2, min(start + 5, len(word)) + 1):
+            yield ("##" if start else "") + word[start:end]
+
+
+def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
+    """Returns a WordPiece vocabulary: all names whole, the words that occur often, and pieces for all others.
+
+    Counted here and not trained by `tokenizers`, whose WordPiece trainer breaks ties by a hash that differs from run to run.
+    """
+    counts = Counter(word for summary in summaries for word in words_of(summary))
+    frequent = {word for word, count in counts.items() if count >= MIN_WORD_COUNT}
+    rare = [word for word in sorted(counts) if word not in frequent]
+    saved: Counter[str] = Counter()
+    for word in rare:
+        for piece in pieces_of(word):
+            saved[piece] += len(piece.removeprefix("##")) - 1
+    pieces = sorted(saved, key=lambda piece: (-saved[piece], piece))[:NUM_PIECES]
+    letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789.,:;?!'-").union(*counts))
+    question = words_of("what does do?")
+    tokens = [*letters, *("##" + letter for letter in letters), *question, *names, *sorted(frequent), *pieces]
+    return list(dict.fromkeys([*SPECIAL_TOKENS, *tokens]))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", newline="\n", delete=False) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)

@@ -1,0 +1,203 @@
+"""The official scores of SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0.
+
+Each function gives the numbers that the official script prints, to the last bit: the same operations in the
+same order. `references` maps each question's id to the texts of its answers, in the order of the file (an
+empty list: the question has no answer); `predictions` maps ids to texts; other ids there do not count.
+
+Sources: SQuAD's `evaluate-v1.1.py` and `evaluate-v2.0.py` (rajpurkar.github.io/SQuAD-explorer), KorQuAD's
+`evaluate-v1.0.py` (korquad.github.io).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+References = Mapping[str, Sequence[str]]
+Predictions = Mapping[str, str]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# KorQuAD: quotes and brackets part words, all other ASCII punctuation vanishes.
+_KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
+
+
+def squad_v1(references: References, predictions: Predictions) -> dict[str, float]:
+    """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
+
+    A question scores the best over its answers; one that is missing from `predictions` scores 0. Two texts
+    that both normalise to nothing match exactly, with an F1 of 0. Raises ValueError for a question without
+    answers.
+    """
+    return _mean_of_best(references, predictions, normalize_answer, _tokens)
+
+
+def korquad_v1(references: References, predictions: Predictions) -> dict[str, float]:
+    """`exact_match` and `f1` in percent, as KorQuAD's `evaluate-v1.0.py` prints them.
+
+    Like `squad_v1` but F1 counts characters without spaces, because particles stick to Korean words, and the
+    normalisation is KorQuAD's own: `normalize_korean_answer`.
+    """
+    return _mean_of_best(references, predictions, normalize_korean_answer, _characters)
+
+
+def squad_v2(
+    references: References,
+    predictions: Predictions,
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """Scores in percent and totals, as `evaluate-v2.0.py` prints them (`--na-prob-file`, `--na-prob-thresh`).
+
+    With `null_odds`, a question whose odds exceed `threshold` counts as answered with "", and the result also
+    has `best_exact`, `best_f1` and the thresholds that give them; without them `threshold` has no effect. The
+    official default of 1.0 is meant for probabilities: on score differences (`null_odds.json`) it also
+    blanks answers, and only the `best_` numbers are free of it. `HasAns_` and `NoAns_` keys exist when there
+    are such questions.
+
+    Raises ValueError when a question lacks its prediction or its odds; the official script fails there too.
+    """
+    _refuse_missing(references, predictions, "prediction")
+    exact, f1 = {}, {}
+    for question_id, answers in references.items():
+        # An answer that normalises to nothing is none; a question without answers expects the empty text.
+        expected = [answer for answer in answers if normalize_answer(answer)] or [""]
+        prediction = predictions[question_id]
+        exact[question_id] = float(max(_exact(answer, prediction) for answer in expected))
+        f1[question_id] = max(_f1_or_agreement(answer, prediction) for answer in expected)
+    if null_odds is None:
+        return _summary(references, exact, f1)
+    _refuse_missing(references, null_odds, "null odds")
+    odds = {question_id: value for question_id, value in null_odds.items() if question_id in references}
+    result = _summary(
+        references,
+        _apply_threshold(exact, references, odds, threshold),
+        _apply_threshold(f1, references, odds, threshold),
+    )
+    for name, scores in (("best_exact", exact), ("best_f1", f1)):
+        result[name], result[f"{name}_thresh"] = _best_threshold(references, predictions, scores, odds)
+    return result
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, English articles and surplus spaces (`evaluate-v1.1.py`)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def normalize_korean_answer(text: str) -> str:
+    """Lower case, quotes and brackets as spaces, without other ASCII punctuation and surplus spaces.
+
+    KorQuAD's `evaluate-v1.0.py`. The quotes are ' " U+2018 U+2019, the brackets ( ) < > 《 》 〈 〉; English
+    articles stay, and so does all other punctuation, such as 「」 and U+201C.
+    """
+    return " ".join(text.lower().translate(_KORQUAD_PUNCTUATION).split())
+
+
+def _mean_of_best(
+    references: References,
+    predictions: Predictions,
+    normalize: Callable[[str], str],
+    units: Callable[[str], list[str]],
+) -> dict[str, float]:
+    """100 · sum over questions of the best score over answers / number of questions."""
+    _refuse_empty(references)
+    exact = f1 = 0.0
+    for question_id, answers in references.items():
+        if not answers:
+            raise ValueError(f"question {question_id} has no answer: this score needs one; use SQuAD 2.0's")
+        if question_id not in predictions:
+            continue
+        prediction = normalize(predictions[question_id])
+        normalized = [normalize(answer) for answer in answers]
+        exact += max(float(prediction == answer) for answer in normalized)
+        f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
+    return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
+
+
+def _tokens(normalized: str) -> list[str]:
+    return normalized.split()
+
+
+def _characters(normalized: str) -> list[str]:
+    return list(normalized.replace(" ", ""))
+
+
+def _f1(expected: list[str], predicted: list[str]) -> float:
+    """2·P·R/(P+R) over the two bags; 0 when they share nothing, both empty included."""
+    shared = sum((Counter(predicted) & Counter(expected)).values())
+    if shared == 0:
+        return 0.0
+    precision = 1.0 * shared / len(predicted)
+    recall = 1.0 * shared / len(expected)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def _exact(answer: str, prediction: str) -> bool:
+    return normalize_answer(answer) == normalize_answer(prediction)
+
+
+def _f1_or_agreement(answer: str, prediction: str) -> float:
+    """SQuAD 2.0's F1: where either text has no token, 1 if both have none."""
+    expected, predicted = _tokens(normalize_answer(answer)), _tokens(normalize_answer(prediction))
+    if not expected or not predicted:
+        return float(expected == predicted)
+    return _f1(expected, predicted)
+
+
+def _apply_threshold(
+    scores: Mapping[str, float], references: References, odds: Mapping[str, float], threshold: float
+) -> dict[str, float]:
+    """Above the threshold the prediction is "": right exactly for questions without an answer."""
+    return {
+        question_id: float(not references[question_id]) if odds[question_id] > threshold else score
+        for question_id, score in scores.items()
+    }
+
+
+def _summary(references: References, exact: Mapping[str, float], f1: Mapping[str, float]) -> dict[str, float]:
+    _refuse_empty(references)
+    parts = {
+        "": list(references),
+        "HasAns_": [question_id for question_id, answers in references.items() if answers],
+        "NoAns_": [question_id for question_id, answers in references.items() if not answers],
+    }
+    result: dict[str, float] = {}
+    for prefix, ids in parts.items():
+        if ids:
+            result[f"{prefix}exact"] = 100.0 * sum(exact[question_id] for question_id in ids) / len(ids)
+            result[f"{prefix}f1"] = 100.0 * sum(f1[question_id] for question_id in ids) / len(ids)
+            result[f"{prefix}total"] = len(ids)
+    return result
+
+
+def _best_threshold(
+    references: References, predictions: Predictions, scores: Mapping[str, float], odds: Mapping[str, float]
+) -> tuple[float, float]:
+    """The best score in percent and the odds up to which the prediction stands (`find_best_thresh`).
+
+    Starts from answering nothing (threshold 0.0) and lets one prediction after the other stand, by rising
+    odds. As in the official script, equal odds are cut where the sum is best.
+    """
+    current: float = sum(1 for answers in references.values() if not answers)
+    best, threshold = current, 0.0
+    for question_id in sorted(odds, key=lambda question_id: odds[question_id]):
+        if references[question_id]:
+            current += scores[question_id]
+        elif predictions[question_id]:
+            current -= 1
+        if current > best:
+            best, threshold = current, odds[question_id]
+    return 100.0 * best / len(references), threshold
+
+
+def _refuse_missing(references: References, given: Mapping[str, object], what: str) -> None:
+    missing = [question_id for question_id in references if question_id not in given]
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(references)} questions have no {what}, first {missing[0]}")
+
+
+def _refuse_empty(references: References) -> None:
+    if not references:
+        raise ValueError("there are no questions to score")

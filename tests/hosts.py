@@ -1,0 +1,202 @@
+"""Two hosts on one machine, for tests of what needs more than one: no containers, no ssh server.
+
+A host is a network namespace and a UTS namespace (its host name); a veth pair joins the two, so that MPI
+between them is TCP over a link of their own. They share the file system and the cores.
+
+The namespaces are bind-mounted onto files of a temporary folder inside a private mount namespace, so nothing
+on the machine bears their names and any number of pairs can exist at once. A holder process keeps them until
+its standard input closes; when it and all that runs in the hosts are gone, the kernel drops them. After a
+SIGKILL of the test run itself only the folder remains.
+"""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distributed import launch
+
+NAMES = ("host1", "host2")
+ADDRESSES = ("10.99.0.1", "10.99.0.2")
+
+# Run with the folder as $1 in a mount namespace of its own; says "ready" and waits for the end of its input.
+HOLDER = f"""
+set -e
+cd "$1"
+printf '127.0.0.1 localhost\\n{ADDRESSES[0]} {NAMES[0]}\\n{ADDRESSES[1]} {NAMES[1]}\\n' > hosts
+mount --bind hosts /etc/hosts
+mount -t tmpfs tmpfs /dev/shm
+for host in {NAMES[0]} {NAMES[1]}; do
+  touch $host.net $host.uts
+  unshare --net=$host.net --uts=$host.uts sh -c "hostname $host; ip link set lo up"
+done
+nsenter --net={NAMES[0]}.net ip link add eth0 type veth peer name eth1
+nsenter --net={NAMES[0]}.net ip link set eth1 netns "$1/{NAMES[1]}.net" name eth0
+nsenter --net={NAMES[0]}.net sh -c 'ip address add {ADDRESSES[0]}/24 dev eth0; ip link set eth0 up'
+nsenter --net={NAMES[1]}.net sh -c 'ip address add {ADDRESSES[1]}/24 dev eth0; ip link set eth0 up'
+echo ready
+exec cat
+"""
+
+# Called by mpirun as ssh would be, AGENT [options] address command…, and as silent about our variables.
+AGENT = f"""#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in
+    {ADDRESSES[0]}) host={NAMES[0]}; break ;;
+    {ADDRESSES[1]}) host={NAMES[1]}; break ;;
+  esac
+  shift
+done
+shift
+exec nsenter --net=FOLDER/$host.net --uts=FOLDER/$host.uts \\
+  env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin TMPDIR="$TMPDIR" sh -c "$*"
+"""
+
+
+def available() -> str | None:
+    """Why this machine cannot have two hosts, or None if it can."""
+    if not sys.platform.startswith("linux"):
+        return f"two hosts need Linux's namespaces, this is {sys.platform}"
+    if os.geteuid() != 0:
+        return "two hosts need root, to make network namespaces"
+    for tool, package in {"ip": "iproute2", "nsenter": "util-linux", "hostname": "hostname"}.items():
+        if shutil.which(tool) is None:
+            return f"two hosts need the command {tool}: apt-get install {package}"
+    probe = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true"]
+    refused = subprocess.run(probe, capture_output=True, text=True, timeout=30)
+    if refused.returncode != 0:
+        return f"two hosts need namespaces, which are refused here: {refused.stderr.strip()}"
+    try:
+        mpi = launch.find_mpi()
+    except launch.LaunchError as error:
+        return f"two hosts need Open MPI 5: {error}"
+    if mpi.implementation != launch.OPEN_MPI or mpi.version < (5, 0):
+        return f"two hosts need Open MPI 5, {mpi.mpirun} is {mpi.implementation} {mpi.version}"
+    return None
+
+
+@dataclass(frozen=True)
+class TwoHosts:
+    """What ``two_hosts()`` yields: the folder of the namespaces' files and the process that keeps them."""
+
+    folder: Path
+    holder_pid: int
+    names: tuple[str, str] = NAMES
+    addresses: tuple[str, str] = ADDRESSES
+
+    def run(
+        self,
+        host: int,
+        command: Sequence[str],
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``command`` on host 0 or 1 in this folder, with ``env`` added to our environment.
+
+        After ``timeout`` seconds it, and every process that it started on either host, is killed and
+        subprocess.TimeoutExpired raised. On its own end, too, what it left behind on the hosts is killed.
+        """
+        name = self.names[host]
+        # The daemons name their folders by process id, which is the same small number in every run.
+        temporary = tempfile.mkdtemp(dir=self.folder)
+        enter_folder = ["nsenter", f"--mount=/proc/{self.holder_pid}/ns/mnt", f"--wdns={Path.cwd()}"]
+        own_processes = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        enter_host = ["nsenter", f"--net={self.folder}/{name}.net", f"--uts={self.folder}/{name}.uts"]
+        return subprocess.run(
+            ["setpriv", "--pdeathsig", "KILL", *enter_folder, *own_processes, *enter_host, *command],
+            env={**os.environ, "TMPDIR": temporary, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def mpirun(
+        self,
+        np_per_host: int,
+        command: Sequence[str],
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        mpi_args: Sequence[str] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``command`` on ``np_per_host`` ranks of each host, over TCP, as bert-launch would; see ``run``.
+
+        ``mpi_args`` are further arguments of mpirun, which itself runs on host 0.
+        """
+        tcp_only = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+        agent = ["--prtemca", "plm_ssh_agent", str(self.folder / "agent")]
+        num_ranks, cores = np_per_host * len(self.names), launch.num_cores()
+        yielding = ["--mca", "mpi_yield_when_idle", "1"] if num_ranks > cores else []
+        options = launch.Options(
+            command=tuple(command),
+            num_ranks=num_ranks,
+            hosts=tuple((address, np_per_host) for address in self.addresses),
+            mpi_args=(*tcp_only, *agent, *yielding, *mpi_args),
+        )
+        environment = {**os.environ, **(env or {})}
+        built = launch.build_command(launch.find_mpi(), options, environment, cores=cores, is_root=True)
+        return self.run(0, built.argv, timeout, {**(env or {}), **built.environment})
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[TwoHosts]:
+    """Make two hosts; at the end remove them and all that runs on them. Needs ``available()`` to be None."""
+    folder = Path(tempfile.mkdtemp(prefix="hosts-"))
+    holder = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", HOLDER, "sh", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    mount_namespace = None
+    try:
+        agent = folder / "agent"
+        agent.write_text(AGENT.replace("FOLDER", shlex.quote(str(folder))))
+        agent.chmod(0o755)
+        said = holder.stdout.readline().strip()
+        if said != "ready":
+            raise RuntimeError(
+                f"two hosts cannot be made: {said} {holder.communicate(timeout=10)[0]}".strip()
+            )
+        mount_namespace = os.readlink(f"/proc/{holder.pid}/ns/mnt")
+        yield TwoHosts(folder, holder.pid)
+    finally:
+        holder.stdin.close()
+        holder.stdout.close()
+        holder.kill()
+        holder.wait()
+        if mount_namespace is not None:
+            kill_all_in(mount_namespace)
+        shutil.rmtree(folder)
+
+
+def kill_all_in(mount_namespace: str, timeout: float = 10) -> None:
+    """Kill every process of a mount namespace and wait until none is left."""
+    give_up = time.monotonic() + timeout
+    while pids := processes_in(mount_namespace):
+        assert time.monotonic() < give_up, f"processes {pids} survive SIGKILL"
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def processes_in(mount_namespace: str) -> list[int]:
+    """The ids of the processes in a mount namespace, which is named as in /proc/PID/ns/mnt."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(folder / "ns/mnt") == mount_namespace:
+                pids.append(int(folder.name))
+    return pids

@@ -1,0 +1,55 @@
+"""Ranks on two hosts find their place on each, and add up over the network between them."""
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from hosts import available, two_hosts
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = ROOT / "tests" / "programs" / "two_hosts.py"
+
+pytestmark = pytest.mark.skipif(available() is not None, reason=available() or "")
+
+
+def test_ranks_on_two_hosts_know_their_place_and_add_up() -> None:
+    with two_hosts() as hosts:
+        # The second host's ranks know only the variables that bert-launch forwards, such as PYTHONPATH.
+        done = hosts.mpirun(2, [sys.executable, str(PROGRAM)], timeout=180, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["size"] == 4
+    assert told["num_nodes"] == 2
+    # rank, local_rank, local_size, node, host name: on the second host local_rank is not rank.
+    assert told["places"] == [
+        [0, 0, 2, 0, "host1"],
+        [1, 1, 2, 0, "host1"],
+        [2, 0, 2, 1, "host2"],
+        [3, 1, 2, 1, "host2"],
+    ]
+
+
+def test_a_program_that_hangs_is_ended_on_both_hosts() -> None:
+    mark = f"hang-{uuid.uuid4()}"
+    with two_hosts() as hosts:
+        hang = ["sh", "-c", "hostname; sleep 1000", mark]
+        with pytest.raises(subprocess.TimeoutExpired) as expired:
+            hosts.mpirun(1, hang, timeout=5)
+        assert expired.value.stdout is not None
+        assert sorted(expired.value.stdout.split()) == [b"host1", b"host2"]
+        after = hosts.mpirun(1, ["hostname"], timeout=30)  # the hosts themselves live on
+        assert after.returncode == 0, after.stdout + after.stderr
+        assert sorted(after.stdout.split()) == ["host1", "host2"]
+    assert not hosts.folder.exists()
+    running = [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in read_if_there(path)]
+    assert not running
+
+
+def read_if_there(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
