@@ -42,7 +42,9 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
     # Four 16-bit draws from each 64-bit one: on CPUs the generator costs more than the product before it.
     words = tf.random.stateless_uniform([(size + 3) // 4], seed, minval=None, maxval=None, dtype=tf.uint64)
     draws = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
-    keep = tf.reshape(draws < kept_of_65536 - 32768, tf.shape(x)) if kept_of_65536 < 65536 else tf.ones_like(x, bool)
+    keep = (
+        tf.reshape(draws < kept_of_65536 - 32768, tf.shape(x)) if kept_of_65536 < 65536 else tf.ones_like(x, bool)
+    )
     return x * tf.cast(keep, x.dtype) * tf.cast(65536 / kept_of_65536, x.dtype)
 
 

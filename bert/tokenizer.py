@@ -101,7 +101,9 @@ def validate_case(do_lower_case: bool, checkpoint_name: str) -> None:
     uncased = "uncased" in name or name.rstrip("/").endswith("chinese_l_12_h_768_a_12/bert_model.ckpt")
     if (cased and do_lower_case) or (uncased and not do_lower_case):
         needed = "--do_lower_case=False" if cased else "--do_lower_case=True"
-        raise InputError(f"--do_lower_case={do_lower_case} does not match checkpoint {checkpoint_name}: use {needed}")
+        raise InputError(
+            f"--do_lower_case={do_lower_case} does not match checkpoint {checkpoint_name}: use {needed}"
+        )
 
 
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:

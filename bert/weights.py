@@ -132,7 +132,9 @@ def find(name_or_path: str) -> Path:
         return Path(snapshot_download(name_or_path, allow_patterns=wanted))
     except (HFValidationError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(f"--model {name_or_path} is no folder here and cannot be had from the hub: {reason}") from error
+        raise InputError(
+            f"--model {name_or_path} is no folder here and cannot be had from the hub: {reason}"
+        ) from error
 
 
 def read_config(source: Path) -> BertConfig | None:
@@ -151,7 +153,9 @@ def config_from_file(path: str | Path) -> BertConfig:
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: not a JSON configuration ({error}) (--bert_config_file, --model)") from error
     if not isinstance(values, dict) or "vocab_size" not in values or "hidden_size" not in values:
-        raise InputError(f"{path}: no BERT configuration: vocab_size or hidden_size is missing (--bert_config_file, --model)")
+        raise InputError(
+            f"{path}: no BERT configuration: vocab_size or hidden_size is missing (--bert_config_file, --model)"
+        )
     if values.get("model_type", "bert") != "bert":
         raise InputError(f"{path}: model_type is {values['model_type']!r}, needed is 'bert' (--model)")
     config = BertConfig.from_dict(values)
@@ -236,7 +240,9 @@ def _read_tf(source: Path) -> dict[str, np.ndarray]:
     if source.is_dir():
         prefix = tf.train.latest_checkpoint(prefix)
         if prefix is None:
-            raise InputError(f"{source}: its file `checkpoint` names no checkpoint that exists (--init_checkpoint)")
+            raise InputError(
+                f"{source}: its file `checkpoint` names no checkpoint that exists (--init_checkpoint)"
+            )
     try:
         reader = tf.train.load_checkpoint(prefix)
         names = [name for name in reader.get_variable_to_shape_map() if not UNUSED_PATTERN.search(name)]
@@ -255,10 +261,14 @@ def _read_safetensors(source: Path) -> dict[str, np.ndarray]:
         if index.is_file():
             files = [source / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
     if not files[0].is_file():
-        there = "only a pickle (pytorch_model.bin), which can run code when read" if any(
-            source.glob("*.bin")
-        ) else "no model.safetensors, no TensorFlow checkpoint"
-        raise InputError(f"{source}: {there}; save it with transformers' save_pretrained first (--model, --init_checkpoint)")
+        there = (
+            "only a pickle (pytorch_model.bin), which can run code when read"
+            if any(source.glob("*.bin"))
+            else "no model.safetensors, no TensorFlow checkpoint"
+        )
+        raise InputError(
+            f"{source}: {there}; save it with transformers' save_pretrained first (--model, --init_checkpoint)"
+        )
     tensors = {}
     for file in files:
         try:

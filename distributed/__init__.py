@@ -5,7 +5,7 @@ class InputError(ValueError):
     """What the user gave cannot be used: the message says what came, what was needed and which flag to change."""
 
 
-class Preempted(SystemExit):  # noqa: N818 (it ends the program, it is no error)
+class Preempted(SystemExit):
     """Training stopped and saved because SIGUSR1 asked for it; the process exits with `STATUS`."""
 
     STATUS = 75  # EX_TEMPFAIL of sysexits.h: run the same command again

@@ -1,10 +1,10 @@
 """Checkpoints: written by rank 0 alone, whole or not at all, resumed on any number of ranks.
 
-    output_dir/checkpoints/step-00001000/
-        model.safetensors config.json …   the model, by the task's `write_model`
-        optimizer.safetensors             moments and step counter
-        state.json                        position in the data, steps done, plan, settings
-        manifest.json                     written last: sizes and SHA-256 of all the others
+output_dir/checkpoints/step-00001000/
+    model.safetensors config.json …   the model, by the task's `write_model`
+    optimizer.safetensors             moments and step counter
+    state.json                        position in the data, steps done, plan, settings
+    manifest.json                     written last: sizes and SHA-256 of all the others
 """
 
 import hashlib
@@ -114,7 +114,9 @@ def read_state(path: Path) -> State:
     try:
         return State(**json.loads((path / "state.json").read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: state.json is damaged ({error}); remove this checkpoint to use an older one") from error
+        raise InputError(
+            f"{path}: state.json is damaged ({error}); remove this checkpoint to use an older one"
+        ) from error
 
 
 def check_settings(saved: Mapping[str, object], now: Mapping[str, object], folder: Path) -> None:

@@ -79,7 +79,9 @@ class AllreduceOptimizer:
         *total, stops = self.world.all_reduce_sum(local)
         for term, weight in zip(self.loss_terms, total, strict=True):
             if not weight > 0:
-                raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}: nothing to average")
+                raise ValueError(
+                    f"the weight of loss term {term!r} over all ranks is {weight}: nothing to average"
+                )
         return dict(zip(self.loss_terms, map(float, total), strict=True)), bool(stops)
 
     def flatten(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -111,7 +113,8 @@ class AllreduceOptimizer:
             clip = tf.constant(self.clip_norm, flat.dtype)
             scale = clip / tf.maximum(norm, clip)
         gradients = [
-            tf.reshape(piece * scale, variable.shape) for piece, variable in zip(pieces, self.trainable, strict=True)
+            tf.reshape(piece * scale, variable.shape)
+            for piece, variable in zip(pieces, self.trainable, strict=True)
         ]
 
         def apply():

@@ -1,9 +1,9 @@
 """The run folder and what a run tells its user. Does nothing off rank 0, so that callers need not ask for ranks.
 
-    output_dir/run.json        configuration, plan, environment, git commit
-    output_dir/metrics.jsonl   one JSON object per logged step
-    output_dir/tensorboard/    the same as event files
-    output_dir/result.json     the scores, written at the very end: its presence says that the run is complete
+output_dir/run.json        configuration, plan, environment, git commit
+output_dir/metrics.jsonl   one JSON object per logged step
+output_dir/tensorboard/    the same as event files
+output_dir/result.json     the scores, written at the very end: its presence says that the run is complete
 """
 
 import json
@@ -20,7 +20,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 PLAIN_LINE_EVERY_S = 30.0
-PACKAGES = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "numpy", "transformers", "tokenizers", "mpi4py", "datasets")
+PACKAGES = (
+    "ringbert",
+    "tensorflow",
+    "tensorflow-cpu",
+    "keras",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "mpi4py",
+    "datasets",
+)
 
 
 class Progress:
@@ -46,8 +56,11 @@ class Progress:
             rate = (done - self._initial) / max(now - self._started, 1e-9)
             left = (self.total - done) / rate if rate else float("inf")
             shown = ", ".join(f"{name} {value}" for name, value in values.items())
-            print(f"{self.label}: {done}/{self.total} {self.unit}, {left:.0f} s left{', ' * bool(shown)}{shown}",
-                  file=sys.stderr, flush=True)
+            print(
+                f"{self.label}: {done}/{self.total} {self.unit}, {left:.0f} s left{', ' * bool(shown)}{shown}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def close(self) -> None:
         if self._bar is not None:

@@ -89,7 +89,9 @@ def train(
             if skipped:
                 run.say(f"step {step + 1}: the gradient is not finite; the step is skipped on every rank")
             if skipped == MOST_SKIPPED_STEPS:
-                raise InputError(f"no finite gradient in {skipped} steps: lower --learning_rate, or use --precision fp32")
+                raise InputError(
+                    f"no finite gradient in {skipped} steps: lower --learning_rate, or use --precision fp32"
+                )
             done = step + 1
             shown = {name: f"{value:.4f}" for name, value in result.losses.items()}
             bar.update(done, **shown, rate=f"{result.learning_rate:.2e}", examples_s=f"{meter.rows_per_s():.1f}")
@@ -212,7 +214,7 @@ def _told_out_of_memory(batch: Batch) -> Iterator[None]:
         ) from error
 
 
-class _stop_signal:  # noqa: N801 (a context manager, used as a function)
+class _stop_signal:
     """SIGUSR1 sets the event; the next step's weights carry it to all ranks."""
 
     def __enter__(self) -> threading.Event:
@@ -222,5 +224,3 @@ class _stop_signal:  # noqa: N801 (a context manager, used as a function)
 
     def __exit__(self, *_) -> None:
         signal.signal(signal.SIGUSR1, self.before)
-
-

@@ -15,15 +15,11 @@ The summaries are read from the library's source files, which are parsed and nev
 same seed and the same Python installation.
 """
 
-import argparse
 import ast
 import contextlib
-import json
 import os
 import random
 import re
-import sys
-import sysconfig
 import tempfile
 import warnings
 from collections import Counter
@@ -34,7 +30,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 # Tests, and parts that not every distribution of Python ships: with them the data would differ more than it must.
 SKIPPED_FOLDERS = frozenset(
-    "test tests idle_test idlelib lib2to3 distutils tkinter turtledemo ensurepip site-packages dist-packages".split()
+    ["test", "tests", "idle_test", "idlelib", "lib2to3", "distutils", "tkinter", "turtledemo", "ensurepip", "site-packages", "dist-packages"]
 )
 NAME = re.compile(r"[a-z]{2,14}")
 SUMMARY = re.compile(r"[A-Z][a-z]*( [A-Za-z0-9,'-]+)+")

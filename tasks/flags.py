@@ -86,9 +86,7 @@ class _Flag:
         return self.default is dataclasses.MISSING
 
 
-def parse(
-    config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str
-) -> Config:
+def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str) -> Config:
     """Make a `config_class` from `argv` (default: this process's) and the TOML file of its `--config`.
 
     The command line wins over the file, the file over the defaults. A field's metadata may hold `help`,
@@ -358,9 +356,7 @@ def _precision(
         raise _UsageError(f"--{asked[0]} contradicts --precision {typed['precision']}; give one of them")
     allowed = _reduced_precisions(fields)
     if asked and asked[0] not in allowed:
-        raise _UsageError(
-            f"--{asked[0]} is not supported; use {' or '.join(f'--{name}' for name in allowed)}"
-        )
+        raise _UsageError(f"--{asked[0]} is not supported; use {' or '.join(f'--{name}' for name in allowed)}")
     if asked:
         values["precision"] = asked[0]
     precision = values.get("precision")

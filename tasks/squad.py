@@ -38,7 +38,9 @@ class Config:
     output_dir: str = field(metadata={"help": "folder for checkpoints, predictions and scores", "group": "data"})
     train_file: str | None = _flag(None, "SQuAD JSON to train on (.gz too)", "data")
     predict_file: str | None = _flag(None, "SQuAD JSON to predict and score", "data")
-    dataset_name: str | None = _flag(None, "hub data set or folder with SQuAD's columns: its splits train and validation", "data")
+    dataset_name: str | None = _flag(
+        None, "hub data set or folder with SQuAD's columns: its splits train and validation", "data"
+    )
     version_2_with_negative: bool = _flag(False, "the data has questions without an answer (SQuAD v2.0)", "data")
     max_train_examples: int | None = _flag(None, "train on the first N questions", "data")
     max_predict_examples: int | None = _flag(None, "predict the first N questions", "data")
@@ -48,19 +50,28 @@ class Config:
     allow_unknown: bool = _flag(False, "go on although more than 10 % of the tokens are [UNK]", "data")
 
     model: str | None = _flag(
-        None, "hub name or folder: configuration, vocabulary and weights at once", "model", ("--model_name_or_path",)
+        None,
+        "hub name or folder: configuration, vocabulary and weights at once",
+        "model",
+        ("--model_name_or_path",),
     )
     bert_config_file: str | None = _flag(None, "BERT configuration (JSON), instead of the model's own", "model")
     vocab_file: str | None = _flag(None, "WordPiece vocabulary, instead of the model's own", "model")
     init_checkpoint: str | None = _flag(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
-    do_lower_case: bool | None = _flag(None, "lower-case and strip accents; default: the tokenizer file's, else true", "model")
+    do_lower_case: bool | None = _flag(
+        None, "lower-case and strip accents; default: the tokenizer file's, else true", "model"
+    )
 
     do_train: bool = _flag(False, "train", "training")
     train_batch_size: int | None = _flag(None, "rows per rank and optimizer step (32 unless given)", "training")
-    global_batch_size: int | None = _flag(None, "rows per optimizer step over all ranks; keeps one rank's steps and rate", "training")
+    global_batch_size: int | None = _flag(
+        None, "rows per optimizer step over all ranks; keeps one rank's steps and rate", "training"
+    )
     gradient_accumulation_steps: int = _flag(1, "micro-batches that a rank's batch is split into", "training")
     learning_rate: float = _flag(5e-5, "peak rate of one rank", "training")
-    lr_scaling: Literal["linear", "sqrt", "none"] = _flag("linear", "how the rate grows with the ranks", "training")
+    lr_scaling: Literal["linear", "sqrt", "none"] = _flag(
+        "linear", "how the rate grows with the ranks", "training"
+    )
     num_train_epochs: float = _flag(3.0, "passes over the windows", "training")
     warmup_proportion: float = _flag(0.1, "share of the steps with a rising rate", "training")
     seed: int = _flag(42, "of initial values, order and dropout", "training", ("--random_seed",))
@@ -73,10 +84,16 @@ class Config:
     predict_batch_size: int = _flag(8, "windows per prediction batch", "prediction")
     n_best_size: int = _flag(20, "candidates per question in nbest_predictions.json", "prediction")
     max_answer_length: int = _flag(30, "tokens of an answer at most", "prediction")
-    null_score_diff_threshold: float = _flag(0.0, "answer nothing when null beats the best answer by more", "prediction")
-    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = _flag("auto", "auto: by the file's version", "prediction")
+    null_score_diff_threshold: float = _flag(
+        0.0, "answer nothing when null beats the best answer by more", "prediction"
+    )
+    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = _flag(
+        "auto", "auto: by the file's version", "prediction"
+    )
 
-    precision: Literal["fp32", "bf16"] = _flag("fp32", "bf16: bfloat16 products, float32 weights and sums", "machine")
+    precision: Literal["fp32", "bf16"] = _flag(
+        "fp32", "bf16: bfloat16 products, float32 weights and sums", "machine"
+    )
     device: Literal["auto", "gpu", "cpu"] = _flag("auto", "where to compute", "machine")
     share_gpus: bool = _flag(False, "allow more ranks than GPUs", "machine")
     backend: Literal["auto", "mpi", "local"] = _flag("auto", "what sums the gradients", "machine")
@@ -99,7 +116,9 @@ class Config:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    config = flags.parse(Config, argv, prog="bert-squad", description="Fine-tune BERT on SQuAD over all MPI ranks.")
+    config = flags.parse(
+        Config, argv, prog="bert-squad", description="Fine-tune BERT on SQuAD over all MPI ranks."
+    )
     start.check_packages()
     start.set_environment()
     from distributed.world import World
@@ -135,7 +154,9 @@ def run_squad(config: Config, world: "World") -> dict[str, float]:
     if train_data:
         fine_tune(config, world, collectives, run, begin, settings, model, model_files.tokenizer, train_data)
     elif begin.weights is None:
-        raise InputError("--do_predict needs weights: --init_checkpoint, --model, or an --output_dir with a checkpoint")
+        raise InputError(
+            "--do_predict needs weights: --init_checkpoint, --model, or an --output_dir with a checkpoint"
+        )
     else:
         world.on_first(lambda: run.say(f"weights: {weights.load(model, begin.weights)}"))
         broadcast_variables(model.trainable_variables, collectives)
@@ -188,16 +209,22 @@ def find_model_files(config: Config, run: "Run") -> ModelFiles:
     if bert_config is None and source is not None:
         bert_config = weights.read_config(source)
     if bert_config is None:
-        raise InputError("no model configuration: give --bert_config_file, or --model with a folder or hub name that has one")
+        raise InputError(
+            "no model configuration: give --bert_config_file, or --model with a folder or hub name that has one"
+        )
     folder = source if source is None or source.is_dir() else source.parent
-    words = tokenizer.load(config.vocab_file, folder, config.do_lower_case, str(config.init_checkpoint or config.model or ""))
+    words = tokenizer.load(
+        config.vocab_file, folder, config.do_lower_case, str(config.init_checkpoint or config.model or "")
+    )
     if words.vocab_size > bert_config.vocab_size:
         raise InputError(
             f"{words.source} has {words.vocab_size} entries, the model's configuration {bert_config.vocab_size}: "
             "--vocab_file does not belong to this model"
         )
     if words.vocab_size < bert_config.vocab_size:
-        run.say(f"warning: {words.source} has {words.vocab_size} entries, fewer than the model's {bert_config.vocab_size}")
+        run.say(
+            f"warning: {words.source} has {words.vocab_size} entries, fewer than the model's {bert_config.vocab_size}"
+        )
     if config.max_seq_length > bert_config.max_position_embeddings:
         raise InputError(
             f"--max_seq_length {config.max_seq_length} exceeds the model's {bert_config.max_position_embeddings} positions"
@@ -319,9 +346,15 @@ def fine_tune(config, world, collectives, run, begin, settings, model, tokenizer
             "the tensors": [(name, tuple(v.shape)) for name, v in model.named_tensors().items()],
         }
     )
-    run.write_json("run.json", {"config": asdict(config), "plan": asdict(plan), "start": begin.why, "environment": environment()})
+    run.write_json(
+        "run.json",
+        {"config": asdict(config), "plan": asdict(plan), "start": begin.why, "environment": environment()},
+    )
     checkpoints = Checkpoints(
-        run.folder / start.CHECKPOINTS, world, lambda folder: weights.save(model, folder, tokenizer), config.keep_checkpoints
+        run.folder / start.CHECKPOINTS,
+        world,
+        lambda folder: weights.save(model, folder, tokenizer),
+        config.keep_checkpoints,
     )
 
     def restore() -> None:
@@ -375,7 +408,9 @@ def span_loss(scores_BT2: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Ten
 # -- prediction ---------------------------------------------------------------------------------------------------
 
 
-def predict_windows(config: Config, world: "World", run: "Run", model, windows: "Rows") -> "list[np.ndarray] | None":
+def predict_windows(
+    config: Config, world: "World", run: "Run", model, windows: "Rows"
+) -> "list[np.ndarray] | None":
     """Start and end scores of every window, float32 [tokens, 2], on rank 0; None elsewhere."""
     import numpy as np
     import tensorflow as tf

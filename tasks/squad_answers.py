@@ -96,7 +96,9 @@ def find_answers(
     return answers
 
 
-def _record(answers: Answers, id_: str, candidates: list[_Candidate], null: _Candidate, version_2: bool, threshold: float):
+def _record(
+    answers: Answers, id_: str, candidates: list[_Candidate], null: _Candidate, version_2: bool, threshold: float
+):
     best = next((candidate for candidate in candidates if candidate.text), None)
     if version_2:
         # Without any candidate Google's script crashes; the answer is then certainly null.

@@ -78,7 +78,9 @@ def read(path: str, flag: str, *, training: bool, allow_impossible: bool, most: 
                 for qa in paragraph["qas"]:
                     answers = tuple((a["text"], a["answer_start"]) for a in qa.get("answers") or ())
                     impossible = bool(qa.get("is_impossible", False))
-                    questions.append(Question(str(qa["id"]), qa["question"], len(paragraphs) - 1, answers, impossible))
+                    questions.append(
+                        Question(str(qa["id"]), qa["question"], len(paragraphs) - 1, answers, impossible)
+                    )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: no SQuAD file: {_lacking(error)} in question {len(questions) + 1}") from error
     questions = questions[:most]
@@ -87,7 +89,9 @@ def read(path: str, flag: str, *, training: bool, allow_impossible: bool, most: 
     return _checked(examples, where, training, allow_impossible)
 
 
-def read_hub(name: str, split: str, *, training: bool, allow_impossible: bool, most: int | None = None) -> Examples:
+def read_hub(
+    name: str, split: str, *, training: bool, allow_impossible: bool, most: int | None = None
+) -> Examples:
     """The same from a hub data set (or a local folder that `datasets.load_dataset` reads) with SQuAD's columns."""
     import datasets
 
@@ -104,7 +108,9 @@ def read_hub(name: str, split: str, *, training: bool, allow_impossible: bool, m
     for row in itertools.islice(table, most):
         paragraph = numbers.setdefault(row["context"], len(numbers))
         answers = tuple(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
-        questions.append(Question(str(row["id"]), row["question"], paragraph, answers, allow_impossible and not answers))
+        questions.append(
+            Question(str(row["id"]), row["question"], paragraph, answers, allow_impossible and not answers)
+        )
     return _checked(Examples(name, "", list(numbers), questions), where, training, allow_impossible)
 
 
@@ -157,14 +163,20 @@ def _build(
 ) -> None:
     context_ids, context_spans = _encode(tokenizer, examples.paragraphs, "contexts", run)
     question_ids, _ = _encode(tokenizer, [question.text for question in examples.questions], "questions", run)
-    answer_ids, _ = _encode(tokenizer, [q.answers[0][0] if q.answers else "" for q in examples.questions], "answers", run)
-    columns: dict[str, list] = {name: [] for name in ("ids", "question_tokens", "start", "end", "question", "document")}
+    answer_ids, _ = _encode(
+        tokenizer, [q.answers[0][0] if q.answers else "" for q in examples.questions], "answers", run
+    )
+    columns: dict[str, list] = {
+        name: [] for name in ("ids", "question_tokens", "start", "end", "question", "document")
+    }
     for number, question in enumerate(examples.questions):
         ids, spans = context_ids[question.paragraph], context_spans[question.paragraph]
         asked = question_ids[number][:max_query_length]
         room = max_seq_length - len(asked) - 3
         if room < 1:
-            raise InputError(f"--max_seq_length {max_seq_length} leaves no room beside a question of {len(asked)} tokens")
+            raise InputError(
+                f"--max_seq_length {max_seq_length} leaves no room beside a question of {len(asked)} tokens"
+            )
         first, last = -1, -1
         if question.answers and not question.is_impossible:
             context = examples.paragraphs[question.paragraph]
@@ -227,7 +239,9 @@ def _touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
     return start, stop
 
 
-def _encode(tokenizer: Tokenizer, texts: list[str], label: str, run: Run) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _encode(
+    tokenizer: Tokenizer, texts: list[str], label: str, run: Run
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     ids: list[np.ndarray] = []
     spans: list[np.ndarray] = []
     progress = run.progress(len(texts), f"tokenizing {label}", "text")
@@ -283,8 +297,10 @@ def _checked(examples: Examples, where: str, training: bool, allow_impossible: b
             raise InputError(f"{this} is_impossible: SQuAD v2.0 data needs --version_2_with_negative")
         if training and not question.is_impossible:
             if not question.answers:
-                raise InputError(f"{this} has no answer to train on" + (
-                    "" if allow_impossible else "; SQuAD v2.0 data needs --version_2_with_negative"))
+                raise InputError(
+                    f"{this} has no answer to train on"
+                    + ("" if allow_impossible else "; SQuAD v2.0 data needs --version_2_with_negative")
+                )
             if not _answer_is_there(context, *question.answers[0], this):
                 skipped.append(question.id)
                 continue

@@ -166,9 +166,7 @@ def two_hosts() -> Iterator[TwoHosts]:
         agent.chmod(0o755)
         said = holder.stdout.readline().strip()
         if said != "ready":
-            raise RuntimeError(
-                f"two hosts cannot be made: {said} {holder.communicate(timeout=10)[0]}".strip()
-            )
+            raise RuntimeError(f"two hosts cannot be made: {said} {holder.communicate(timeout=10)[0]}".strip())
         mount_namespace = os.readlink(f"/proc/{holder.pid}/ns/mnt")
         yield TwoHosts(folder, holder.pid)
     finally:

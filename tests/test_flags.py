@@ -123,9 +123,7 @@ def test_values(argv: list[str], expected: dict[str, Any]) -> None:
     assert all(type(getattr(config, name)) is type(value) for name, value in expected.items())
 
 
-@pytest.mark.parametrize(
-    "argv", [["--do_train"], ["-do_train"], ["--do-train"], ["--do_train", "--layers=x"]]
-)
+@pytest.mark.parametrize("argv", [["--do_train"], ["-do_train"], ["--do-train"], ["--do_train", "--layers=x"]])
 def test_bare_boolean(argv: list[str]) -> None:
     assert parse(*argv).do_train is True
 
@@ -281,9 +279,7 @@ def test_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> None:
 
 
 def test_the_last_file_counts(tmp_path: Path) -> None:
-    assert (
-        parse("--config=absent.toml", "--config", write(tmp_path, "max_seq_length = 5")).max_seq_length == 5
-    )
+    assert parse("--config=absent.toml", "--config", write(tmp_path, "max_seq_length = 5")).max_seq_length == 5
 
 
 @pytest.mark.parametrize(
@@ -598,9 +594,7 @@ def mpirun() -> str | None:
 
 
 @pytest.mark.skipif(mpirun() is None, reason="needs mpirun")
-@pytest.mark.parametrize(
-    ("argv", "code"), [(["--lerning_rate=1"], 2), (["--horovod"], 0), (["--version"], 0)]
-)
+@pytest.mark.parametrize(("argv", "code"), [(["--lerning_rate=1"], 2), (["--horovod"], 0), (["--version"], 0)])
 def test_one_line_from_three_real_processes(argv: list[str], code: int) -> None:
     launcher = [str(mpirun()), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "3"]
     finished = run(*argv, launcher=launcher)
@@ -639,9 +633,7 @@ def test_help_lists_flags_in_order_by_group(
         ),
     ]
     lines = text.splitlines()
-    found = [
-        next(i for i, line in enumerate(lines) if line.strip().startswith(("-h, " + x, x))) for x in order
-    ]
+    found = [next(i for i, line in enumerate(lines) if line.strip().startswith(("-h, " + x, x))) for x in order]
     assert found == sorted(found)
 
     def line_of(flag: str) -> str:

@@ -19,9 +19,7 @@ INTEL = Mpi(INTEL_MPI, (2021, 18), "/opt/intel/bin/mpirun")
 ALL = pytest.mark.parametrize(
     "mpi", [OPEN_MPI_4, OPEN_MPI_5, HYDRA, INTEL], ids=lambda m: f"{m.implementation} {m.version[0]}"
 )
-OPEN = pytest.mark.parametrize(
-    "mpi", [OPEN_MPI_4, OPEN_MPI_5], ids=lambda m: f"{m.implementation} {m.version[0]}"
-)
+OPEN = pytest.mark.parametrize("mpi", [OPEN_MPI_4, OPEN_MPI_5], ids=lambda m: f"{m.implementation} {m.version[0]}")
 
 COMMAND = ("bert-squad", "--output_dir", "my out")
 TWO_HOSTS = (("node1", 2), ("node2", 4))
@@ -261,9 +259,7 @@ def run_here(*arguments):
 
 
 def test_help_imports_neither_tensorflow_nor_mpi():
-    code = (
-        "import sys, distributed.launch; print({'tensorflow', 'keras', 'numpy', 'mpi4py'} & set(sys.modules))"
-    )
+    code = "import sys, distributed.launch; print({'tensorflow', 'keras', 'numpy', 'mpi4py'} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert shown.stdout == "set()\n"
     helped = run_here("--help")

@@ -183,9 +183,7 @@ def test_squad_v1_two_texts_without_words_match_exactly_with_f1_zero() -> None:
 
 def test_korquad_counts_characters() -> None:
     # "서울특별시" against "서울시": 3 shared characters, precision 3/5, recall 3/3.
-    assert korquad_v1({"q": ["서울시"]}, {"q": "서울 특별시"}) == pytest.approx(
-        {"exact_match": 0.0, "f1": 75.0}
-    )
+    assert korquad_v1({"q": ["서울시"]}, {"q": "서울 특별시"}) == pytest.approx({"exact_match": 0.0, "f1": 75.0})
     # SQuAD's F1 sees two different words.
     assert squad_v1({"q": ["서울시"]}, {"q": "서울특별시"})["f1"] == 0.0
 

@@ -1,0 +1,1 @@
+"""The programs: each joins the model (`bert`) and the ranks (`distributed`) into one console command."""
