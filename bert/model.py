@@ -184,14 +184,10 @@ class SpanHead(_Scope):
         return tf.reshape(scores_R2, tf.concat([tf.shape(inputs["input_ids"]), [2]], 0))
 
 
-class Pooler(Linear):
-    """tanh(W x + b) of each example's first token, found by `first_tokens` int32 [M], indices into B*T."""
-
-    def __init__(self, config: BertConfig, init: Initializer):
-        super().__init__("bert/pooler/dense", config.hidden_size, config.hidden_size, init)
-
-    def call(self, hidden_RH, inputs):
-        return tf.math.tanh(super().call(tf.gather(hidden_RH, inputs["first_tokens"])))
+def pooler(config: BertConfig, init: Initializer) -> Linear:
+    """The dense layer of tanh(W x + b) over each example's first token, which `first_tokens` names: int32 [M],
+    indices into B*T."""
+    return Linear("bert/pooler/dense", config.hidden_size, config.hidden_size, init)
 
 
 class ClassifierHead(_Scope):
@@ -199,7 +195,7 @@ class ClassifierHead(_Scope):
 
     def __init__(self, config: BertConfig, init: Initializer):
         super().__init__("", dtype="float32")
-        self.pooler = Pooler(config, init)
+        self.pooler = pooler(config, init)
         self.kernel = self.tensor("output_weights", (config.num_labels, config.hidden_size), init())
         self.bias = self.tensor("output_bias", (config.num_labels,), "zeros")
         rate = config.classifier_dropout
@@ -207,7 +203,8 @@ class ClassifierHead(_Scope):
         self.place = 1 + 3 * config.num_hidden_layers
 
     def call(self, hidden_RH, inputs, key):
-        pooled_MH = dropout(self.pooler(hidden_RH, inputs), self.rate, key, self.place)
+        pooled_MH = tf.math.tanh(self.pooler(tf.gather(hidden_RH, inputs["first_tokens"])))
+        pooled_MH = dropout(pooled_MH, self.rate, key, self.place)
         pooled_MH = tf.cast(pooled_MH, self.compute_dtype)
         return tf.matmul(pooled_MH, self.kernel, transpose_b=True) + self.bias
 
@@ -224,7 +221,7 @@ class PretrainingHead(_Scope):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.word_embeddings = [word_embeddings]  # in a list: the embeddings layer owns the variable
         self.vocabulary_bias = self.tensor("predictions/output_bias", (config.vocab_size,), "zeros")
-        self.pooler = Pooler(config, init)
+        self.pooler = pooler(config, init)
         self.kernel = self.tensor("seq_relationship/output_weights", (2, hidden), init())
         self.bias = self.tensor("seq_relationship/output_bias", (2,), "zeros")
 
@@ -233,10 +230,10 @@ class PretrainingHead(_Scope):
         product_dtype = self.transform.compute_dtype  # the one large product follows the policy
         words_VH = tf.cast(self.word_embeddings[0].value, product_dtype)
         scores_MV = tf.matmul(tf.cast(self.norm(masked_MH), product_dtype), words_VH, transpose_b=True)
-        pooled_MH = tf.cast(self.pooler(hidden_RH, inputs), self.compute_dtype)
+        pooled_MH = tf.math.tanh(self.pooler(tf.gather(hidden_RH, inputs["first_tokens"])))
         return {
             "mlm": tf.cast(scores_MV, self.compute_dtype) + self.vocabulary_bias,
-            "nsp": tf.matmul(pooled_MH, self.kernel, transpose_b=True) + self.bias,
+            "nsp": tf.matmul(tf.cast(pooled_MH, self.compute_dtype), self.kernel, transpose_b=True) + self.bias,
         }
 
 
@@ -254,6 +251,7 @@ class Bert(keras.Model):
             raise ValueError(f"hidden_act {config.hidden_act!r} is none of {', '.join(ACTIVATIONS)}")
         init = Initializer(config.initializer_range, seed * 100_003)
         self.config, self.head_name = config, head
+        self.head: keras.layers.Layer | None
         self.embeddings = Embeddings(config, init)
         self.encoder = [EncoderLayer(number, config, init) for number in range(config.num_hidden_layers)]
         match head:

@@ -138,7 +138,7 @@ def find(name_or_path: str) -> Path:
 
 
 def read_config(source: Path) -> BertConfig | None:
-    """The model's configuration beside the weights (config.json, or Google's bert_config.json), if there is one."""
+    """The configuration beside the weights (config.json, or Google's bert_config.json), if there is one."""
     folder = source if source.is_dir() else source.parent
     for name in ("config.json", "bert_config.json"):
         if (folder / name).is_file():
@@ -161,7 +161,8 @@ def config_from_file(path: str | Path) -> BertConfig:
     config = BertConfig.from_dict(values)
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
-            f"{path}: hidden_size {config.hidden_size} is no multiple of num_attention_heads {config.num_attention_heads}"
+            f"{path}: hidden_size {config.hidden_size} is no multiple of "
+            f"num_attention_heads {config.num_attention_heads}"
         )
     return config
 
@@ -179,7 +180,8 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
       new: tensors that may be missing and then keep their initial values: the head's own when training starts,
         none for prediction.
     Raises:
-      InputError: a tensor is missing that is not in `new`, one is unused that no other head owns, or a shape differs.
+      InputError: a tensor is missing that is not in `new`, one is unused that no other head owns, or a shape
+        differs.
     """
     variables, tensors = model.named_tensors(), read(source)
     _drop_tied_decoder(tensors)
@@ -202,8 +204,8 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
                 report.missing.append(name)  # a classifier of other labels: this head is new
                 continue
             raise InputError(
-                f"{source}: {name} has shape {tensors[name].shape}, the configuration needs {tuple(variable.shape)}; "
-                "do --bert_config_file and --vocab_file belong to this checkpoint?"
+                f"{source}: {name} has shape {tensors[name].shape}, the configuration needs "
+                f"{tuple(variable.shape)}; do --bert_config_file and --vocab_file belong to this checkpoint?"
             )
     for name, variable in variables.items():
         if name not in report.missing:

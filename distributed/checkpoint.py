@@ -55,7 +55,7 @@ class Checkpoints:
         self.world.on_first(self._write, optimizer, state)
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
-        """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError when they do not fit."""
+        """Fills the optimizer's variables on rank 0; the caller broadcasts. InputError when they do not fit."""
         from safetensors.numpy import load_file
 
         saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()

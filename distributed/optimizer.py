@@ -132,7 +132,7 @@ class AllreduceOptimizer:
         """A digest of the trainable variables' bits, equal on every rank."""
         total = hashlib.sha256()
         for variable in self.trainable:
-            total.update(np.ascontiguousarray(variable.numpy()))
+            total.update(np.ascontiguousarray(variable.numpy()).data)
         return total.hexdigest()[:24]
 
     def check_replicas(self) -> None:

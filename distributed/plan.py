@@ -1,5 +1,6 @@
 """Steps, warmup and learning rate for this number of ranks: each divided or scaled exactly once."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ class Plan:
         share = self.share(rank)
         count = share.stop - share.start
         edges = [share.start + count * piece // self.accumulation for piece in range(self.accumulation + 1)]
-        return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
     def __str__(self) -> str:
         share = self.share(0)
@@ -100,7 +101,7 @@ def make_plan(
         raise InputError(f"--global_batch_size {global_batch} is less than the {size} ranks")
     if global_batch // size < accumulation:
         raise InputError(
-            f"--gradient_accumulation_steps {accumulation} exceeds the {global_batch // size} rows per rank and step"
+            f"--gradient_accumulation_steps {accumulation} exceeds a rank's {global_batch // size} rows per step"
         )
     factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}.get(lr_scaling)
     if factor is None:
@@ -123,7 +124,7 @@ def rate_warning(plan: Plan) -> str | None:
     """A warning when scaling took a fine-tuning rate beyond what BERT usually survives."""
     if plan.learning_rate > HIGH_FINE_TUNING_RATE and plan.learning_rate > plan.base_learning_rate:
         return (
-            f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, above "
-            f"{HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or none, or --global_batch_size"
+            f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "
+            f"above {HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or none, or --global_batch_size"
         )
     return None

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -72,7 +73,7 @@ class Run:
 
     def __init__(self, folder: Path, is_writer: bool):
         self.folder, self.is_writer = folder, is_writer
-        self._events = None
+        self._events: Any = None
         self._opened = time.monotonic()
         if is_writer:
             folder.mkdir(parents=True, exist_ok=True)

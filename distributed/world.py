@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -181,7 +181,7 @@ class World:
     def __enter__(self) -> "World":
         return self
 
-    def __exit__(self, kind, error, trace) -> bool:
+    def __exit__(self, kind, error, trace) -> Literal[False]:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return False
         if isinstance(error, Preempted):
@@ -338,7 +338,8 @@ def _with_device(world: World, device: str, share_gpus: bool) -> World:
         import tensorflow as tf
     except ImportError as error:
         raise InputError(
-            f"TensorFlow is not installed ({error}): pip install 'ringbert[cpu]', or 'ringbert[gpu]' for NVIDIA GPUs"
+            f"TensorFlow is not installed ({error}): "
+            "pip install 'ringbert[cpu]', or 'ringbert[gpu]' for NVIDIA GPUs"
         ) from error
     tf.config.threading.set_intra_op_parallelism_threads(world.threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(1, min(world.threads, 2)))

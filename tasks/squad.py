@@ -27,76 +27,78 @@ LENGTH_MULTIPLE = 8  # windows are padded to the longest of their batch, rounded
 LARGE = 1e30
 
 
-def _flag(default, help: str, group: str, aliases: tuple[str, ...] = ()):
-    return field(default=default, metadata={"help": help, "group": group, "aliases": aliases})
-
-
 @dataclass(frozen=True)
 class Config:
     """The flags of bert-squad: names and defaults of run_squad.py, and a few of ours."""
 
     output_dir: str = field(metadata={"help": "folder for checkpoints, predictions and scores", "group": "data"})
-    train_file: str | None = _flag(None, "SQuAD JSON to train on (.gz too)", "data")
-    predict_file: str | None = _flag(None, "SQuAD JSON to predict and score", "data")
-    dataset_name: str | None = _flag(
+    train_file: str | None = flags.flag(None, "SQuAD JSON to train on (.gz too)", "data")
+    predict_file: str | None = flags.flag(None, "SQuAD JSON to predict and score", "data")
+    dataset_name: str | None = flags.flag(
         None, "hub data set or folder with SQuAD's columns: its splits train and validation", "data"
     )
-    version_2_with_negative: bool = _flag(False, "the data has questions without an answer (SQuAD v2.0)", "data")
-    max_train_examples: int | None = _flag(None, "train on the first N questions", "data")
-    max_predict_examples: int | None = _flag(None, "predict the first N questions", "data")
-    max_seq_length: int = _flag(384, "tokens per window, question included", "data")
-    doc_stride: int = _flag(128, "tokens between the starts of windows", "data")
-    max_query_length: int = _flag(64, "tokens of a question that are kept", "data")
-    allow_unknown: bool = _flag(False, "go on although more than 10 % of the tokens are [UNK]", "data")
+    version_2_with_negative: bool = flags.flag(
+        False, "the data has questions without an answer (SQuAD v2.0)", "data"
+    )
+    max_train_examples: int | None = flags.flag(None, "train on the first N questions", "data")
+    max_predict_examples: int | None = flags.flag(None, "predict the first N questions", "data")
+    max_seq_length: int = flags.flag(384, "tokens per window, question included", "data")
+    doc_stride: int = flags.flag(128, "tokens between the starts of windows", "data")
+    max_query_length: int = flags.flag(64, "tokens of a question that are kept", "data")
+    allow_unknown: bool = flags.flag(False, "go on although more than 10 % of the tokens are [UNK]", "data")
 
-    model: str | None = _flag(
+    model: str | None = flags.flag(
         None,
         "hub name or folder: configuration, vocabulary and weights at once",
         "model",
         ("--model_name_or_path",),
     )
-    bert_config_file: str | None = _flag(None, "BERT configuration (JSON), instead of the model's own", "model")
-    vocab_file: str | None = _flag(None, "WordPiece vocabulary, instead of the model's own", "model")
-    init_checkpoint: str | None = _flag(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
-    do_lower_case: bool | None = _flag(
+    bert_config_file: str | None = flags.flag(
+        None, "BERT configuration (JSON), instead of the model's own", "model"
+    )
+    vocab_file: str | None = flags.flag(None, "WordPiece vocabulary, instead of the model's own", "model")
+    init_checkpoint: str | None = flags.flag(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
+    do_lower_case: bool | None = flags.flag(
         None, "lower-case and strip accents; default: the tokenizer file's, else true", "model"
     )
 
-    do_train: bool = _flag(False, "train", "training")
-    train_batch_size: int | None = _flag(None, "rows per rank and optimizer step (32 unless given)", "training")
-    global_batch_size: int | None = _flag(
+    do_train: bool = flags.flag(False, "train", "training")
+    train_batch_size: int | None = flags.flag(
+        None, "rows per rank and optimizer step (32 unless given)", "training"
+    )
+    global_batch_size: int | None = flags.flag(
         None, "rows per optimizer step over all ranks; keeps one rank's steps and rate", "training"
     )
-    gradient_accumulation_steps: int = _flag(1, "micro-batches that a rank's batch is split into", "training")
-    learning_rate: float = _flag(5e-5, "peak rate of one rank", "training")
-    lr_scaling: Literal["linear", "sqrt", "none"] = _flag(
+    gradient_accumulation_steps: int = flags.flag(1, "micro-batches that a rank's batch is split into", "training")
+    learning_rate: float = flags.flag(5e-5, "peak rate of one rank", "training")
+    lr_scaling: Literal["linear", "sqrt", "none"] = flags.flag(
         "linear", "how the rate grows with the ranks", "training"
     )
-    num_train_epochs: float = _flag(3.0, "passes over the windows", "training")
-    warmup_proportion: float = _flag(0.1, "share of the steps with a rising rate", "training")
-    seed: int = _flag(42, "of initial values, order and dropout", "training", ("--random_seed",))
-    save_checkpoints_steps: int = _flag(1000, "steps between checkpoints", "training")
-    keep_checkpoints: int = _flag(5, "how many checkpoints are kept", "training")
-    resume: str = _flag("auto", "auto, never, or the folder of a run to go on from", "training")
-    log_steps: int = _flag(25, "steps between lines of metrics.jsonl", "training")
+    num_train_epochs: float = flags.flag(3.0, "passes over the windows", "training")
+    warmup_proportion: float = flags.flag(0.1, "share of the steps with a rising rate", "training")
+    seed: int = flags.flag(42, "of initial values, order and dropout", "training", ("--random_seed",))
+    save_checkpoints_steps: int = flags.flag(1000, "steps between checkpoints", "training")
+    keep_checkpoints: int = flags.flag(5, "how many checkpoints are kept", "training")
+    resume: str = flags.flag("auto", "auto, never, or the folder of a run to go on from", "training")
+    log_steps: int = flags.flag(25, "steps between lines of metrics.jsonl", "training")
 
-    do_predict: bool = _flag(False, "predict, and score when the file has answers", "prediction")
-    predict_batch_size: int = _flag(8, "windows per prediction batch", "prediction")
-    n_best_size: int = _flag(20, "candidates per question in nbest_predictions.json", "prediction")
-    max_answer_length: int = _flag(30, "tokens of an answer at most", "prediction")
-    null_score_diff_threshold: float = _flag(
+    do_predict: bool = flags.flag(False, "predict, and score when the file has answers", "prediction")
+    predict_batch_size: int = flags.flag(8, "windows per prediction batch", "prediction")
+    n_best_size: int = flags.flag(20, "candidates per question in nbest_predictions.json", "prediction")
+    max_answer_length: int = flags.flag(30, "tokens of an answer at most", "prediction")
+    null_score_diff_threshold: float = flags.flag(
         0.0, "answer nothing when null beats the best answer by more", "prediction"
     )
-    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = _flag(
+    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = flags.flag(
         "auto", "auto: by the file's version", "prediction"
     )
 
-    precision: Literal["fp32", "bf16"] = _flag(
+    precision: Literal["fp32", "bf16"] = flags.flag(
         "fp32", "bf16: bfloat16 products, float32 weights and sums", "machine"
     )
-    device: Literal["auto", "gpu", "cpu"] = _flag("auto", "where to compute", "machine")
-    share_gpus: bool = _flag(False, "allow more ranks than GPUs", "machine")
-    backend: Literal["auto", "mpi", "local"] = _flag("auto", "what sums the gradients", "machine")
+    device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
+    share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
+    backend: Literal["auto", "mpi", "local"] = flags.flag("auto", "what sums the gradients", "machine")
 
     def __post_init__(self):
         if not (self.do_train or self.do_predict):
@@ -106,13 +108,13 @@ class Config:
                 raise ValueError(f"--do_{flag.removesuffix('_file')} needs --{flag} (or --dataset_name)")
         if self.max_seq_length <= self.max_query_length + 3:
             raise ValueError(
-                f"--max_seq_length {self.max_seq_length} must exceed --max_query_length {self.max_query_length} + 3"
+                f"--max_seq_length {self.max_seq_length} must exceed "
+                f"--max_query_length + 3 = {self.max_query_length + 3}"
             )
-        lowest = {"doc_stride": 1, "max_query_length": 1, "predict_batch_size": 1, "n_best_size": 1, "max_answer_length": 1,
-                  "save_checkpoints_steps": 1, "keep_checkpoints": 1, "log_steps": 1}  # fmt: skip
-        for name, least in lowest.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least {least}")
+        at_least_one = ("doc_stride", "max_query_length", "predict_batch_size", "n_best_size", "max_answer_length")
+        for name in (*at_least_one, "save_checkpoints_steps", "keep_checkpoints", "log_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -153,12 +155,13 @@ def run_squad(config: Config, world: "World") -> dict[str, float]:
 
     if train_data:
         fine_tune(config, world, collectives, run, begin, settings, model, model_files.tokenizer, train_data)
-    elif begin.weights is None:
-        raise InputError(
-            "--do_predict needs weights: --init_checkpoint, --model, or an --output_dir with a checkpoint"
-        )
     else:
-        world.on_first(lambda: run.say(f"weights: {weights.load(model, begin.weights)}"))
+        if begin.weights is None:
+            raise InputError(
+                "--do_predict needs weights: --init_checkpoint, --model, or an --output_dir with a checkpoint"
+            )
+        source = begin.weights
+        world.on_first(lambda: run.say(f"weights: {weights.load(model, source)}"))
         broadcast_variables(model.trainable_variables, collectives)
 
     scores: dict[str, float] = {}
@@ -223,11 +226,13 @@ def find_model_files(config: Config, run: "Run") -> ModelFiles:
         )
     if words.vocab_size < bert_config.vocab_size:
         run.say(
-            f"warning: {words.source} has {words.vocab_size} entries, fewer than the model's {bert_config.vocab_size}"
+            f"warning: {words.source} has {words.vocab_size} entries, the model's configuration "
+            f"{bert_config.vocab_size}: the rest is never used"
         )
     if config.max_seq_length > bert_config.max_position_embeddings:
         raise InputError(
-            f"--max_seq_length {config.max_seq_length} exceeds the model's {bert_config.max_position_embeddings} positions"
+            f"--max_seq_length {config.max_seq_length} exceeds the model's "
+            f"{bert_config.max_position_embeddings} positions"
         )
     return ModelFiles(bert_config, words)
 
@@ -237,14 +242,11 @@ def read_examples(config: Config, training: bool) -> "Examples":
     from tasks import squad_data
 
     path, flag = (config.train_file, "--train_file") if training else (config.predict_file, "--predict_file")
-    options = {
-        "training": training,
-        "allow_impossible": config.version_2_with_negative,
-        "most": config.max_train_examples if training else config.max_predict_examples,
-    }
+    most = config.max_train_examples if training else config.max_predict_examples
     if path is None:
-        return squad_data.read_hub(str(config.dataset_name), "train" if training else "validation", **options)
-    return squad_data.read(path, flag, **options)
+        split = "train" if training else "validation"
+        return squad_data.read_hub(str(config.dataset_name), split, training, config.version_2_with_negative, most)
+    return squad_data.read(path, flag, training, config.version_2_with_negative, most)
 
 
 def open_data(config: Config, world: "World", run: "Run", model_files: ModelFiles, training: bool) -> Data:
@@ -256,8 +258,8 @@ def open_data(config: Config, world: "World", run: "Run", model_files: ModelFile
         examples = read_examples(config, training)
         if examples.skipped:
             run.say(
-                f"warning: {len(examples.skipped)} answers of {examples.source} are not at their answer_start and are "
-                f"left out: {', '.join(examples.skipped[:5])}"
+                f"warning: {len(examples.skipped)} answers of {examples.source} are not at their answer_start "
+                f"and are left out: {', '.join(examples.skipped[:5])}"
             )
         return squad_data.windows(
             examples,
@@ -300,8 +302,9 @@ def collate(fields: dict) -> "Batch":
 
 def training_settings(config: Config, data: Data) -> dict[str, object]:
     """What must not change between the parts of a run, under the flags' names."""
-    names = ("max_seq_length", "doc_stride", "max_query_length", "learning_rate", "lr_scaling", "num_train_epochs",
-             "warmup_proportion", "train_batch_size", "global_batch_size", "version_2_with_negative", "seed")  # fmt: skip
+    lengths = ("max_seq_length", "doc_stride", "max_query_length")
+    schedule = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion")
+    names = (*lengths, *schedule, "train_batch_size", "global_batch_size", "version_2_with_negative", "seed")
     return {f"--{name}": getattr(config, name) for name in names} | {"training data (digest)": data.key}
 
 
@@ -465,13 +468,13 @@ def write_predictions(config: Config, run: "Run", data: Data, scores: "list[np.n
         korean = "korquad" in examples.version.lower()
         metric = "squad_v2" if config.version_2_with_negative else "korquad_v1" if korean else "squad_v1"
     if metric == "squad_v2":
-        scores = squad_metrics.squad_v2(examples.references, answers.predictions)
+        result = squad_metrics.squad_v2(examples.references, answers.predictions)
         best = squad_metrics.squad_v2(examples.references, answers.predictions, answers.null_odds)
-        scores |= {name: value for name, value in best.items() if name.startswith("best_")}
+        result |= {name: value for name, value in best.items() if name.startswith("best_")}
     else:
-        scores = getattr(squad_metrics, metric)(examples.references, answers.predictions)
-    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(scores.items())))
-    return scores
+        result = getattr(squad_metrics, metric)(examples.references, answers.predictions)
+    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
+    return result
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Examples:
         return any(question.answers or question.is_impossible for question in self.questions)
 
 
-def read(path: str, flag: str, *, training: bool, allow_impossible: bool, most: int | None = None) -> Examples:
+def read(path: str, flag: str, training: bool, allow_impossible: bool, most: int | None = None) -> Examples:
     """Reads and checks a SQuAD file.
 
     Args:
@@ -89,9 +89,7 @@ def read(path: str, flag: str, *, training: bool, allow_impossible: bool, most: 
     return _checked(examples, where, training, allow_impossible)
 
 
-def read_hub(
-    name: str, split: str, *, training: bool, allow_impossible: bool, most: int | None = None
-) -> Examples:
+def read_hub(name: str, split: str, training: bool, allow_impossible: bool, most: int | None = None) -> Examples:
     """The same from a hub data set (or a local folder that `datasets.load_dataset` reads) with SQuAD's columns."""
     import datasets
 
@@ -125,7 +123,7 @@ def windows(
     allow_unknown: bool,
     run: Run,
 ) -> str:
-    """The name, below `cache_dir`, of the folder with `windows.arrow` and `paragraphs.arrow`, built unless it is there.
+    """The folder's name below `cache_dir` that holds `windows.arrow` and `paragraphs.arrow`; built unless there.
 
     A row of windows: `input_ids` ([CLS] question [SEP] window [SEP], int32), `question_tokens` (how many of
     them are of type 0), `start_position` and `end_position` (0 where the answer is not inside), `question`
