@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from bert import InputError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; transformers says 100
+LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # beside those named uncased
 
 
 class Tokenizer:
@@ -32,7 +34,8 @@ class Tokenizer:
         self._fast, self._backend = fast, backend
         self.lower_case, self.source = lower_case, source
         vocabulary = fast.get_vocab()
-        absent = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+        own = backend.get_vocab(with_added_tokens=False)  # without what transformers silently adds
+        absent = [token for token in SPECIAL_TOKENS if token not in own]
         if absent:
             raise InputError(f"{source}: the vocabulary has no {', '.join(absent)} (--vocab_file)")
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (vocabulary[t] for t in SPECIAL_TOKENS)
@@ -52,8 +55,10 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Writes the tokenizer's files; `transformers.AutoTokenizer` gives the same ids from them."""
         self._fast.save_pretrained(folder)
-        tokens = sorted(self._fast.get_vocab().items(), key=lambda item: item[1])
-        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in tokens), encoding="utf-8")
+        lines = [""] * self.vocab_size  # a token that a vocabulary lists twice has its last id: the first stays empty
+        for token, number in self._fast.get_vocab().items():
+            lines[number] = token
+        (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def load(
@@ -74,7 +79,7 @@ def load(
     stated = _stated_case(folder)
     if do_lower_case is not None and stated is not None and do_lower_case != stated and not vocab_file:
         raise InputError(
-            f"--do_lower_case={do_lower_case}, but {folder}/tokenizer_config.json says do_lower_case={stated}"
+            f"--do_lower_case={do_lower_case}, but the tokenizer of {folder} says do_lower_case={stated}"
         )
     lower_case = next((value for value in (do_lower_case, stated) if value is not None), True)
     validate_case(lower_case, checkpoint_name)
@@ -92,13 +97,14 @@ def load(
 
 
 def validate_case(do_lower_case: bool, checkpoint_name: str) -> None:
-    """Google's `validate_case_matches_checkpoint`: the published checkpoints' names tell their case.
+    """Google's `validate_case_matches_checkpoint`: the published checkpoints' names (of folders) tell their case.
 
     Raises InputError on a contradiction.
     """
-    name = checkpoint_name.lower().replace("-", "_")
-    cased = any(mark in name for mark in ("_cased", "multi_cased")) and "uncased" not in name
-    uncased = "uncased" in name or name.rstrip("/").endswith("chinese_l_12_h_768_a_12/bert_model.ckpt")
+    path = PurePath(checkpoint_name)
+    name = (path.parent if "ckpt" in path.name else path).name.lower()
+    cased = "cased" in re.split("[_-]", name)
+    uncased = "uncased" in re.split("[_-]", name) or name in LOWER_CASE_CHECKPOINTS
     if (cased and do_lower_case) or (uncased and not do_lower_case):
         needed = "--do_lower_case=False" if cased else "--do_lower_case=True"
         raise InputError(
@@ -113,10 +119,19 @@ def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
 
 
 def _stated_case(folder: Path | None) -> bool | None:
-    file = folder / "tokenizer_config.json" if folder is not None else None
-    if file is None or not file.is_file():
-        return None
-    return json.loads(file.read_text(encoding="utf-8")).get("do_lower_case")
+    """What a folder's files say of lower case: tokenizer_config.json, else the normalizer of tokenizer.json."""
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        if folder is None or not (folder / name).is_file():
+            continue
+        try:
+            values = json.loads((folder / name).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{folder / name}: not JSON ({error}) (--model)") from error
+        normalizer = values.get("normalizer") or {}
+        stated = values.get("do_lower_case", normalizer.get("lowercase"))
+        if stated is not None:
+            return bool(stated)
+    return None
 
 
 def _check_vocabulary(path: Path) -> None:

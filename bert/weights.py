@@ -232,7 +232,7 @@ def save(model, folder: Path, tokenizer=None) -> None:
 
 
 def _is_tf_checkpoint(path: Path) -> bool:
-    return path.with_name(path.name + ".index").is_file() or (path / "checkpoint").is_file()
+    return Path(f"{path}.index").is_file() or (path / "checkpoint").is_file()
 
 
 def _read_tf(source: Path) -> dict[str, np.ndarray]:
@@ -249,7 +249,7 @@ def _read_tf(source: Path) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(prefix)
         names = [name for name in reader.get_variable_to_shape_map() if not UNUSED_PATTERN.search(name)]
         return {name: reader.get_tensor(name) for name in names}
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:  # IndexError: a truncated data file
         raise InputError(f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}") from error
 
 
@@ -261,7 +261,7 @@ def _read_safetensors(source: Path) -> dict[str, np.ndarray]:
         index = source / "model.safetensors.index.json"
         files = [source / "model.safetensors"]
         if index.is_file():
-            files = [source / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+            files = _shards(index)
     if not files[0].is_file():
         there = (
             "only a pickle (pytorch_model.bin), which can run code when read"
@@ -282,6 +282,18 @@ def _read_safetensors(source: Path) -> dict[str, np.ndarray]:
         except SafetensorError as error:
             raise InputError(f"{file}: damaged or no safetensors file: {error}") from error
     return tensors
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names, all of them there."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index}: no index of safetensors files: {error!r} (--model)") from error
+    absent = [name for name in names if not (index.parent / name).is_file()]
+    if absent or not names:
+        raise InputError(f"{index}: names {len(names)} files, of which are not there: {_listed(absent)} (--model)")
+    return [index.parent / name for name in names]
 
 
 def _drop_tied_decoder(tensors: dict[str, np.ndarray]) -> None:

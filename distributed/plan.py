@@ -75,28 +75,36 @@ def make_plan(
     """
     if train_batch_size is not None and global_batch_size is not None:
         raise InputError("--train_batch_size and --global_batch_size exclude each other: give one")
-    batch = global_batch_size or train_batch_size or 32
+    keeps_batch = global_batch_size is not None
+    batch = next((given for given in (global_batch_size, train_batch_size) if given is not None), 32)
     for flag, value, lowest in (
         ("--train_batch_size / --global_batch_size", batch, 1),
         ("--gradient_accumulation_steps", accumulation, 1),
         ("--num_train_epochs", epochs, 0),
         ("--learning_rate", learning_rate, 0),
         ("--warmup_proportion", warmup_proportion, 0),
+        ("--num_warmup_steps", num_warmup_steps or 0, 0),
     ):
         if value < lowest or not math.isfinite(value):
             raise InputError(f"{flag} is {value}, needed is at least {lowest}")
-    divisor = 1 if global_batch_size else size
+    divisor = 1 if keeps_batch else size
     steps_of_one = num_train_steps if num_train_steps is not None else int(rows / batch * epochs)
     warmup_of_one = num_warmup_steps if num_warmup_steps is not None else int(steps_of_one * warmup_proportion)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
     if rows < 1:
         raise InputError("there are no rows to train on (--train_file)")
     if steps < 1:
+        rank = f"rank{'s' * (divisor > 1)}"
+        if num_train_steps is not None:
+            raise InputError(
+                f"no training step is left: --num_train_steps {num_train_steps} of one rank, divided by {divisor} {rank}"
+            )
+        flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
         raise InputError(
             f"no training step is left: {rows} rows, batch {batch}, {epochs:g} epochs give {steps_of_one} steps "
-            f"of one rank, divided by {divisor} ranks; lower --train_batch_size or raise --num_train_epochs"
+            f"of one rank, divided by {divisor} {rank}; lower {flag} or raise --num_train_epochs"
         )
-    global_batch = batch if global_batch_size else batch * size
+    global_batch = batch if keeps_batch else batch * size
     if global_batch < size:
         raise InputError(f"--global_batch_size {global_batch} is less than the {size} ranks")
     if global_batch // size < accumulation:

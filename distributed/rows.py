@@ -143,9 +143,9 @@ def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -
     def work() -> None:
         try:
             for item in items:
-                if not put((make(item), None)):
+                if not put(([make(item)], None)):
                     return
-            put((None, StopIteration()))
+            put((None, None))
         except BaseException as error:
             put((None, error))
 
@@ -153,12 +153,12 @@ def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -
     thread.start()
     try:
         while True:
-            value, error = ready.get()
-            if isinstance(error, StopIteration):
-                return
+            made, error = ready.get()
             if error is not None:
                 raise error
-            yield value
+            if made is None:
+                return
+            yield made[0]
     finally:
         stopped.set()
 

@@ -21,6 +21,7 @@ from typing import Any
 from tqdm import tqdm
 
 PLAIN_LINE_EVERY_S = 30.0
+WORTH_A_LINE_S = 3.0
 PACKAGES = (
     "ringbert",
     "tensorflow",
@@ -52,7 +53,8 @@ class Progress:
             self._bar.update(done - self.done)
         self.done = done
         now = time.monotonic()
-        if self._plain and (now - self._last >= PLAIN_LINE_EVERY_S or done == self.total):
+        finished = done == self.total and now - self._started >= WORTH_A_LINE_S
+        if self._plain and (now - self._last >= PLAIN_LINE_EVERY_S or finished):
             self._last = now
             rate = (done - self._initial) / max(now - self._started, 1e-9)
             left = (self.total - done) / rate if rate else float("inf")

@@ -60,7 +60,7 @@ class World:
     @classmethod
     def join(
         cls,
-        device: str = "auto",
+        device: str | None = "auto",
         share_gpus: bool = False,
         program: str | None = None,
         user_errors: tuple[type[BaseException], ...] = (),
@@ -69,6 +69,7 @@ class World:
 
         Use it as a context manager: an exception or a `sys.exit` with an error that leaves the block on any rank
         ends all ranks. `user_errors` are shown as one line instead of a traceback, with InputError and OSError.
+        `device` None is for programs that compute nothing: TensorFlow is not imported.
 
         Raises InputError: a launcher started several processes that MPI sees as one each, or no GPU fits.
         """
@@ -81,7 +82,7 @@ class World:
             _check_launcher(world.size, why_alone, os.environ)
             faulthandler.register(signal.SIGTERM, chain=True)  # a rank stuck in MPI shows where
             world = _with_cores(world)
-            return _with_device(world, device, share_gpus)
+            return world if device is None else _with_device(world, device, share_gpus)
 
     # -- messages between ranks -------------------------------------------------------------------------------
 

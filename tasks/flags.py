@@ -105,10 +105,32 @@ def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog
     try:
         return _parse(config_class, sys.argv[1:] if argv is None else argv, prog, description)
     except _UsageError as error:
-        _print_on_first(f"{prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
-        if _launched_rank() != "0":
-            time.sleep(_SECONDS_FOR_FIRST_RANK)
-        raise SystemExit(2) from None
+        _refuse(prog, error)
+
+
+def parse_command(
+    commands: Mapping[str, type[Config]], argv: Sequence[str] | None = None, *, prog: str, description: str
+) -> tuple[str, Config]:
+    """The same for `PROG COMMAND [--flag=value ...]`: the command and its configuration."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        lines = [f"  {name:12} {' '.join(str(made.__doc__).split())}" for name, made in commands.items()]
+        _stop("\n".join([f"usage: {prog} COMMAND [--flag=value ...]", "", description, "", "commands:", *lines]))
+    if argv[0] == "--version":
+        _stop(f"ringbert {_version()}")
+    if argv[0] not in commands:
+        near = difflib.get_close_matches(argv[0], commands, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
+        _refuse(prog, _UsageError(f"unknown command {argv[0]}; {hint}"))
+    made = commands[argv[0]]
+    return argv[0], parse(made, argv[1:], prog=f"{prog} {argv[0]}", description=str(made.__doc__))
+
+
+def _refuse(prog: str, error: _UsageError) -> NoReturn:
+    _print_on_first(f"{prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
+    if _launched_rank() != "0":
+        time.sleep(_SECONDS_FOR_FIRST_RANK)
+    raise SystemExit(2) from None
 
 
 def _parse(config_class: type[Config], argv: Sequence[str], prog: str, description: str) -> Config:

@@ -123,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     start.check_packages()
     start.set_environment()
+    start.import_tensorflow()
     from distributed.world import World
 
     with World.join(config.device, config.share_gpus, "bert-squad", (InputError,)) as world:

@@ -1,6 +1,9 @@
 """What every entry point does before its own work: environment, where weights come from, what may resume."""
 
+import contextlib
 import os
+import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}
 CHECKPOINTS = "checkpoints"
+IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
 
 
 def set_environment() -> None:
@@ -23,6 +27,27 @@ def set_environment() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without the two lines that its C++ start prints whatever the log level.
+
+    When it is not installed, `World.join` says so.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            with contextlib.suppress(ModuleNotFoundError):
+                import tensorflow  # noqa: F401
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            caught.seek(0)
+            for line in caught.read().decode(errors="replace").splitlines():
+                if not any(noise in line for noise in IMPORT_NOISE):
+                    print(line, file=sys.stderr)
 
 
 def set_precision(precision: str) -> None:

@@ -19,8 +19,8 @@ class MpiCollectives:
 
     name = "mpi"
 
-    def __init__(self, comm):
-        self._comm = comm
+    def __init__(self, comm, piece_bytes: int = PIECE_BYTES):
+        self._comm, self._piece_bytes = comm, piece_bytes
         self._received: np.ndarray = np.empty(0)
         self._shared: tf.Tensor | None = None
 
@@ -30,7 +30,7 @@ class MpiCollectives:
             self._received = _aligned(sent.size, sent.dtype)
             # TensorFlow reads this buffer in place: what a later sum writes, the same tensor shows.
             self._shared = tf.experimental.dlpack.from_dlpack(self._received.__dlpack__())
-        piece = PIECE_BYTES // sent.itemsize
+        piece = self._piece_bytes // sent.itemsize
         for start in range(0, sent.size, piece):
             self._comm.Allreduce(sent[start : start + piece], self._received[start : start + piece])
         return self._shared

@@ -1,0 +1,147 @@
+"""Makes tests/goldens: small random BERTs as transformers saves them, with PyTorch's outputs and gradients.
+
+    python scripts/make_goldens.py [--model DIR]
+
+needs torch and transformers; DIR is the published all-MiniLM-L6-v2, whose hidden states go into minilm.json. The
+files are the same from run to run on one machine. Each model's folder holds, beside what `save_pretrained` writes,
+golden.safetensors: the inputs, `hidden_0` (embeddings) to `hidden_N`, the scores, the loss, and the loss's gradient
+as `gradient.NAME` under the Hugging Face name. Dropout is off, everything is float32.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertModel,
+)
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "goldens"
+VOCAB_SIZE = 60
+LENGTHS = ((5, 11), (4, 7), (6, 8))  # question and whole length of each row; the rest of its 12 tokens is padding
+MINILM_IDS = [101, 7592, 1010, 1996, 4248, 2829, 4419, 2743, 2058, 1037, 3898, 1012, 102]
+MINILM_PLACES = ((0, 0), (0, 383), (5, 100), (12, 7))  # (token, component)
+
+
+def main() -> None:
+    """Writes every golden."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path)
+    model_dir = parser.parse_args().model
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for name, activation, architecture, add_loss in (
+        ("span_gelu", "gelu", BertForQuestionAnswering, span_loss),
+        ("classifier_gelu", "gelu", BertForSequenceClassification, classifier_loss),
+        ("pretraining_gelu", "gelu", BertForPreTraining, pretraining_loss),
+        ("pretraining_gelu_new", "gelu_new", BertForPreTraining, pretraining_loss),
+    ):
+        make(FOLDER / name, activation, architecture, add_loss)
+    if model_dir:
+        (FOLDER / "minilm.json").write_text(json.dumps(minilm(model_dir), indent=1) + "\n")
+
+
+def make(folder: Path, activation: str, architecture, add_loss) -> None:
+    """One model's folder."""
+    config = BertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=24,
+        hidden_act=activation,
+        num_labels=3 if architecture is BertForSequenceClassification else 2,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(7)
+    model = architecture(config).eval()
+    with torch.no_grad():  # larger than initial values: attention then prefers some tokens, GELU's forms differ
+        for name, parameter in model.named_parameters():
+            centre = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
+        model.get_input_embeddings().weight[0] = 0.25 * torch.randn(config.hidden_size)  # [PAD] as any other
+    inputs = make_inputs()
+    outputs = model(**inputs, output_hidden_states=True)
+    results = dict(inputs) | {f"hidden_{number}": state for number, state in enumerate(outputs.hidden_states)}
+    results |= add_loss(outputs, inputs)
+    model.zero_grad()
+    results["loss"].backward()
+    results |= {f"gradient.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    save_file({name: value.detach().contiguous() for name, value in results.items()}, folder / "golden.safetensors")
+
+
+def make_inputs() -> dict[str, torch.Tensor]:
+    """Three rows with both token types and padding."""
+    length = max(stop for _, stop in LENGTHS) + 1
+    input_ids = torch.randint(5, VOCAB_SIZE, (len(LENGTHS), length))
+    token_type_ids = torch.zeros_like(input_ids)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, (start, stop) in enumerate(LENGTHS):
+        token_type_ids[row, start:stop] = 1
+        attention_mask[row, :stop] = 1
+    input_ids *= attention_mask
+    return {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask}
+
+
+def span_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+    """Mean over rows of the mean of start's and end's cross-entropy, over real tokens only."""
+    start_positions, end_positions = torch.tensor([6, 0, 7]), torch.tensor([9, 0, 7])
+    scores = torch.stack([outputs.start_logits, outputs.end_logits], -1)
+    masked = scores.masked_fill(inputs["attention_mask"][:, :, None] == 0, float("-inf"))
+    loss = sum(
+        torch.nn.functional.cross_entropy(masked[:, :, column], positions) / 2
+        for column, positions in enumerate((start_positions, end_positions))
+    )
+    return {"scores": scores, "start_positions": start_positions, "end_positions": end_positions, "loss": loss}
+
+
+def classifier_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+    """Mean cross-entropy."""
+    labels = torch.tensor([2, 0, 1])
+    loss = torch.nn.functional.cross_entropy(outputs.logits, labels)
+    return {"scores": outputs.logits, "labels": labels, "loss": loss}
+
+
+def pretraining_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+    """Mean cross-entropy of the masked tokens plus that of the next-sentence labels."""
+    length = inputs["input_ids"].shape[1]
+    masked_tokens = torch.tensor([2, 8, length + 1, 2 * length + 5, 2 * length + 7])  # indices into B*T
+    masked_ids, labels = torch.tensor([17, 5, 40, 59, 23]), torch.tensor([1, 0, 1])
+    mlm = outputs.prediction_logits.reshape(-1, VOCAB_SIZE)[masked_tokens]
+    nsp = outputs.seq_relationship_logits
+    cross_entropy = torch.nn.functional.cross_entropy
+    return {
+        "mlm": mlm,
+        "nsp": nsp,
+        "masked_tokens": masked_tokens,
+        "masked_ids": masked_ids,
+        "labels": labels,
+        "loss": cross_entropy(mlm, masked_ids) + cross_entropy(nsp, labels),
+    }
+
+
+@torch.no_grad()
+def minilm(folder: Path) -> dict:
+    """A few components of a real model's hidden states for one sentence."""
+    model = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    states = model(torch.tensor([MINILM_IDS]), output_hidden_states=True).hidden_states
+    return {
+        "input_ids": MINILM_IDS,
+        "places": MINILM_PLACES,
+        "values": [[float(state[0, token, part]) for token, part in MINILM_PLACES] for state in states],
+        "norms": [float(state.norm()) for state in states],
+    }
+
+
+if __name__ == "__main__":
+    main()

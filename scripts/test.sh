@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Sets everything up in .venv and runs the default tests; arguments go to pytest (scripts/test.sh -k plan).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/environment.sh
+make_environment cpu,mpi,dev
+echo "+ python -m pytest $*"
+python -m pytest "$@"

@@ -1,0 +1,132 @@
+"""AdamWeightDecay and its schedule against google-research/bert `optimization.py`, written out in numpy."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert.optimizer import AdamWeightDecay, WarmupDecay
+
+# Names of variables that decay and of those that do not; "bias" hits output_bias, as in Google's list.
+DECAYS = {
+    "bert.embeddings.word_embeddings": True,
+    "bert.encoder.layer_0.attention.self.query.kernel": True,
+    "cls.squad.output_weights": True,
+    "bert.encoder.layer_0.output.dense.bias": False,
+    "bert.encoder.layer_0.output.LayerNorm.gamma": False,
+    "bert.encoder.layer_0.output.LayerNorm.beta": False,
+    "cls.predictions.output_bias": False,
+    "some.layer_norm.scale": False,
+}
+RATE, STEPS, WARMUP = 2e-3, 20, 5
+
+
+def google_s_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> np.float32:
+    """`create_optimizer`: polynomial decay of power 1 to 0 without cycles, warmup in front of it."""
+    global_step = np.float32(min(step, train_steps))
+    decayed = np.float32(rate) * (np.float32(1) - global_step / np.float32(train_steps))
+    if warmup_steps and step < warmup_steps:
+        return np.float32(rate) * (np.float32(step) / np.float32(warmup_steps))
+    return decayed
+
+
+def google_s_step(param, gradient, m, v, rate, decays: bool):
+    """`AdamWeightDecayOptimizer.apply_gradients`, in float32."""
+    f = np.float32
+    next_m = f(0.9) * m + f(1.0 - 0.9) * gradient
+    next_v = f(0.999) * v + f(1.0 - 0.999) * np.square(gradient)
+    update = next_m / (np.sqrt(next_v) + f(1e-6))
+    if decays:
+        update += f(0.01) * param
+    return param - rate * update, next_m, next_v
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_twenty_steps_are_google_s(compiled):
+    generator = np.random.default_rng(5)
+    shape = (7, 3)
+    params = {name: generator.normal(size=shape).astype(np.float32) for name in DECAYS}
+    # One gradient of ordinary size, one near epsilon, and some exact zeros.
+    scales = {name: 10.0 ** generator.integers(-6, 2) for name in DECAYS}
+    variables = [keras.Variable(value, name=name) for name, value in params.items()]
+    optimizer = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP))
+    optimizer.build(variables)
+    moments = {name: (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for name in DECAYS}
+    apply = tf.function(lambda *gradients: optimizer.apply(gradients, variables)) if compiled else (
+        lambda *gradients: optimizer.apply(gradients, variables)
+    )
+    before = {name: value.copy() for name, value in params.items()}
+    for step in range(STEPS):
+        rate = google_s_rate(step, RATE, STEPS, WARMUP)
+        gradients = {name: (generator.normal(size=shape) * scales[name]).astype(np.float32) for name in DECAYS}
+        for gradient in gradients.values():
+            gradient[0, 0] = 0
+        apply(*(tf.constant(gradient) for gradient in gradients.values()))
+        for variable, (name, gradient) in zip(variables, gradients.items(), strict=True):
+            params[name], *moments[name] = google_s_step(
+                params[name], gradient, *moments[name], rate, DECAYS[name]
+            )
+            # Two float32 roundings of each step, 6e-8 of the value, add up over 20 steps.
+            np.testing.assert_allclose(variable.numpy(), params[name], rtol=1e-6, atol=1e-7, err_msg=name)
+            if step == 0:  # its rate is 0
+                np.testing.assert_array_equal(variable.numpy(), before[name])
+    for index, name in enumerate(DECAYS):
+        np.testing.assert_allclose(optimizer.m[index].numpy(), moments[name][0], rtol=2e-6, atol=1e-12)
+        np.testing.assert_allclose(optimizer.v[index].numpy(), moments[name][1], rtol=2e-6, atol=1e-20)
+        assert np.abs(variables[index].numpy() - before[name]).max() > 1e-3  # everything moved
+    assert int(optimizer.iterations) == STEPS
+
+
+def test_what_decays_is_google_s_list():
+    """`_do_use_weight_decay`: a regular-expression search of the name."""
+    optimizer = AdamWeightDecay()
+    for name, expected in DECAYS.items():
+        assert optimizer.decays(keras.Variable(np.zeros(1), name=name)) is expected, name
+        found = any(re.search(r, name.replace(".", "/")) for r in ("LayerNorm", "layer_norm", "bias"))
+        assert found is not expected
+
+
+def test_without_gradient_only_decay_moves_a_variable():
+    variables = [keras.Variable([2.0], name=name) for name in ("dense.kernel", "dense.bias")]
+    optimizer = AdamWeightDecay(0.5)
+    optimizer.build(variables)
+    optimizer.apply([tf.zeros(1), tf.zeros(1)], variables)
+    assert [float(v.numpy()[0]) for v in variables] == pytest.approx([2 - 0.5 * 0.01 * 2, 2.0], rel=1e-7)
+
+
+@pytest.mark.parametrize(("train_steps", "warmup_steps"), [(100, 10), (100, 0), (7, 3), (8298, 829)])
+def test_the_schedule_is_google_s_at_every_step(train_steps, warmup_steps):
+    schedule = WarmupDecay(5e-5, train_steps, warmup_steps)
+    for step in [*range(min(train_steps, 1000)), train_steps - 1, train_steps, train_steps + 1, 2 * train_steps]:
+        ours = float(schedule(tf.constant(step, tf.int64)))
+        # A float32 rate: a few units of 6e-8; near the end 1 - step / N leaves fewer digits.
+        expected = google_s_rate(step, 5e-5, train_steps, warmup_steps)
+        assert ours == pytest.approx(float(expected), rel=1e-5, abs=5e-5 * 2e-7), step
+
+
+def test_the_rate_drops_at_the_end_of_the_warmup():
+    schedule = WarmupDecay(1.0, 100, 10)
+    assert float(schedule(0)) == 0
+    assert float(schedule(9)) == pytest.approx(0.9)
+    assert float(schedule(10)) == pytest.approx(1 - 10 / 100)
+    assert float(schedule(99)) == pytest.approx(0.01)
+    assert float(schedule(100)) == float(schedule(10**6)) == 0
+
+
+def test_the_continuous_form_decays_from_the_full_rate():
+    schedule = WarmupDecay(1.0, 100, 10, continuous=True)
+    rates = [float(schedule(step)) for step in range(102)]
+    expected = [step / 10 for step in range(10)] + [(100 - step) / 90 for step in range(10, 101)] + [0.0]
+    assert rates == pytest.approx(expected, abs=1e-6)
+    assert rates[10] == 1.0
+
+
+def test_both_can_be_rebuilt_from_their_configuration():
+    schedule = WarmupDecay(1e-4, 50, 5, continuous=True)
+    again = WarmupDecay.from_config(schedule.get_config())
+    assert [float(again(step)) for step in range(51)] == [float(schedule(step)) for step in range(51)]
+    optimizer = AdamWeightDecay(1e-3, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.99, epsilon=1e-5, exclude=("x",))
+    config = AdamWeightDecay.from_config(optimizer.get_config()).get_config()
+    assert config == optimizer.get_config()

@@ -1,0 +1,281 @@
+"""The tokenizer against transformers' and Google's (the Python one that transformers keeps as its legacy form)."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_data import real
+from transformers import AutoTokenizer, BertTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from bert import InputError, tokenizer
+from tasks import squad_data
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ODD = [
+    "Café naïve ÅNGSTRÖM \u202fx\u00a0y\u3000z",
+    "한국어를 배운다. 굳 ㅋ",
+    "smile 😀! 👩‍👩‍👧 \U0001f1f0\U0001f1f7",
+    "tab\tnew\nline\r\x00null\ufffd soft\u00adhyphen zero\u200bwidth \x07bell",
+    "北京2008 カタカナ, don't U.S. $5.00 (1999)—“quoted” a/b",
+    "",
+    "   ",
+]
+
+
+@pytest.fixture(scope="module")
+def uncased():
+    return tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
+
+
+@pytest.fixture(scope="module")
+def cased():
+    return tokenizer.load(str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=False)
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    """Writes a vocabulary file: the special tokens and these."""
+
+    def write(*words: str, special=SPECIAL, name: str = "vocab.txt") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(f"{word}\n" for word in [*special, *words]), encoding="utf-8")
+        return path
+
+    return write
+
+
+@functools.cache
+def real_texts() -> list[str]:
+    """200 contexts and 300 questions of SQuAD, 500 lines of NSMC, and the odd ones."""
+    squad = squad_data.read(
+        str(real("squad/dev-v1.1.json")), "--predict_file", training=False, allow_impossible=False, most=2500
+    )
+    lines = real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:501]
+    return [*squad.paragraphs[:200], *(q.text for q in squad.questions[:300]), *(x.split("\t")[1] for x in lines), *ODD]
+
+
+# -- ids and places -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_ids_are_those_of_transformers_and_of_google(request, name):
+    ours, texts = request.getfixturevalue(name), real_texts()
+    ids, _ = ours.encode(texts)
+    path = ours.source
+    theirs = BertTokenizer.from_pretrained(
+        path if Path(path).is_dir() else str(Path(path).parent), vocab_file=path, do_lower_case=name == "uncased"
+    )
+    google = BertTokenizerLegacy(path, do_lower_case=name == "uncased")
+    google.wordpiece_tokenizer.max_input_chars_per_word = 200
+    for text, own, their in zip(texts, ids, theirs(texts, add_special_tokens=False).input_ids, strict=True):
+        assert own.dtype == np.int32
+        assert own.tolist() == their, text
+        assert own.tolist() == google.convert_tokens_to_ids(google.tokenize(text)), text
+
+
+def test_spans_give_back_the_characters(cased):
+    """A token's span of the text is the token, but for what the tokenizer drops from the text."""
+    texts = real_texts()
+    tokens = dict(map(reversed, cased._fast.get_vocab().items()))
+    for text, ids, spans in zip(texts, *cased.encode(texts), strict=True):
+        assert spans.dtype == np.int32
+        assert spans.shape == (len(ids), 2)
+        assert (np.diff(spans[:, 0]) >= 0).all()
+        assert (spans[:, 0] < spans[:, 1]).all()
+        for number, (start, stop) in zip(ids, spans, strict=True):
+            piece = text[start:stop]
+            if number == cased.unk_id:
+                assert piece.strip() == piece
+                continue
+            kept = "".join(c for c in piece if c not in "\x00\ufffd\x07\u00ad\u200b\u200d")
+            assert kept == tokens[number].removeprefix("##"), (piece, tokens[number])
+
+
+def test_spans_under_accents_and_hangul(vocabulary):
+    words = ["cafe", "na", "##ive", "ᄒ", "##ᅡ", "##ᆫ", "x", "##y", "bell"]
+    ours = tokenizer.load(str(vocabulary(*words)))
+    text = "Café\u202fNAïVE 한 e\u0301? x\x07y \x07bell"
+    ids, spans = (array[0] for array in ours.encode([text]))
+    pieces = [text[start:stop] for start, stop in spans]
+    assert ours._fast.convert_ids_to_tokens(ids.tolist()) == [
+        "cafe", "na", "##ive", "ᄒ", "##ᅡ", "##ᆫ", "[UNK]", "[UNK]", "x", "##y", "bell"
+    ]  # fmt: skip
+    assert pieces[:6] == ["Café", "NA", "ïVE", "한", "한", "한"]
+    assert pieces[7:] == ["?", "x", "y", "bell"]
+    assert pieces[6] in ("e", "e\u0301")
+
+
+def test_long_words(vocabulary, tmp_path):
+    """200 characters are a word, as in Google's code; 201 are [UNK]; transformers' own limit is 100."""
+    ours = tokenizer.load(str(vocabulary("a", "##a")))
+    texts = ["a" * 200, "a" * 201]
+    assert [len(ids) for ids in ours.encode(texts)[0]] == [200, 1]
+    assert ours.encode(texts)[0][1].tolist() == [ours.unk_id]
+    ours.save(tmp_path / "saved")
+    again = tokenizer.load(folder=tmp_path / "saved")
+    assert [len(ids) for ids in again.encode(texts)[0]] == [200, 1]
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert len(theirs(texts[0], add_special_tokens=False).input_ids) == 200
+
+
+def test_neither_truncation_nor_padding(uncased):
+    ids, _ = uncased.encode(["the " * 2000, "the"])
+    assert [len(x) for x in ids] == [2000, 1]
+    assert (uncased.pad_id, uncased.unk_id, uncased.cls_id, uncased.sep_id, uncased.mask_id) == (0, 100, 101, 102, 103)
+    assert uncased.vocab_size == 30522
+
+
+# -- case ---------------------------------------------------------------------------------------------------------
+
+
+def test_lower_case_is_the_default_and_a_folder_s_word_counts(vocabulary, tmp_path):
+    path = str(vocabulary("Ab", "ab"))
+    assert tokenizer.load(path).encode(["Ab"])[0][0].tolist() == [6]
+    keeping = tokenizer.load(path, do_lower_case=False)
+    assert keeping.encode(["Ab"])[0][0].tolist() == [5]
+    assert keeping.digest != tokenizer.load(path).digest
+
+    keeping.save(tmp_path / "saved")
+    assert not tokenizer.load(folder=tmp_path / "saved").lower_case
+    assert not tokenizer.load(path, folder=tmp_path / "saved").lower_case
+    with pytest.raises(InputError, match="--do_lower_case=True, but the tokenizer of .*saved says do_lower_case=False"):
+        tokenizer.load(folder=tmp_path / "saved", do_lower_case=True)
+    assert tokenizer.load(path, folder=tmp_path / "saved", do_lower_case=True).lower_case
+
+    (tmp_path / "saved" / "tokenizer_config.json").unlink()  # tokenizer.json says it too
+    alone = tokenizer.load(folder=tmp_path / "saved")
+    assert not alone.lower_case
+    assert alone.encode(["Ab"])[0][0].tolist() == [5]
+    (tmp_path / "saved" / "tokenizer.json").unlink()  # only vocab.txt
+    assert tokenizer.load(folder=tmp_path / "saved").encode(["Ab"])[0][0].tolist() == [6]
+
+
+LOWER = [
+    "uncased_L-12_H-768_A-12/bert_model.ckpt",
+    "/data/uncased_L-24_H-1024_A-16/bert_model.ckpt",
+    "wwm_uncased_L-24_H-1024_A-16/bert_model.ckpt",
+    "multilingual_L-12_H-768_A-12/bert_model.ckpt",
+    "chinese_L-12_H-768_A-12/bert_model.ckpt",
+    "/cased_models/uncased_L-12_H-768_A-12/bert_model.ckpt",
+    "google-bert/bert-base-uncased",
+]
+CASED = [
+    "cased_L-12_H-768_A-12/bert_model.ckpt",
+    "cased_L-24_H-1024_A-16/bert_model.ckpt",
+    "/data/uncased/cased_L-24_H-1024_A-16/bert_model.ckpt",
+    "wwm_cased_L-24_H-1024_A-16/bert_model.ckpt",
+    "multi_cased_L-12_H-768_A-12/bert_model.ckpt",
+    "multi_cased_L-12_H-768_A-12",
+    "google-bert/bert-base-cased",
+    "google-bert/bert-base-multilingual-cased",
+]
+NEITHER = ["", "model.ckpt-100", "runs/uncased-and-cased/squad/model.ckpt-100", "uppercased/bert_model.ckpt"]
+
+
+@pytest.mark.parametrize("name", LOWER + CASED + NEITHER)
+def test_the_published_names_tell_their_case(name):
+    for lower_case in (True, False):
+        if (lower_case and name in CASED) or (not lower_case and name in LOWER):
+            with pytest.raises(InputError, match=f"use --do_lower_case={not lower_case}$"):
+                tokenizer.validate_case(lower_case, name)
+        else:
+            tokenizer.validate_case(lower_case, name)
+
+
+def test_the_check_is_made_when_loading(vocabulary):
+    path = str(vocabulary("a"))
+    with pytest.raises(InputError, match="does not match checkpoint multi_cased_L-12_H-768_A-12/bert_model.ckpt"):
+        tokenizer.load(path, checkpoint_name="multi_cased_L-12_H-768_A-12/bert_model.ckpt")
+    tokenizer.load(path, do_lower_case=False, checkpoint_name="multi_cased_L-12_H-768_A-12/bert_model.ckpt")
+
+
+def test_lower_case_turns_korean_into_unknown_tokens(cased, tmp_path, run):
+    """What the default does to a cased vocabulary (62 % against 1.6 %), and that training stops on it."""
+    lines = real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:2001]
+    texts = [line.split("\t")[1] for line in lines]
+    lowered = tokenizer.load(cased.source)
+    shares = [tokenizer.unknown_share(t.encode(texts)[0], t.unk_id) for t in (lowered, cased)]
+    assert shares[0] == pytest.approx(0.62, abs=0.01)
+    assert shares[1] == pytest.approx(0.016, abs=0.002)
+
+    long = [text for text in texts if len(text) > 60][:20]
+    qas = [
+        {"id": f"k{number}", "question": text[:20], "answers": [{"text": text.split()[0], "answer_start": 0}]}
+        for number, text in enumerate(long)
+    ]
+    data = [{"paragraphs": [{"context": text, "qas": [qa]} for text, qa in zip(long, qas, strict=True)]}]
+    (tmp_path / "korquad.json").write_text(json.dumps({"version": "KorQuAD_v1.0", "data": data}), encoding="utf-8")
+    examples = squad_data.read(
+        str(tmp_path / "korquad.json"), "--train_file", training=True, allow_impossible=False
+    )
+    lengths = {"max_seq_length": 128, "doc_stride": 64, "max_query_length": 32}
+    options = {"cache_dir": tmp_path / "cache", "run": run, **lengths}
+    with pytest.raises(InputError, match=r"\d\d\.\d% of the tokens are \[UNK\] with .*lower case True.*--do_lower_case"):
+        squad_data.windows(examples, lowered, allow_unknown=False, **options)
+    assert squad_data.windows(examples, lowered, allow_unknown=True, **options)
+    assert squad_data.windows(examples, cased, allow_unknown=False, **options)
+
+
+def test_unknown_share():
+    assert tokenizer.unknown_share([np.array([1, 2, 1]), np.array([3])], 1) == 0.5
+    assert tokenizer.unknown_share([], 1) == 0.0
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_a_saved_tokenizer_gives_the_same_ids(request, tmp_path, name):
+    ours, texts = request.getfixturevalue(name), real_texts()
+    ours.save(tmp_path)
+    ids = [x.tolist() for x in ours.encode(texts)[0]]
+    again = tokenizer.load(folder=tmp_path)
+    assert [x.tolist() for x in again.encode(texts)[0]] == ids
+    assert (again.digest, again.lower_case) == (ours.digest, ours.lower_case)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(texts, add_special_tokens=False).input_ids == ids
+    assert (tmp_path / "vocab.txt").read_text(encoding="utf-8") == Path(ours.source).read_text(encoding="utf-8")
+
+
+def test_a_hugging_face_folder(uncased):
+    folder = real("minilm/tokenizer.json").parent
+    ours = tokenizer.load(folder=folder)
+    texts = real_texts()
+    for a, b in zip(ours.encode(texts)[0], uncased.encode(texts)[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_token_listed_twice_keeps_its_last_id(vocabulary, tmp_path):
+    ours = tokenizer.load(str(vocabulary("a", "b", "a", "c")))
+    assert ours.encode(["a b c"])[0][0].tolist() == [7, 6, 8]
+    ours.save(tmp_path / "saved")
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    assert tokenizer.load(folder=tmp_path / "saved").encode(["a b c"])[0][0].tolist() == [7, 6, 8]
+
+
+def test_bad_vocabularies(vocabulary, tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.txt: no such file \(--vocab_file\)"):
+        tokenizer.load(str(tmp_path / "nowhere.txt"))
+    with pytest.raises(InputError, match="no vocabulary: give --vocab_file"):
+        tokenizer.load()
+    with pytest.raises(InputError, match=r"vocab\.txt: no such file"):
+        tokenizer.load(folder=tmp_path)
+    with pytest.raises(InputError, match=r"few\.txt: 3 lines are no WordPiece vocabulary"):
+        tokenizer.load(str(vocabulary(special=["a", "b", "c"], name="few.txt")))
+    with pytest.raises(InputError, match=r"lacks\.txt: the vocabulary has no \[CLS\], \[MASK\] "):
+        tokenizer.load(str(vocabulary("a", "b", "c", special=["[PAD]", "[UNK]", "[SEP]"], name="lacks.txt")))
+    with pytest.raises(InputError, match=r"bom\.txt: the vocabulary has no \[PAD\] "):
+        tokenizer.load(str(vocabulary("a", special=["\ufeff[PAD]", *SPECIAL[1:]], name="bom.txt")))
+    (tmp_path / "binary.txt").write_bytes(bytes(range(256)))
+    with pytest.raises(InputError, match=r"binary\.txt: not UTF-8 text"):
+        tokenizer.load(str(tmp_path / "binary.txt"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "tokenizer.json").write_text('{"model": ')
+    with pytest.raises(InputError, match=r"tokenizer\.json: "):
+        tokenizer.load(folder=tmp_path / "folder")
+    (tmp_path / "folder" / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(InputError, match=r"tokenizer\.json: "):
+        tokenizer.load(folder=tmp_path / "folder")
