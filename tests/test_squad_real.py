@@ -1,0 +1,46 @@
+"""bert-squad on slices of the real SQuAD v1.1 with a real pretrained BERT; the quickstart as a user runs it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_data import real
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_slices_of_squad(ranks, tmp_path):
+    """Loss falls, predictions and scores are written, a killed run goes on."""
+    model, squad = real("minilm"), real("squad")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RINGBERT_CACHE": str(tmp_path / "cache")}
+    program = [
+        sys.executable, "-m", "tasks.squad", f"--model={model}", f"--train_file={squad}/train-v1.1.json",
+        f"--predict_file={squad}/dev-v1.1.json", "--max_train_examples=480", "--max_predict_examples=40",
+        "--do_train", "--do_predict", "--global_batch_size=16", "--num_train_epochs=2", "--learning_rate=2e-4",
+        "--precision=bf16", "--log_steps=1", "--save_checkpoints_steps=20", f"--output_dir={tmp_path}/out",
+    ]  # fmt: skip
+    if ranks > 1:
+        program = [sys.executable, "-m", "distributed.launch", "-np", str(ranks), "--", *program]
+    first = subprocess.Popen(program, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "out" / "checkpoints" / "step-00000020").exists():
+        assert first.poll() is None
+        time.sleep(0.2)
+    first.terminate()
+    assert first.wait(timeout=30) != 0
+    whole = subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert whole.returncode == 0, whole.stderr
+    assert re.search(r"weights: \d+ tensors from .*step-000000[246]0", whole.stderr)
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert len(losses) == 60
+    assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.5
+    assert len(json.loads((tmp_path / "out" / "predictions.json").read_text())) == 40
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["scores"]["f1"] > 5
