@@ -53,7 +53,8 @@ class Tokenizer:
         return ids, spans
 
     def save(self, folder: Path) -> None:
-        """Writes the tokenizer's files; `transformers.AutoTokenizer` gives the same ids from them."""
+        """Writes the tokenizer's files; `transformers.AutoTokenizer` gives the same ids from them (but for words
+        of more than 100 characters, which transformers 5 makes [UNK])."""
         self._fast.save_pretrained(folder)
         lines = [""] * self.vocab_size  # a token that a vocabulary lists twice has its last id: the first stays empty
         for token, number in self._fast.get_vocab().items():
@@ -86,7 +87,10 @@ def load(
     path = Path(vocab_file).expanduser() if vocab_file else None
     if path is None and folder is not None:
         if (folder / "tokenizer.json").is_file():
-            fast = BertTokenizerFast.from_pretrained(str(folder), do_lower_case=lower_case)
+            try:
+                fast = BertTokenizerFast.from_pretrained(str(folder), do_lower_case=lower_case)
+            except Exception as error:  # the Rust library's errors have no class of their own
+                raise InputError(f"{folder / 'tokenizer.json'}: unreadable: {error} (--model)") from error
             return Tokenizer(fast, lower_case, str(folder / "tokenizer.json"))
         path = folder / "vocab.txt"
     if path is None:

@@ -24,7 +24,6 @@ import random
 import re
 import sys
 import sysconfig
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -186,11 +185,12 @@ def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes the file under another name in its folder, then renames it."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", newline="\n", delete=False) as file:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(file.name, path)
+    os.replace(temporary, path)
 
 
 def main() -> None:

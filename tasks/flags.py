@@ -126,6 +126,12 @@ def parse_command(
     return argv[0], parse(made, argv[1:], prog=f"{prog} {argv[0]}", description=str(made.__doc__))
 
 
+def stop(text: str, status: int) -> NoReturn:
+    """Prints once over all ranks, to standard error unless `status` is 0, and exits."""
+    _print_on_first(text, file=sys.stderr if status else sys.stdout)
+    raise SystemExit(status)
+
+
 def _refuse(prog: str, error: _UsageError) -> NoReturn:
     _print_on_first(f"{prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
     if _launched_rank() != "0":
