@@ -88,7 +88,8 @@ def make_page(runs: list[dict[str, Any]]) -> str:
     heads = ("run", "steps", "ranks", "global batch", "rate", "last loss", "examples/s (median)", "scores")
     head = "".join(f"<th>{name}</th>" for name in heads)
     commands = "".join(
-        f"<p><b>{html.escape(run['folder'].name)}</b>: <code>{html.escape(' '.join(run['environment']['command']))}</code>"
+        f"<p><b>{html.escape(run['folder'].name)}</b>: "
+        f"<code>{html.escape(' '.join(run['environment']['command']))}</code>"
         f"<br>{html.escape(run['environment']['machine'])}</p>"
         for run in runs
     )
@@ -126,7 +127,7 @@ def draw(runs: list[dict[str, Any]]) -> bytes:
         widths = [_median(run, part) * 1e3 for run in runs]
         time_axis.barh(names, widths, left=left, label=part.removesuffix("_s"), height=0.5)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    time_axis.set(title="where a step's time goes (median)", xlabel="ms")
+    time_axis.set(title="where a step's time goes (median)", xlabel="ms", ylim=(-0.8, len(runs)))
     time_axis.legend(ncols=4, fontsize=8)
     score_axis = axes[2, 1]
     named = [(run["folder"].name, run["result"].get("scores", {})) for run in runs]
