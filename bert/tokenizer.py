@@ -56,7 +56,8 @@ class Tokenizer:
         """Writes the tokenizer's files; `transformers.AutoTokenizer` gives the same ids from them (but for words
         of more than 100 characters, which transformers 5 makes [UNK])."""
         self._fast.save_pretrained(folder)
-        lines = [""] * self.vocab_size  # a token that a vocabulary lists twice has its last id: the first stays empty
+        # A token that a vocabulary lists twice has its last id: the line of the first stays empty.
+        lines = [""] * self.vocab_size
         for token, number in self._fast.get_vocab().items():
             lines[number] = token
         (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -85,10 +85,16 @@ class Checkpoints:
                 shutil.rmtree(final)
             temporary.rename(final)
             sync_folder(self.folder)
-        except SafetensorError as error:  # a full disk, in the words of its writer
-            raise InputError(f"{temporary}: cannot be written: {error}") from error
+        except (OSError, SafetensorError) as error:  # a full disk; neither need name the file
+            raise InputError(
+                f"{final}: the checkpoint cannot be written: {error}; free some space, or give another --output_dir"
+            ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        for later in self.folder.glob("step-*"):
+            if later.name > final.name:  # of a run that was given up; --resume auto would go back to it
+                self.world.say(f"removed {later}, which is later than this run's {final.name}")
+                shutil.rmtree(later)
         for old in complete_checkpoints(self.folder)[: -self.keep]:
             shutil.rmtree(old)
 

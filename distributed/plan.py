@@ -41,7 +41,10 @@ class Plan:
         share = self.share(0)
         largest, smallest = share.stop, self.share(self.size - 1)
         per_rank = f"{largest}" if smallest.stop - smallest.start == largest else f"{largest - 1}-{largest}"
-        scaled = f" x {self.lr_scaling} scaling = {self.learning_rate:.3g}" if self.size > 1 else ""
+        is_scaled = self.learning_rate != self.base_learning_rate
+        scaled = f" x {self.lr_scaling} scaling = {self.learning_rate:.3g}" if is_scaled else ""
+        if self.size > 1 and not is_scaled:
+            scaled = ", not scaled"
         return (
             f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch {per_rank} per rank, "
             f"{self.global_batch_size} global, accumulation {self.accumulation}; {self.steps:,} steps "

@@ -9,6 +9,7 @@ import json
 import os
 import queue
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -182,13 +183,17 @@ def digest(*parts: object) -> str:
 def cached(cache_dir: Path, key: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
     """The folder `cache_dir/key`, made by `build(folder)` under a temporary name unless it is there.
 
-    Returns the folder and whether it was built now. What a killed or failed build leaves is removed.
+    Returns the folder and whether it was built now. A failed build leaves nothing; what a killed one left is
+    removed by the next on the same host.
     """
     final = cache_dir / key
     if final.is_dir():
         return final, False
     cache_dir.mkdir(parents=True, exist_ok=True)
-    temporary = cache_dir / f".{key}.{os.getpid()}.tmp"
+    for left in cache_dir.glob(f".{key}.{socket.gethostname()}.*.tmp"):
+        if not _is_running(int(left.name.split(".")[-2])):
+            shutil.rmtree(left, ignore_errors=True)
+    temporary = cache_dir / f".{key}.{socket.gethostname()}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -204,3 +209,13 @@ def cached(cache_dir: Path, key: str, build: Callable[[Path], None]) -> tuple[Pa
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final, True
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return process_id != os.getpid()

@@ -4,8 +4,8 @@
 
 needs torch and transformers; DIR is the published all-MiniLM-L6-v2, whose hidden states go into minilm.json. The
 files are the same from run to run on one machine. Each model's folder holds, beside what `save_pretrained` writes,
-golden.safetensors: the inputs, `hidden_0` (embeddings) to `hidden_N`, the scores, the loss, and the loss's gradient
-as `gradient.NAME` under the Hugging Face name. Dropout is off, everything is float32.
+golden.safetensors: the inputs, `hidden_0` (embeddings) to `hidden_N`, the scores, the loss, and its gradients as
+`gradient.NAME` under the Hugging Face names. Dropout is off, everything is float32.
 """
 
 import argparse
@@ -77,7 +77,9 @@ def make(folder: Path, activation: str, architecture, add_loss) -> None:
     results |= {f"gradient.{name}": parameter.grad for name, parameter in model.named_parameters()}
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
-    save_file({name: value.detach().contiguous() for name, value in results.items()}, folder / "golden.safetensors")
+    save_file(
+        {name: value.detach().contiguous() for name, value in results.items()}, folder / "golden.safetensors"
+    )
 
 
 def make_inputs() -> dict[str, torch.Tensor]:

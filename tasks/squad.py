@@ -141,7 +141,6 @@ def run_squad(config: Config, world: "World") -> dict[str, float]:
     start.set_precision(config.precision)
     collectives = open_collectives(world, config.backend)
     run = Run(Path(config.output_dir), is_writer=world.rank == 0)
-    run.remove("result.json")
     for note in world.notes:
         run.say(note)
 
@@ -152,6 +151,7 @@ def run_squad(config: Config, world: "World") -> dict[str, float]:
 
     settings = training_settings(config, train_data) if train_data else None
     begin = world.on_first(start.find_start, config, settings, run)
+    run.remove("result.json")  # from here on the run is not complete
     model = Bert(model_files.bert_config, "span", seed=config.seed)
 
     if train_data:

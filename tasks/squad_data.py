@@ -132,7 +132,10 @@ def windows(
 
     Raises InputError: more than 10 % of the tokens are [UNK] and not `allow_unknown`.
     """
-    content = [examples.paragraphs, [(q.id, q.text, q.paragraph, q.answers) for q in examples.questions]]
+    content = [
+        examples.paragraphs,
+        [(q.id, q.text, q.paragraph, q.answers, q.is_impossible) for q in examples.questions],
+    ]
     lengths = (max_seq_length, doc_stride, max_query_length)
     key = digest("squad windows", WINDOWS_VERSION, tokenizer.digest, lengths, content)
     folder, fresh = cached(cache_dir, key, lambda folder: _build(folder, examples, tokenizer, *lengths, run))
@@ -176,9 +179,11 @@ def _build(
                 f"--max_seq_length {max_seq_length} leaves no room beside a question of {len(asked)} tokens"
             )
         first, last = -1, -1
-        if question.answers and not question.is_impossible:
-            context = examples.paragraphs[question.paragraph]
-            first, last = answer_tokens(context, *question.answers[0], ids, spans, answer_ids[number])
+        context = examples.paragraphs[question.paragraph]
+        text, place = question.answers[0] if question.answers else ("", -1)
+        # Places were checked for training only; a file to predict may have none, or wrong ones.
+        if isinstance(place, int) and 0 <= place < len(context) and not question.is_impossible:
+            first, last = answer_tokens(context, text, place, ids, spans, answer_ids[number])
         head = np.concatenate([[tokenizer.cls_id], asked, [tokenizer.sep_id]]).astype(np.int32)
         for start in window_starts(len(ids), room, doc_stride):
             stop = min(start + room, len(ids))
@@ -230,6 +235,11 @@ def answer_tokens(
 
 
 def _touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
+    """Start and end of the words that these characters belong to; white space belongs to the word before it."""
+    while start > 0 and context[start] in WHITESPACE:
+        start -= 1
+    while stop > start + 1 and context[stop - 1] in WHITESPACE:
+        stop -= 1
     while start > 0 and context[start - 1] not in WHITESPACE:
         start -= 1
     while stop < len(context) and context[stop] not in WHITESPACE:
@@ -288,6 +298,8 @@ def _checked(examples: Examples, where: str, training: bool, allow_impossible: b
             raise InputError(f"{this} has an empty context")
         if not question.text.strip(WHITESPACE):
             raise InputError(f"{this} is empty")
+        if not all(isinstance(text, str) for text, _ in question.answers):
+            raise InputError(f"{this}: an answer has no text")
         if question.id in seen:
             raise InputError(f"{this} occurs twice: ids must be unique, predictions are written under them")
         seen.add(question.id)
@@ -311,9 +323,9 @@ def _checked(examples: Examples, where: str, training: bool, allow_impossible: b
     return Examples(examples.source, examples.version, examples.paragraphs, kept, tuple(skipped))
 
 
-def _answer_is_there(context: str, text: object, start: object, this: str) -> bool:
+def _answer_is_there(context: str, text: str, start: object, this: str) -> bool:
     """Whether the words at `start` contain the answer's words. Raises InputError for a place out of range."""
-    if not isinstance(text, str) or not isinstance(start, int) or not text.strip(WHITESPACE):
+    if not isinstance(start, int) or not text.strip(WHITESPACE):
         raise InputError(f"{this}: its answer has an empty text or no integer answer_start")
     if start < 0 or start + len(text) > len(context):
         raise InputError(

@@ -54,8 +54,10 @@ def test_twenty_steps_are_google_s(compiled):
     optimizer = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP))
     optimizer.build(variables)
     moments = {name: (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for name in DECAYS}
-    apply = tf.function(lambda *gradients: optimizer.apply(gradients, variables)) if compiled else (
-        lambda *gradients: optimizer.apply(gradients, variables)
+    apply = (
+        tf.function(lambda *gradients: optimizer.apply(gradients, variables))
+        if compiled
+        else (lambda *gradients: optimizer.apply(gradients, variables))
     )
     before = {name: value.copy() for name, value in params.items()}
     for step in range(STEPS):

@@ -1,6 +1,7 @@
 """SQuAD files and their windows against google-research/bert `run_squad.py`, written out below by its rules."""
 
 import dataclasses
+import functools
 import gzip
 import json
 import os
@@ -37,7 +38,7 @@ def small(tmp_path):
     return tokenizer.load(str(tmp_path / "vocab.txt"))
 
 
-# -- google-research/bert run_squad.py, read_squad_examples and convert_examples_to_features ------------------------
+# -- google-research/bert run_squad.py, read_squad_examples and convert_examples_to_features ----------------------
 
 
 def google_s_words(text: str) -> tuple[list[str], list[int]]:
@@ -66,7 +67,7 @@ def google_s_improvement(doc_tokens, start, end, answer_tokens):
 
 
 def google_s_features(tokenize, context, question, answer, *, max_seq_length, doc_stride, max_query_length):
-    """[(tokens, token types, start_position, end_position)] of one training question; (text, start) is its answer."""
+    """[(tokens, token types, start_position, end_position)] of one question; `answer` is (text, start)."""
     words, word_of_char = google_s_words(context)
     text, offset = answer
     start_word, end_word = word_of_char[offset], word_of_char[offset + len(text) - 1]
@@ -76,10 +77,8 @@ def google_s_features(tokenize, context, question, answer, *, max_seq_length, do
         first_token_of_word.append(len(all_doc_tokens))
         all_doc_tokens += tokenize(word)
     tok_start = first_token_of_word[start_word]
-    if end_word < len(words) - 1:
-        tok_end = first_token_of_word[end_word + 1] - 1
-    else:
-        tok_end = len(all_doc_tokens) - 1
+    first_token_of_word.append(len(all_doc_tokens))
+    tok_end = first_token_of_word[end_word + 1] - 1
     tok_start, tok_end = google_s_improvement(all_doc_tokens, tok_start, tok_end, tokenize(text))
     room = max_seq_length - len(query_tokens) - 3
     features, start_offset = [], 0
@@ -128,10 +127,17 @@ def compare(examples, ours, folder, **lengths) -> int:
     return at
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS | {"max_seq_length": 128, "doc_stride": 50, "max_query_length": 12}])
-def test_windows_are_google_s(uncased, tmp_path, run, lengths):
+@functools.cache
+def training_examples() -> squad_data.Examples:
     file = str(real("squad/train-v1.1.json"))
-    examples = squad_data.read(file, "--train_file", training=True, allow_impossible=False)
+    return squad_data.read(file, "--train_file", training=True, allow_impossible=False)
+
+
+@pytest.mark.parametrize(
+    "lengths", [LENGTHS, LENGTHS | {"max_seq_length": 128, "doc_stride": 50, "max_query_length": 12}]
+)
+def test_windows_are_google_s(uncased, tmp_path, run, lengths):
+    examples = training_examples()
     chosen = [*range(0, len(examples.questions), len(examples.questions) // 290)]
     # and those whose answers are cut in the middle of words or repeat in them, which the rules are about
     odd = [
@@ -140,7 +146,13 @@ def test_windows_are_google_s(uncased, tmp_path, run, lengths):
         if not examples.paragraphs[q.paragraph][q.answers[0][1] - 1 : q.answers[0][1]].isspace()
         or q.answers[0][0] != q.answers[0][0].strip()
     ]
-    some = dataclasses.replace(examples, questions=[examples.questions[n] for n in sorted({*chosen, *odd[:60]})])
+    questions = [examples.questions[number] for number in sorted({*chosen, *odd[:60]})]
+    used = sorted({q.paragraph for q in questions})
+    some = dataclasses.replace(
+        examples,
+        paragraphs=[examples.paragraphs[number] for number in used],
+        questions=[dataclasses.replace(q, paragraph=used.index(q.paragraph)) for q in questions],
+    )
     assert len(some.questions) > 300
     key = squad_data.windows(some, uncased, tmp_path, allow_unknown=False, run=run, **lengths)
     assert compare(some, uncased, tmp_path / key, **lengths) > len(some.questions)
@@ -159,6 +171,8 @@ ODD_CONTEXTS = [
     ("a\x07b c", "which?", "a\x07b", 0),
     ("x\u00a0y z", "which?", "y", 2),
     ("caf\u00e9s are caf\u00e9s", "what?", "caf\u00e9", 0),
+    ("x1943 bb", "when?", "1943 ", 1),
+    ("bb  x1943", "when?", " x194", 3),
     ("last word", "what?", "word", 5),
     ("only", "what?", "only", 0),
 ]
@@ -167,7 +181,10 @@ ODD_CONTEXTS = [
 def write_squad(path: Path, entries, **others) -> str:
     """A SQuAD file with one question per entry (context, question, answer, start)."""
     paragraphs = [
-        {"context": c, "qas": [{"id": f"q{n}", "question": q, "answers": [{"text": a, "answer_start": s}]} | others]}
+        {
+            "context": c,
+            "qas": [{"id": f"q{n}", "question": q, "answers": [{"text": a, "answer_start": s}]} | others],
+        }
         for n, (c, q, a, s) in enumerate(entries)
     ]
     path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
@@ -203,10 +220,8 @@ def test_where_the_answers_are(small, tmp_path, run):
 @pytest.mark.parametrize(("max_seq_length", "expected"), [(384, 88_641), (256, 97_077)])
 def test_the_number_of_training_windows(uncased, max_seq_length, expected):
     """run_squad.py makes as many of SQuAD v1.1 (facts of the published recipe)."""
-    examples = squad_data.read(
-        str(real("squad/train-v1.1.json")), "--train_file", training=True, allow_impossible=False
-    )
-    contexts, questions = token_counts(uncased, str(real("squad/train-v1.1.json")), examples)
+    examples = training_examples()
+    contexts, questions = training_token_counts(uncased)
     windows = 0
     for question, length in zip(examples.questions, questions, strict=True):
         room = max_seq_length - min(length, 64) - 3
@@ -215,15 +230,12 @@ def test_the_number_of_training_windows(uncased, max_seq_length, expected):
     assert len(examples.questions) == 87_599
 
 
-_counted: dict[str, tuple[list[int], list[int]]] = {}
-
-
-def token_counts(ours, file, examples) -> tuple[list[int], list[int]]:
+@functools.cache
+def training_token_counts(ours) -> list[list[int]]:
     """Tokens of each context and of each question; counted once for all tests."""
-    if file not in _counted:
-        texts = (examples.paragraphs, [question.text for question in examples.questions])
-        _counted[file] = tuple([len(ids) for ids in ours.encode(part)[0]] for part in texts)
-    return _counted[file]
+    examples = training_examples()
+    texts = (examples.paragraphs, [question.text for question in examples.questions])
+    return [[len(ids) for ids in ours.encode(part)[0]] for part in texts]
 
 
 def test_the_dev_windows(uncased, tmp_path, run):
@@ -258,7 +270,14 @@ def test_no_room_beside_the_question(small, tmp_path, run):
     examples = read(write_squad(tmp_path / "a.json", [("a b c", "what is it?", "a", 0)]))
     with pytest.raises(InputError, match="--max_seq_length 8 leaves no room beside a question of 5 tokens"):
         squad_data.windows(
-            examples, small, tmp_path, allow_unknown=True, run=run, max_seq_length=8, doc_stride=3, max_query_length=5
+            examples,
+            small,
+            tmp_path,
+            allow_unknown=True,
+            run=run,
+            max_seq_length=8,
+            doc_stride=3,
+            max_query_length=5,
         )
 
 
@@ -293,7 +312,7 @@ def test_questions_without_answers(tmp_path):
     qas = data["data"][0]["paragraphs"][0]["qas"]
     qas[0] |= {"answers": [], "is_impossible": True}
     (tmp_path / "a.json").write_text(json.dumps(data))
-    with pytest.raises(InputError, match="question q0 is_impossible: SQuAD v2.0 data needs --version_2_with_neg"):
+    with pytest.raises(InputError, match=r"question q0 is_impossible: SQuAD v2.0 data needs --version_2_with_neg"):
         read(tmp_path / "a.json")
     with pytest.raises(InputError, match="question q0 is_impossible"):
         read(tmp_path / "a.json", training=False)
@@ -302,9 +321,29 @@ def test_questions_without_answers(tmp_path):
 
     del qas[0]["is_impossible"], qas[0]["answers"]  # unlabelled: to predict, not to train on
     (tmp_path / "a.json").write_text(json.dumps(data))
-    with pytest.raises(InputError, match="question q0 has no answer to train on; SQuAD v2.0 data needs"):
+    with pytest.raises(InputError, match=r"question q0 has no answer to train on; SQuAD v2.0 data needs"):
         read(tmp_path / "a.json")
     assert read(tmp_path / "a.json", training=False).references["q0"] == []
+
+
+def test_a_file_to_predict_need_not_say_where_its_answers_are(small, tmp_path, run):
+    """Their texts are for scoring; no place is trained on."""
+    entries = [
+        ("the cat", "who?", "cat", 99),
+        ("the cat", "who?", "cat", None),
+        ("the cat", "who?", "cat", -7),
+        GOOD[0],
+    ]
+    examples = read(write_squad(tmp_path / "a.json", entries), training=False)
+    assert examples.references["q1"] == ["cat"]
+    key = squad_data.windows(
+        examples, small, tmp_path, allow_unknown=True, run=run, max_seq_length=32, doc_stride=9, max_query_length=9
+    )
+    rows = Rows.open(tmp_path / key / "windows.arrow")
+    assert rows.column("start_position")[:3].tolist() == [0, 0, 0]
+    assert rows.column("start_position")[3] > 0
+    with pytest.raises(InputError, match="question q0: an answer has no text"):
+        read(write_squad(tmp_path / "a.json", [("the cat", "who?", None, 4)]), training=False)
 
 
 def test_an_impossible_question_has_no_place(small, tmp_path, run):
@@ -360,19 +399,25 @@ def test_broken_files_are_named(tmp_path):
 
     with pytest.raises(InputError, match=r"--train_file .*nowhere\.json: no such file"):
         read(tmp_path / "nowhere.json")
-    refused("cut.json", whole[:100].encode(), "truncated or not JSON (Unterminated string")
+    refused("cut.json", whole[:100].encode(), "truncated or not JSON (Expecting value at character 100)")
     refused("empty.json", b"", "truncated or not JSON")
     packed = gzip.compress(whole.encode())
     refused("cut.json.gz", packed[: len(packed) // 2], "truncated or damaged gzip file")
     refused("flipped.json.gz", packed[:30] + bytes([packed[30] ^ 255]) + packed[31:], "damaged gzip file")
-    refused("latin.json", '{"data": "é"}'.encode("latin-1"), "not UTF-8 text (invalid continuation byte at byte 10)")
+    refused(
+        "latin.json", '{"data": "é"}'.encode("latin-1"), "not UTF-8 text (invalid continuation byte at byte 10)"
+    )
     refused("list.json", b"[1]", 'no SQuAD file: it has no list "data" at its top level')
     refused("other.json", b'{"data": {"a": 1}}', 'no list "data"')
-    refused("jsonl.json", b'{"data": [{"paragraphs": [{"qas": []}]}]}', "no SQuAD file: no 'context' in question 1")
+    refused(
+        "jsonl.json", b'{"data": [{"paragraphs": [{"qas": []}]}]}', "no SQuAD file: no 'context' in question 1"
+    )
     refused("flat.json", b'{"data": [{"context": "a"}]}', "no SQuAD file: no 'paragraphs' in question 1")
     refused("words.json", b'{"data": ["a"]}', "no SQuAD file: an entry of another type")
     refused("none.json", b'{"data": []}', "holds no question")
-    refused("answer.json", whole.replace('"answer_start"', '"start"', 1).encode(), "no 'answer_start' in question 1")
+    refused(
+        "answer.json", whole.replace('"answer_start"', '"start"', 1).encode(), "no 'answer_start' in question 1"
+    )
     refused("id.json", whole.replace('"q1"', '"q0"').encode(), "question q0 occurs twice: ids must be unique")
 
 
@@ -408,7 +453,9 @@ def hub_table(entries) -> pa.Table:
         "context": [context for context, *_ in entries],
         "question": [question for _, question, *_ in entries],
     }
-    answers = [{"text": [a], "answer_start": [s]} if a else {"text": [], "answer_start": []} for *_, a, s in entries]
+    answers = [
+        {"text": [a], "answer_start": [s]} if a else {"text": [], "answer_start": []} for *_, a, s in entries
+    ]
     return pa.table(columns | {"answers": pa.array(answers, kind)})
 
 
@@ -429,12 +476,17 @@ def test_a_folder_that_datasets_reads(tmp_path):
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
     assert [q.paragraph for q in examples.questions] == [0, 1, 0]
     assert examples.references == {"q0": ["cat"], "q1": ["dog"], "q2": ["sat"]}
-    assert len(squad_data.read_hub(str(folder), "train", training=True, allow_impossible=False, most=2).questions) == 2
+    assert (
+        len(squad_data.read_hub(str(folder), "train", training=True, allow_impossible=False, most=2).questions)
+        == 2
+    )
     unlabelled = squad_data.read_hub(str(folder), "validation", training=False, allow_impossible=False)
     assert [q.is_impossible for q in unlabelled.questions] == [False, False, False]
     negative = squad_data.read_hub(str(folder), "validation", training=False, allow_impossible=True)
     assert [q.is_impossible for q in negative.questions] == [False, False, True]
-    with pytest.raises(InputError, match=r"--dataset_name .*own \(validation\): question q2 has no answer to train on"):
+    with pytest.raises(
+        InputError, match=r"--dataset_name .*own \(validation\): question q2 has no answer to train on"
+    ):
         squad_data.read_hub(str(folder), "validation", training=True, allow_impossible=False)
 
 
@@ -508,8 +560,9 @@ def write_and_die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 squad_data.write_rows = write_and_die
 examples = squad_data.read(path, "--train_file", training=True, allow_impossible=False)
-squad_data.windows(examples, tokenizer.load(vocab), Path(cache), max_seq_length=32, doc_stride=9, max_query_length=9,
-                   allow_unknown=True, run=Run(Path(cache) / "run", False))
+lengths = {"max_seq_length": 32, "doc_stride": 9, "max_query_length": 9}
+run = Run(Path(cache) / "run", False)
+squad_data.windows(examples, tokenizer.load(vocab), Path(cache), allow_unknown=True, run=run, **lengths)
 """
 
 

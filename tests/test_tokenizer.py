@@ -54,7 +54,12 @@ def real_texts() -> list[str]:
         str(real("squad/dev-v1.1.json")), "--predict_file", training=False, allow_impossible=False, most=2500
     )
     lines = real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:501]
-    return [*squad.paragraphs[:200], *(q.text for q in squad.questions[:300]), *(x.split("\t")[1] for x in lines), *ODD]
+    return [
+        *squad.paragraphs[:200],
+        *(q.text for q in squad.questions[:300]),
+        *(x.split("\t")[1] for x in lines),
+        *ODD,
+    ]
 
 
 # -- ids and places -----------------------------------------------------------------------------------------------
@@ -118,13 +123,21 @@ def test_long_words(vocabulary, tmp_path):
     again = tokenizer.load(folder=tmp_path / "saved")
     assert [len(ids) for ids in again.encode(texts)[0]] == [200, 1]
     # tokenizer.json says 200; AutoTokenizer of transformers 5 builds a BertTokenizer anew and does not look.
-    assert json.loads((tmp_path / "saved" / "tokenizer.json").read_text())["model"]["max_input_chars_per_word"] == 200
+    assert (
+        json.loads((tmp_path / "saved" / "tokenizer.json").read_text())["model"]["max_input_chars_per_word"] == 200
+    )
 
 
 def test_neither_truncation_nor_padding(uncased):
     ids, _ = uncased.encode(["the " * 2000, "the"])
     assert [len(x) for x in ids] == [2000, 1]
-    assert (uncased.pad_id, uncased.unk_id, uncased.cls_id, uncased.sep_id, uncased.mask_id) == (0, 100, 101, 102, 103)
+    assert (uncased.pad_id, uncased.unk_id, uncased.cls_id, uncased.sep_id, uncased.mask_id) == (
+        0,
+        100,
+        101,
+        102,
+        103,
+    )
     assert uncased.vocab_size == 30522
 
 
@@ -141,7 +154,9 @@ def test_lower_case_is_the_default_and_a_folder_s_word_counts(vocabulary, tmp_pa
     keeping.save(tmp_path / "saved")
     assert not tokenizer.load(folder=tmp_path / "saved").lower_case
     assert not tokenizer.load(path, folder=tmp_path / "saved").lower_case
-    with pytest.raises(InputError, match="--do_lower_case=True, but the tokenizer of .*saved says do_lower_case=False"):
+    with pytest.raises(
+        InputError, match=r"--do_lower_case=True, but the tokenizer of .*saved says do_lower_case=False"
+    ):
         tokenizer.load(folder=tmp_path / "saved", do_lower_case=True)
     assert tokenizer.load(path, folder=tmp_path / "saved", do_lower_case=True).lower_case
 
@@ -187,7 +202,7 @@ def test_the_published_names_tell_their_case(name):
 
 def test_the_check_is_made_when_loading(vocabulary):
     path = str(vocabulary("a"))
-    with pytest.raises(InputError, match="does not match checkpoint multi_cased_L-12_H-768_A-12/bert_model.ckpt"):
+    with pytest.raises(InputError, match=r"does not match checkpoint multi_cased_L-12_H-768_A-12/bert_model.ckpt"):
         tokenizer.load(path, checkpoint_name="multi_cased_L-12_H-768_A-12/bert_model.ckpt")
     tokenizer.load(path, do_lower_case=False, checkpoint_name="multi_cased_L-12_H-768_A-12/bert_model.ckpt")
 
@@ -213,7 +228,9 @@ def test_lower_case_turns_korean_into_unknown_tokens(cased, tmp_path, run):
     )
     lengths = {"max_seq_length": 128, "doc_stride": 64, "max_query_length": 32}
     options = {"cache_dir": tmp_path / "cache", "run": run, **lengths}
-    with pytest.raises(InputError, match=r"\d\d\.\d% of the tokens are \[UNK\] with .*lower case True.*--do_lower_case"):
+    with pytest.raises(
+        InputError, match=r"\d\d\.\d% of the tokens are \[UNK\] with .*lower case True.*--do_lower_case"
+    ):
         squad_data.windows(examples, lowered, allow_unknown=False, **options)
     assert squad_data.windows(examples, lowered, allow_unknown=True, **options)
     assert squad_data.windows(examples, cased, allow_unknown=False, **options)

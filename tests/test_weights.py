@@ -1,4 +1,4 @@
-"""Weights from and to every format that is read: TensorFlow 1 checkpoints, Hugging Face folders; what is refused."""
+"""Weights from and to every format: TensorFlow 1 checkpoints, Hugging Face folders; what is refused."""
 
 import json
 import re
@@ -271,7 +271,7 @@ def test_a_folder_without_pooler(goldens, tmp_path):
     report = weights.load(classifier, source, new=HEAD_TENSORS["classifier"])
     assert sorted(report.missing) == sorted(HEAD_TENSORS["classifier"])
     assert report.unused == ["cls/squad/output_bias", "cls/squad/output_weights"]
-    with pytest.raises(InputError, match="needs tensors that are not there: .*bert/pooler/dense/kernel"):
+    with pytest.raises(InputError, match=r"needs tensors that are not there: .*bert/pooler/dense/kernel"):
         weights.load(classifier, source)
 
 
@@ -311,7 +311,9 @@ def test_missing_unknown_and_misshapen_tensors(goldens, tmp_path):
         weights.load(model, lacking, new=HEAD_TENSORS["span"])
 
     more = write_hf(tmp_path / "more", tensors | {key.replace("layer.1", "layer.2"): tensors[key]})
-    with pytest.raises(InputError, match="no place for: bert/encoder/layer_2/output/dense/kernel; does --bert_conf"):
+    with pytest.raises(
+        InputError, match="no place for: bert/encoder/layer_2/output/dense/kernel; does --bert_conf"
+    ):
         weights.load(model, more)
 
     transposed = write_hf(tmp_path / "other", tensors | {key: np.ascontiguousarray(tensors[key].T)})
@@ -336,27 +338,31 @@ def test_a_lacking_or_damaged_shard_and_index(goldens, tmp_path):
     folder = write_hf(tmp_path / "there", span_tensors(goldens), shards=3)
     index = folder / "model.safetensors.index.json"
     (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(InputError, match="model-00002-of-00003.safetensors"):
+    with pytest.raises(InputError, match=r"model-00002-of-00003.safetensors"):
         weights.read(folder)
     for text in ('{"weight_map": {"a', "{}", "[]", '{"weight_map": {}}'):
         index.write_text(text)
-        with pytest.raises(InputError, match="index.json"):
+        with pytest.raises(InputError, match=r"index.json"):
             weights.read(folder)
 
 
 def test_what_is_no_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
-    with pytest.raises(InputError, match=r"only a pickle \(pytorch_model\.bin\), which can run code.*save_pretrained"):
+    with pytest.raises(
+        InputError, match=r"only a pickle \(pytorch_model\.bin\), which can run code.*save_pretrained"
+    ):
         weights.read(weights.find(str(tmp_path)))
     (tmp_path / "pytorch_model.bin").unlink()
     for name in (str(tmp_path), "."):
-        with pytest.raises(InputError, match="no model.safetensors, no TensorFlow checkpoint"):
+        with pytest.raises(InputError, match=r"no model.safetensors, no TensorFlow checkpoint"):
             weights.read(weights.find(name))
     for name in ("/nowhere/bert", "./nowhere", "bert_model.ckpt", "a/b/c"):
         with pytest.raises(InputError, match=f"{name}: no such folder or checkpoint"):
             weights.find(name)
-    with pytest.raises(InputError, match="--model nobody/nothing is no folder here and cannot be had from the hub"):
+    with pytest.raises(
+        InputError, match="--model nobody/nothing is no folder here and cannot be had from the hub"
+    ):
         weights.find("nobody/nothing")
 
 

@@ -1,0 +1,123 @@
+"""The programs' outsides: what importing them pulls in, whose packages they use, bench, report, out of memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = {"tensorflow", "keras", "mpi4py", "transformers", "datasets", "matplotlib"}
+
+
+def python(*arguments: str, path: str = str(ROOT), cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, timeout=200
+    )
+
+
+@pytest.mark.parametrize("module", ["tasks.squad", "tasks.bench", "tasks.report", "distributed.launch"])
+def test_help_needs_no_heavy_import(module):
+    done = python("-c", f"import sys, {module}; print(*sys.modules)")
+    assert not HEAVY & set(done.stdout.split()), done.stderr
+    helped = python("-m", module, "--help")
+    assert helped.returncode == 0
+    assert "usage: bert-" in helped.stdout
+
+
+def test_another_distributed_package_stops_with_one_line(tmp_path):
+    """Dask installs a package of this name."""
+    other = tmp_path / "distributed"
+    other.mkdir()
+    (other / "__init__.py").write_text("")
+    done = python(
+        "-m", "tasks.squad", "--output_dir=x", "--do_predict", "--predict_file=y", path=f"{tmp_path}:{ROOT}"
+    )
+    # `python -m` puts the working folder first, where ours is; the console command does not.
+    assert "another package's" not in done.stderr
+    program = "from tasks import squad; squad.main(['--output_dir=x', '--do_predict', '--predict_file=y'])"
+    done = python("-c", program, path=f"{tmp_path}:{ROOT}", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: `import distributed` finds ")
+    assert "another package's" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_tensorflow_one_line_names_the_extras(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")\n")
+    flags = ("--output_dir=x", "--do_predict", "--predict_file=y")
+    done = python("-m", "tasks.squad", *flags, path=f"{tmp_path}:{ROOT}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("bert-squad: error: TensorFlow is not installed")
+    assert "ringbert[cpu]" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_bench_step_prints_total_and_split(tmp_path):
+    flags = (
+        "--model_size=tiny",
+        "--batch_size=2",
+        "--seq_length=32",
+        "--num_steps=3",
+        f"--output_file={tmp_path}/f",
+    )
+    done = python("-m", "tasks.bench", "step", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "total examples/sec: " in done.stderr
+    figures = json.loads((tmp_path / "f").read_text())
+    assert figures["examples_per_s"] > 0
+    embeddings, layer = (30522 + 2 + 512 + 2) * 128, 4 * 128 * 128 + 2 * 128 * 512 + 9 * 128 + 512
+    assert figures["parameters"] == embeddings + 2 * layer + 2 * 128 + 2
+    assert figures["compute_s"] > 0
+
+
+def test_bench_allreduce_needs_ranks():
+    done = python("-m", "tasks.bench", "allreduce")
+    assert done.returncode == 1
+    needed = "bert-bench allreduce needs several ranks: mpirun -np 2 bert-bench allreduce"
+    assert done.stderr == f"bert-bench: error: {needed}\n"
+
+
+def test_report_draws_a_run_from_its_files(tmp_path, capsys):
+    from tasks import report
+
+    folder = tmp_path / "some_run"
+    folder.mkdir()
+    plan = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3}
+    environment = {"command": ["bert-squad", "--do_train"], "machine": "2 cores"}
+    (folder / "run.json").write_text(json.dumps({"plan": plan, "environment": environment}))
+    parts = {"data_s": 0.0, "compute_s": 0.1, "reduce_s": 0.02, "apply_s": 0.01, "examples_per_s": 480.0}
+    curves = {"learning_rate": 1e-4, "gradient_norm": 1.0}
+    lines = [json.dumps({"step": step, "loss": 4 - step / 20, **curves, **parts}) for step in (1, 20, 40)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 4')  # a line that is being written
+    report.main([str(folder)])
+    assert capsys.readouterr().out.strip() == str(folder / "report.html")
+    page = (folder / "report.html").read_text()
+    assert "40 of 40" in page
+    assert "not yet" in page
+    assert "data:image/png;base64,iVBOR" in page
+    (folder / "result.json").write_text(json.dumps({"scores": {"exact_match": 81.25, "f1": 88.5}}))
+    report.main([str(folder)])
+    assert "f1 88.50" in (folder / "report.html").read_text()
+    with pytest.raises(SystemExit) as stop:
+        report.main([str(tmp_path)])
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == f"bert-report: error: {tmp_path}: no run of ringbert (run.json is missing)\n"
+
+
+def test_out_of_memory_names_the_flags():
+    import numpy as np
+    import tensorflow as tf
+
+    from distributed import InputError
+    from distributed.train import _told_out_of_memory
+
+    batch = {"input_ids": np.zeros((32, 384), np.int32)}
+    message = (
+        r"shape \(32, 384\): lower --train_batch_size or --max_seq_length, or raise --gradient_accumulation_steps"
+    )
+    with pytest.raises(InputError, match=message), _told_out_of_memory(batch):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")

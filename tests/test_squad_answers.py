@@ -1,0 +1,277 @@
+"""Answers from scores against google-research/bert `run_squad.py`, `write_predictions`, written out below."""
+
+import collections
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bert import tokenizer
+from distributed.rows import Rows
+from tasks import squad_answers, squad_data
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijkl", *(f"##{c}" for c in "abcdefghijkl")]
+LENGTHS = {"max_seq_length": 20, "doc_stride": 5, "max_query_length": 6}
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A tokenizer that knows twelve letters."""
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("".join(f"{word}\n" for word in VOCABULARY), encoding="utf-8")
+    return tokenizer.load(str(path))
+
+
+def prepare(words, folder, run, entries, **others):
+    """Examples and their windows of (context, question) pairs."""
+    paragraphs = [
+        {"context": context, "qas": [{"id": f"q{number}", "question": question, "answers": []} | others]}
+        for number, (context, question) in enumerate(entries)
+    ]
+    path = folder / "dev.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
+    examples = squad_data.read(str(path), "--predict_file", training=False, allow_impossible=True)
+    key = squad_data.windows(examples, words, folder / "cache", allow_unknown=True, run=run, **LENGTHS)
+    return examples, *(Rows.open(folder / "cache" / key / f"{name}.arrow") for name in ("windows", "paragraphs"))
+
+
+def random_entries(generator, count: int) -> list[tuple[str, str]]:
+    """Contexts of 1 to 40 words of one or two tokens, with repetitions, so that texts coincide."""
+    entries = []
+    for _ in range(count):
+        letters = [
+            "".join(generator.choice(list("abc"), generator.integers(1, 3)))
+            for _ in range(generator.integers(1, 40))
+        ]
+        entries.append((" ".join(letters), "d e f"[: 2 * int(generator.integers(1, 4)) - 1]))
+    return entries
+
+
+def random_scores(generator, windows, ties: bool) -> list[np.ndarray]:
+    lengths = np.diff(windows.column("input_ids")[1])
+    scores = [(5 * generator.normal(size=(n, 2))).astype(np.float32) for n in lengths]
+    for score, question in zip(scores, windows.column("question"), strict=True):
+        score[0] += 20 * (question % 2)  # for every other question no answer is likely
+    return [np.round(score) for score in scores] if ties else scores
+
+
+# -- google-research/bert run_squad.py: write_predictions ---------------------------------------------------------
+
+
+def google_s_is_max_context(doc_spans, cur_span_index, position) -> bool:
+    best_score, best_span_index = None, None
+    for span_index, (start, length) in enumerate(doc_spans):
+        end = start + length - 1
+        if position < start or position > end:
+            continue
+        num_left_context = position - start
+        num_right_context = end - position
+        score = min(num_left_context, num_right_context) + 0.01 * length
+        if best_score is None or score > best_score:
+            best_score, best_span_index = score, span_index
+    return cur_span_index == best_span_index
+
+
+def google_s_best_indexes(logits, n_best_size):
+    index_and_score = sorted(enumerate(logits), key=lambda x: x[1], reverse=True)
+    return [index for index, _ in index_and_score[:n_best_size]]
+
+
+def google_s_softmax(scores):
+    highest = max(scores)
+    exps = [math.exp(score - highest) for score in scores]
+    return [x / sum(exps) for x in exps]
+
+
+Prelim = collections.namedtuple("Prelim", ["window", "start", "end", "start_logit", "end_logit"])
+
+
+def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshold):
+    """Prediction, n-best list and null odds of one question.
+
+    A window is (start logits, end logits, document tokens, number of tokens before them, first one's number).
+    """
+    doc_spans = [(first, len(texts)) for *_, texts, _, first in windows]
+    prelims, score_null = [], 1000000
+    null_start_logit = null_end_logit = 0
+    for number, (starts, ends, texts, offset, first) in enumerate(windows):
+        if version_2:
+            feature_null_score = starts[0] + ends[0]
+            if feature_null_score < score_null:
+                score_null = feature_null_score
+                null_start_logit, null_end_logit = starts[0], ends[0]
+        for start_index in google_s_best_indexes(starts, n_best_size):
+            for end_index in google_s_best_indexes(ends, n_best_size):
+                in_document = range(offset, offset + len(texts))
+                if start_index not in in_document or end_index not in in_document:
+                    continue
+                if not google_s_is_max_context(doc_spans, number, start_index - offset + first):
+                    continue
+                if end_index < start_index:
+                    continue
+                if end_index - start_index + 1 > max_answer_length:
+                    continue
+                prelims.append(Prelim(number, start_index, end_index, starts[start_index], ends[end_index]))
+    if version_2:
+        prelims.append(Prelim(0, 0, 0, null_start_logit, null_end_logit))
+    prelims = sorted(prelims, key=lambda x: x.start_logit + x.end_logit, reverse=True)
+    seen, nbest = {}, []
+    for pred in prelims:
+        if len(nbest) >= n_best_size:
+            break
+        if pred.start > 0:
+            _, _, texts, offset, _ = windows[pred.window]
+            text = " ".join(texts[pred.start - offset : pred.end - offset + 1]).replace(" ##", "")
+            text = text.removeprefix("##")
+            if text in seen:
+                continue
+        else:
+            text = ""
+        seen[text] = True
+        nbest.append((text, pred.start_logit, pred.end_logit))
+    if version_2 and "" not in seen:
+        nbest.append(("", null_start_logit, null_end_logit))
+    if not nbest:
+        nbest.append(("empty", 0.0, 0.0))
+    best_non_null = next((entry for entry in nbest if entry[0]), None)
+    probabilities = google_s_softmax([start + end for _, start, end in nbest])
+    if not version_2:
+        return nbest[0][0], nbest, probabilities, None
+    if best_non_null is None:  # Google's script crashes here
+        return "", nbest, probabilities, None
+    difference = score_null - best_non_null[1] - best_non_null[2]
+    return "" if difference > threshold else best_non_null[0], nbest, probabilities, difference
+
+
+def google_s_windows(words, examples, rows, scores, question):
+    found = []
+    for row, score in zip(rows.table.to_pylist(), scores, strict=True):
+        if row["question"] == question:
+            offset = row["question_tokens"]
+            texts = words._fast.convert_ids_to_tokens(row["input_ids"][offset:-1])
+            starts, ends = score.astype(float).T.tolist()
+            found.append((starts, ends, texts, offset, row["document_start"]))
+    return found
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("version_2", [False, True])
+@pytest.mark.parametrize(
+    ("n_best_size", "max_answer_length", "threshold"), [(20, 30, 0.0), (3, 2, -4.0), (5, 1, 6.0)]
+)
+def test_answers_are_google_s(words, tmp_path, run, version_2, ties, n_best_size, max_answer_length, threshold):
+    generator = np.random.default_rng(n_best_size + 2 * version_2 + ties)
+    examples, windows, paragraphs = prepare(words, tmp_path, run, random_entries(generator, 60))
+    scores = random_scores(generator, windows, ties)
+    answers = squad_answers.find_answers(
+        examples,
+        windows,
+        paragraphs,
+        scores,
+        n_best_size=n_best_size,
+        max_answer_length=max_answer_length,
+        version_2=version_2,
+        null_score_diff_threshold=threshold,
+    )
+    without = several = 0
+    for number, question in enumerate(examples.questions):
+        mine = google_s_windows(words, examples, windows, scores, number)
+        prediction, nbest, probabilities, difference = google_s_answer(
+            mine, n_best_size, max_answer_length, version_2, threshold
+        )
+        several += len(mine) > 1
+        without += not prediction
+        assert answers.predictions[question.id] == prediction
+        ours = answers.nbest[question.id]
+        assert [(entry["text"], entry["start_logit"], entry["end_logit"]) for entry in ours] == nbest
+        assert [entry["probability"] for entry in ours] == pytest.approx(probabilities, rel=1e-12)
+        if difference is not None:
+            # (a - b) - c against a - (b + c), in float64
+            assert answers.null_odds[question.id] == pytest.approx(difference, rel=1e-12, abs=1e-12)
+    assert several > 10
+    assert version_2 == bool(answers.null_odds)
+    if version_2:
+        assert 0 < without < len(examples.questions)  # the threshold decides both ways
+
+
+def test_the_window_with_most_context_owns_a_token():
+    generator = np.random.default_rng(2)
+    for _ in range(200):
+        num_tokens, room, stride = (int(x) for x in generator.integers(1, [60, 20, 15]))
+        starts = squad_data.window_starts(num_tokens, room, stride)
+        lengths = [min(room, num_tokens - start) for start in starts]
+        owners = squad_answers.max_context_owner(starts, lengths, num_tokens)
+        spans = list(zip(starts, lengths, strict=True))
+        for token in range(num_tokens):
+            for index, (start, length) in enumerate(spans):
+                expected = start <= token < start + length and google_s_is_max_context(spans, index, token)
+                assert (owners[token] == index) == expected
+
+
+def one_answer(words, folder, run, context, start, end, **options):
+    """The prediction when the scores of these tokens of the context are highest."""
+    examples, windows, paragraphs = prepare(words, folder, run, [(context, "a")])
+    assert len(windows) == 1
+    row = windows.table.to_pylist()[0]
+    scores = np.zeros((len(row["input_ids"]), 2), np.float32)
+    scores[row["question_tokens"] + start, 0] = scores[row["question_tokens"] + end, 1] = 5
+    settings = {"n_best_size": 20, "max_answer_length": 30, "version_2": False, "null_score_diff_threshold": 0.0}
+    return squad_answers.find_answers(examples, windows, paragraphs, [scores], **settings | options)
+
+
+@pytest.mark.parametrize(
+    ("context", "start", "end", "text"),
+    [
+        ("ab  Cd\u202fE\u0301f\tg", 0, 3, "ab  Cd"),
+        ("ab  Cd\u202f\u00c9b f", 2, 5, "Cd\u202f\u00c9b"),
+        ("ab  Cd\u202fE\u0301b f", 4, 5, "E\u0301b"),
+        ("a \u00e9\u00e8 \ud55c a", 1, 2, "\u00e9\u00e8"),
+        ("a \U0001f600! b", 1, 1, "\U0001f600"),
+        ("a\x07b c", 0, 1, "a\x07b"),
+        ("ABC", 1, 1, "B"),
+    ],
+)
+def test_answers_are_cut_from_the_context(words, tmp_path, run, context, start, end, text):
+    """As they stand there: case, accents, white space and all."""
+    assert one_answer(words, tmp_path, run, context, start, end).predictions["q0"] == text
+
+
+def test_no_possible_answer(words, tmp_path, run):
+    """The best start and end are the question's: Google's script crashes in v2 form, ours answers nothing."""
+    examples, windows, paragraphs = prepare(words, tmp_path, run, [("a b c", "d e"), ("\x07", "d")])
+    scores = []
+    for row in windows.table.to_pylist():
+        score = np.zeros((len(row["input_ids"]), 2), np.float32)
+        score[1] = 9
+        scores.append(score)
+    settings = {"n_best_size": 1, "max_answer_length": 30, "null_score_diff_threshold": 0.0}
+    answers = squad_answers.find_answers(examples, windows, paragraphs, scores, version_2=False, **settings)
+    assert answers.predictions == {"q0": "empty", "q1": "empty"}
+    assert answers.nbest["q0"] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+    assert answers.null_odds == {}
+    answers = squad_answers.find_answers(examples, windows, paragraphs, scores, version_2=True, **settings)
+    assert answers.predictions == {"q0": "", "q1": ""}
+    assert [entry["text"] for entry in answers.nbest["q1"]] == [""]
+    assert answers.null_odds["q0"] > 1e6
+    json.dumps(answers.null_odds, allow_nan=False)
+
+
+def test_the_threshold(words, tmp_path, run):
+    """The null odds are null score minus best score; above the threshold the answer is ""."""
+    for threshold, text in ((-10.5, ""), (-10.0, "b"), (0.0, "b")):
+        answers = one_answer(
+            words, tmp_path, run, "a b", 1, 1, version_2=True, null_score_diff_threshold=threshold
+        )
+        assert answers.null_odds == {"q0": -10.0}
+        assert answers.predictions == {"q0": text}
+        assert answers.nbest["q0"][0]["text"] == "b"
+
+
+def test_softmax_of_large_scores():
+    assert squad_answers.softmax([1000.0, 1000.0, -1000.0]) == [0.5, 0.5, 0.0]
+
+
+def test_best_indexes():
+    assert squad_answers.best_indexes(np.array([1.0, 3.0, 3.0, 2.0], np.float32), 3) == [1, 2, 3]
+    assert squad_answers.best_indexes(np.array([1.0], np.float32), 20) == [0]

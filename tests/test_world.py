@@ -1,0 +1,180 @@
+"""Decisions of World that are pure functions, and joining without MPI or under the wrong launcher."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mpi import ENVIRONMENT, ROOT
+
+from distributed import InputError
+from distributed.world import LAUNCHER_SIZES, _check_launcher, choose_gpu, one_line, share_cores
+
+# -- one GPU per rank ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uuids_of_ranks", "chosen"),
+    [
+        ([["a"]], [0]),
+        ([["a", "b", "c", "d"]] * 2, [0, 1]),
+        ([["a", "b"]] * 2, [0, 1]),
+        # Slurm's --gpus-per-task=1: each rank sees one GPU, its own, numbered 0.
+        ([["a"], ["b"], ["c"]], [0, 0, 0]),
+        ([["a", "b"], ["c", "d"]], [0, 0]),
+    ],
+)
+def test_each_rank_gets_a_gpu_of_its_own(uuids_of_ranks: list[list[str]], chosen: list[int]) -> None:
+    found = [choose_gpu(uuids_of_ranks, rank) for rank in range(len(uuids_of_ranks))]
+    assert found == chosen
+    gpus = [uuids[index] for uuids, index in zip(uuids_of_ranks, found, strict=True)]
+    assert len(set(gpus)) == len(gpus)
+
+
+@pytest.mark.parametrize(
+    ("uuids_of_ranks", "told"),
+    [
+        ([["a"]] * 2, "2 ranks on this machine see 1 GPU .*--share_gpus"),
+        ([["a", "b"]] * 3, "3 ranks on this machine see 2 GPUs"),
+        ([["a", "b"], ["b", "c"]], "2 ranks on this machine see 3 GPUs"),
+        ([["a", "b"], ["b", "a"]], "2 ranks"),
+        ([["a"], []], "one per rank is needed"),
+        ([[], []], "see 0 GPUs"),
+    ],
+)
+def test_ranks_do_not_share_a_gpu_unasked(uuids_of_ranks: list[list[str]], told: str) -> None:
+    for rank in range(len(uuids_of_ranks)):  # on every rank, not on the unlucky one alone
+        with pytest.raises(InputError, match=told):
+            choose_gpu(uuids_of_ranks, rank)
+
+
+def test_ranks_that_share_gpus_are_spread_over_them() -> None:
+    assert [choose_gpu([["a", "b"]] * 5, rank, share_gpus=True) for rank in range(5)] == [0, 1, 0, 1, 0]
+    assert [choose_gpu([["a"]] * 2, rank, share_gpus=True) for rank in range(2)] == [0, 0]
+    with pytest.raises(InputError, match="see 0 GPUs"):
+        choose_gpu([[], []], 0, share_gpus=True)
+
+
+# -- cores --------------------------------------------------------------------------------------------------------
+
+
+def cores(*numbers: int) -> frozenset[int]:
+    return frozenset(numbers)
+
+
+@pytest.mark.parametrize(
+    ("masks", "machine_cores", "threads"),
+    [
+        ([cores(*range(8))], 8, 8),
+        ([cores(*range(8))] * 2, 8, 4),
+        ([cores(*range(8))] * 3, 8, 2),
+        ([cores(0, 1)] * 4, 2, 1),  # more ranks than cores
+        ([cores(0, 1, 2, 3), cores(4, 5, 6, 7)], 8, 4),  # bound to a socket each
+    ],
+)
+def test_cores_are_shared_out_among_the_ranks_that_use_them(masks: list, machine_cores: int, threads: int) -> None:
+    for rank in range(len(masks)):
+        assert share_cores(masks, rank, machine_cores) == (threads, None)
+
+
+@pytest.mark.parametrize(
+    ("masks", "threads"),
+    [
+        ([cores(0), cores(1)], 1),  # Open MPI's default for two ranks
+        ([cores(0)] * 2, 1),
+        ([cores(0, 1)], 2),
+    ],
+)
+def test_ranks_that_are_bound_too_narrowly_are_told(masks: list, threads: int) -> None:
+    found, remark = share_cores(masks, 0, machine_cores=8)
+    assert found == threads
+    assert remark is not None
+    assert f"bound to {len(masks[0])} of 8 cores" in remark
+    assert "--bind-to none" in remark
+
+
+# -- launchers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LAUNCHER_SIZES)
+def test_a_launcher_of_another_mpi_is_noticed(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}=4: the launcher started 4 processes, .*: MPI sees one process"):
+        _check_launcher(1, "MPI sees one process", {name: "4"})
+    for size, environ in ((4, {name: "4"}), (1, {name: "1"}), (1, {name: ""}), (1, {"SLURM_NTASKS": "4"})):
+        _check_launcher(size, "", environ)
+
+
+JOIN = """
+import sys
+from distributed.world import World
+with World.join(device=None, program="prog") as world:
+    assert "tensorflow" not in sys.modules, "TensorFlow was imported for a program that computes nothing"
+    world.barrier()
+    world.agree({"a": 1})
+    assert world.broadcast(5) == 5
+    assert world.gather(6) == world.all_gather(6) == [6]
+    assert world.all_reduce_sum([1.5, 2]).tolist() == [1.5, 2]
+    assert world.on_first(max, 1, 2) == world.on_each_machine(max, 1, 2) == 2
+    print(world.rank, world.size, world.local_rank, world.local_size, world.node, world.num_nodes)
+"""
+
+
+def join(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", JOIN],
+        env={**os.environ, **ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(params=["mpi4py missing", "library missing", "no launcher"])
+def without_mpi(request, tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that has no MPI, or MPI and no launcher."""
+    if request.param == "library missing":
+        return {"MPI4PY_LIBMPI": str(tmp_path / "libmpi.so")}
+    if request.param == "mpi4py missing":
+        (tmp_path / "mpi4py").mkdir()
+        (tmp_path / "mpi4py/__init__.py").write_text("raise ImportError('No module named mpi4py')")
+        return {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    return {}
+
+
+def test_without_mpi_there_is_one_rank(without_mpi: dict[str, str]) -> None:
+    done = join(**without_mpi)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "1", "0", "1", "0", "1"]
+    assert done.stderr == ""
+
+
+def test_without_mpi_a_launcher_of_two_is_refused_in_one_line(without_mpi: dict[str, str]) -> None:
+    done = join(**without_mpi, OMPI_COMM_WORLD_SIZE="2")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("prog: error: OMPI_COMM_WORLD_SIZE=2: the launcher started 2 processes")
+    if "PYTHONPATH" in without_mpi:
+        assert "mpi4py is not installed" in done.stderr
+    elif without_mpi:
+        assert "no MPI library was found" in done.stderr
+    else:
+        assert "MPI sees one process" in done.stderr
+
+
+# -- errors -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (InputError("--train_file x: broken\n  at line 3"), "--train_file x: broken at line 3"),
+        (FileNotFoundError(2, "No such file or directory", "data.json"), "data.json: No such file or directory"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError("told\nin words"), "told in words"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_an_error_of_the_users_is_one_line(error: BaseException, line: str) -> None:
+    assert one_line(error) == line
