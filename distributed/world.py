@@ -197,6 +197,7 @@ class World:
 
     def _end_all(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return."""
+        faulthandler.unregister(signal.SIGTERM)  # this rank knows why it ends
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         if isinstance(error, FirstRankError):
             time.sleep(8)  # rank 0 tells the reason, and its abort ends this process meanwhile
@@ -211,6 +212,7 @@ class World:
             text = f"{self.program}: failed on rank {self.rank} of {self.size}\n{trace}"
         print(text, file=sys.stderr, flush=True)
         sys.stdout.flush()
+        time.sleep(0.2)  # ranks that fail with this one get so far, too, and show no stack when they are ended
         self.comm.Abort(status)
 
 

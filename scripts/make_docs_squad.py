@@ -1,18 +1,19 @@
-"""Makes a small SQuAD v1.1 data set out of the documentation that comes with every Python, without the network.
+"""Makes a small SQuAD v1.1 data set from the documentation that comes with every Python; needs no network.
 
     python scripts/make_docs_squad.py OUTPUT_DIR [--seed N]
 
-writes `train.json`, `dev.json`, `vocab.txt` and `bert_config.json`: enough for `bert-squad` to train a two-layer BERT
-from nothing in a few minutes on a CPU.
+writes `train.json`, `dev.json`, `vocab.txt` and `bert_config.json`: enough for `bert-squad` to train a
+two-layer BERT from nothing in a few minutes on a CPU.
 
-A context lists three to five functions of the standard library, one line each, `NAME: SUMMARY.`; the question is `what
-does NAME do?` and the answer is that function's line without its full stop. The same context is asked about several of
-its functions, so an answer cannot be found without reading the question. In train.json names and summaries are paired
-at random, and a model that learns which summary belongs to which name gains nothing: it has to look the name up. In
-dev.json every name stands beside its true summary, and no summary occurs in train.json (the names do, beside others).
+A context lists three to five functions of the standard library, one line each, `NAME: SUMMARY.`; the
+question is `what does NAME do?` and the answer is that function's line without its full stop. The same
+context is asked about two of its functions, so an answer cannot be found without reading the question. In
+train.json names and summaries are paired at random, and a model that learns which summary belongs to which
+name gains nothing: it has to look the name up. In dev.json every name stands beside its true summary, and no
+summary occurs in train.json (the names do, beside others).
 
-The summaries are read from the library's source files, which are parsed and never run. The files are the same for the
-same seed and the same Python installation.
+The summaries are read from the library's source files, which are parsed and never run. The files are the
+same for the same seed and the same Python installation.
 """
 
 import argparse
@@ -31,18 +32,18 @@ from pathlib import Path
 
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-# Tests, and parts that not every distribution of Python ships: with them the data would differ more than it must.
+# Tests, and parts that not every distribution of Python ships.
 SKIPPED_FOLDERS = frozenset(
-    ["test", "tests", "idle_test", "idlelib", "lib2to3", "distutils", "tkinter", "turtledemo", "ensurepip"]
-    + ["site-packages", "dist-packages"]
+    {"test", "tests", "idle_test", "idlelib", "lib2to3", "distutils", "tkinter", "turtledemo", "ensurepip"}
+    | {"site-packages", "dist-packages"}
 )
 NAME = re.compile(r"[a-z]{2,14}")
 SUMMARY = re.compile(r"[A-Z][a-z]*( [A-Za-z0-9,'-]+)+")
-# A line has at least six tokens with its name, so that two lines are longer than --max_answer_length 12.
+# A line has six tokens or more with its name, so --max_answer_length 16 seldom lets an answer span two lines.
 SUMMARY_WORDS = range(4, 8)
 ENTRIES = (3, 4, 5)
 QUESTIONS_PER_CONTEXT = 2
-NUM_TRAIN_QUESTIONS = 8000
+NUM_TRAIN_QUESTIONS = 12000
 NUM_DEV_QUESTIONS = 1000
 DEV_FRACTION = 0.2
 MIN_FUNCTIONS = 300
@@ -51,8 +52,8 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MIN_WORD_COUNT = 2
 NUM_PIECES = 400
 
-# The published initializer_range of 0.02 is meant for a width of 768; 0.09 is about one over the root of 128, and a model
-# this small starts to learn several times sooner from it. Without dropout for the same reason.
+# The published initializer_range of 0.02 is meant for a width of 768; 0.09 is about one over the root of 128,
+# and a model this small starts to learn sooner from it. It has no dropout: it is trained for very few steps.
 BERT_CONFIG = {
     "attention_probs_dropout_prob": 0.0,
     "hidden_act": "gelu",
@@ -89,7 +90,7 @@ def is_usable(name: str, summary: str) -> bool:
 
 
 def documented_functions(root: Path) -> list[Entry]:
-    """Returns (name, summary) of the functions and methods under `root` whose summary is short and plain, sorted.
+    """Returns, sorted, name and summary of the functions under `root` that have a short, plain summary.
 
     Each summary occurs once, beside the first of the names that share it.
     """
@@ -126,7 +127,8 @@ def paragraph(entries: list[Entry], paragraph_id: str, rng: random.Random) -> di
     for index in rng.sample(range(len(entries)), QUESTIONS_PER_CONTEXT):
         name, summary = entries[index]
         answer = {"text": f"{name}: {summary}", "answer_start": starts[index]}
-        qas.append({"id": f"{paragraph_id}-{index}", "question": f"what does {name} do?", "answers": [answer]})
+        question = f"what does {name} do?"
+        qas.append({"id": f"{paragraph_id}-{index}", "question": question, "answers": [answer]})
     return {"context": "\n".join(lines), "qas": qas}
 
 
@@ -167,7 +169,7 @@ def pieces_of(word: str) -> Iterator[str]:
 def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
     """Returns a WordPiece vocabulary: all names whole, the words that occur often, and pieces for all others.
 
-    Counted here and not trained by `tokenizers`, whose WordPiece trainer breaks ties by a hash that differs from run to run.
+    Counted here: the WordPiece trainer of `tokenizers` need not give the same pieces each time.
     """
     counts = Counter(word for summary in summaries for word in words_of(summary))
     frequent = {word for word, count in counts.items() if count >= MIN_WORD_COUNT}
@@ -194,9 +196,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
-    parser.add_argument("--seed", type=int, default=0, help="of the split, the pairs and the contexts (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of split, pairs and contexts (default: 0)")
     arguments = parser.parse_args()
     library = Path(sysconfig.get_path("stdlib"))
     entries = documented_functions(library)
@@ -214,8 +217,8 @@ def main() -> None:
     write_atomically(arguments.output_dir / "dev.json", json.dumps(dev, indent=1) + "\n")
     write_atomically(arguments.output_dir / "train.json", json.dumps(train, indent=1) + "\n")
     print(
-        f"{arguments.output_dir}: {NUM_TRAIN_QUESTIONS} training and {NUM_DEV_QUESTIONS} development questions about "
-        f"{len(entries)} functions, {len(vocabulary)} tokens"
+        f"{arguments.output_dir}: {NUM_TRAIN_QUESTIONS} training and {NUM_DEV_QUESTIONS} dev questions "
+        f"about {len(entries)} functions, {len(vocabulary)} tokens"
     )
 
 

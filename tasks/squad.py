@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from transformers import BertConfig
 
+    from bert.model import Bert
     from bert.tokenizer import Tokenizer
+    from distributed.collectives import Collectives
     from distributed.rows import Rows
     from distributed.run import Run
     from distributed.train import Batch
@@ -155,7 +157,7 @@ def run_squad(config: Config, world: "World") -> dict[str, float]:
     model = Bert(model_files.bert_config, "span", seed=config.seed)
 
     if train_data:
-        fine_tune(config, world, collectives, run, begin, settings, model, model_files.tokenizer, train_data)
+        fine_tune(config, world, collectives, run, begin, model, model_files.tokenizer, train_data)
     else:
         if begin.weights is None:
             raise InputError(
@@ -309,7 +311,16 @@ def training_settings(config: Config, data: Data) -> dict[str, object]:
     return {f"--{name}": getattr(config, name) for name in names} | {"training data (digest)": data.key}
 
 
-def fine_tune(config, world, collectives, run, begin, settings, model, tokenizer, data) -> None:
+def fine_tune(
+    config: Config,
+    world: "World",
+    collectives: "Collectives",
+    run: "Run",
+    begin: start.Start,
+    model: "Bert",
+    tokenizer: "Tokenizer",
+    data: Data,
+) -> None:
     """Trains `model` from where `begin` says to the end of the plan; leaves it in `output_dir/model`."""
     from bert import weights
     from bert.optimizer import AdamWeightDecay, WarmupDecay
@@ -390,7 +401,7 @@ def fine_tune(config, world, collectives, run, begin, settings, model, tokenizer
         weights=lambda batch: {"loss": float(len(batch["input_ids"]))},
         loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
         seed=config.seed,
-        settings=settings,
+        settings=training_settings(config, data),
         start=state,
         save_every=config.save_checkpoints_steps,
         log_every=config.log_steps,
@@ -413,7 +424,7 @@ def span_loss(scores_BT2: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Ten
 
 
 def predict_windows(
-    config: Config, world: "World", run: "Run", model, windows: "Rows"
+    config: Config, world: "World", run: "Run", model: "Bert", windows: "Rows"
 ) -> "list[np.ndarray] | None":
     """Start and end scores of every window, float32 [tokens, 2], on rank 0; None elsewhere."""
     import numpy as np

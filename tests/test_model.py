@@ -100,7 +100,7 @@ def test_gradients_are_those_of_pytorch(goldens, name):
         their_gradient = theirs.pop(their_name)
         ours = tf.convert_to_tensor(gradient).numpy()
         ours = ours.T if transpose else ours
-        # Softmax ignores a common addend: the true gradient of keys' biases, and of spans' last beta and bias, is 0.
+        # Softmax ignores a common addend: gradients of key biases, and of a span's last beta and bias, are 0.
         scale = max(np.abs(their_gradient).max(), largest / 1000)
         assert ours.shape == their_gradient.shape
         assert np.abs(ours - their_gradient).max() < TO_PYTORCH * scale, key

@@ -173,6 +173,7 @@ ODD_CONTEXTS = [
     ("caf\u00e9s are caf\u00e9s", "what?", "caf\u00e9", 0),
     ("x1943 bb", "when?", "1943 ", 1),
     ("bb  x1943", "when?", " x194", 3),
+    ("bb  x\u20acy", "which?", " x", 3),
     ("last word", "what?", "word", 5),
     ("only", "what?", "only", 0),
 ]
@@ -583,6 +584,7 @@ def test_a_killed_build_is_not_taken_for_a_whole_one(small, tmp_path, run):
     key = squad_data.windows(read(path), small, cache, run=run, **SMALL)
     assert len(Rows.open(cache / key / "windows.arrow")) == 2
     assert len(Rows.open(cache / key / "paragraphs.arrow")) == 2
+    assert [folder.name for folder in cache.iterdir()] == [key]  # what the killed one left is gone
 
 
 def test_a_failed_build_leaves_nothing(small, tmp_path, run):

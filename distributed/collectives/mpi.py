@@ -36,7 +36,7 @@ class MpiCollectives:
         return self._shared
 
     def broadcast(self, value: tf.Tensor) -> tf.Tensor:
-        buffer = np.array(value)  # a copy that may be written
+        buffer = np.array(value.numpy())  # a copy that may be written
         raw = buffer.reshape(-1).view(np.uint8)
         for start in range(0, raw.size, 64 * PIECE_BYTES):
             self._comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root=0)

@@ -1,0 +1,46 @@
+"""Shows what scripts/quickstart.sh made: scores beside the untrained model's, five questions, where the files are.
+
+python scripts/quickstart_summary.py QUICKSTART_DIR
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from tasks import squad_data, squad_metrics
+
+SAMPLES = 5
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    dev = squad_data.read(str(folder / "data/dev.json"), "dev.json", training=False, allow_impossible=False)
+    predictions = json.loads((folder / "trained/predictions.json").read_text())
+    first_of = {}  # a context's first answer is what one gets who never reads the question
+    for question in dev.questions:
+        first_of.setdefault(question.paragraph, dev.paragraphs[question.paragraph].split(".")[0])
+    always_first = {question.id: first_of[question.paragraph] for question in dev.questions}
+    scores = {
+        "untrained": json.loads((folder / "untrained/result.json").read_text())["scores"],
+        "always the first entry": squad_metrics.squad_v1(dev.references, always_first),
+        "trained on 2 ranks": json.loads((folder / "trained/result.json").read_text())["scores"],
+    }
+    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+
+    print(f"\n{len(dev.questions)} held-out questions        EM      F1")
+    for name, values in scores.items():
+        print(f"  {name:28} {values['exact_match']:6.1f}  {values['f1']:6.1f}")
+    print("\nFive of them:")
+    step = max(1, len(dev.questions) // SAMPLES)
+    for question in dev.questions[::step][:SAMPLES]:
+        print(f"  {question.text}")
+        print(f"    predicted: {predictions[question.id]}")
+        print(f"    true:      {question.answers[0][0]}")
+    trained = folder / "trained"
+    print(f"\nA page of plots:  {trained}/report.html")
+    print(f"The model:        {trained}/model  (Hugging Face layout)")
+    print(f"All answers:      {trained}/predictions.json, nbest_predictions.json, eval_results.txt")
+
+
+if __name__ == "__main__":
+    main()

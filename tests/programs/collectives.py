@@ -1,0 +1,194 @@
+"""SPMD: the contract of every backend that works with this number of ranks, and of World's messages.
+
+Usage: collectives.py BACKEND... (the backends that must work here; all others must refuse)
+Prints the number of checks.
+"""
+
+import hashlib
+import json
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from distributed import InputError
+from distributed.collectives import BACKENDS, open_collectives
+from distributed.world import FirstRankError, World
+
+MIB = 1 << 20
+# Up to several of a backend's pieces, in bytes of float32; odd, so that the last piece is a part.
+SIZES = (0, 1, 3, 1023, MIB // 4, 3 * MIB // 4 + 1)
+
+
+def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
+    """Values that float32 adds exactly in any order, different on each rank, at each place and in each call."""
+    return ((np.arange(size, dtype=np.int64) * 7 + 1000 * call) % 9973 * (rank + 1) - rank).astype(dtype)
+
+
+def same_on_all_ranks(world: World, array: np.ndarray) -> bool:
+    return len(set(world.all_gather(hashlib.sha256(array.tobytes()).hexdigest()))) == 1
+
+
+def check_sums(world: World, collectives, dtype: str, size: int) -> None:
+    what = f"{collectives.name}: sum of {size} {dtype}"
+    pointers = set()
+    for call in range(3):
+        total = collectives.all_reduce_sum(tf.constant(whole_numbers(size, dtype, world.rank, call)))
+        expected = sum(whole_numbers(size, dtype, rank, call) for rank in range(world.size))
+        assert total.dtype == dtype, what
+        assert total.shape == (size,), what
+        np.testing.assert_array_equal(total.numpy(), expected, err_msg=f"{what}, call {call}")
+        pointers.add(np.from_dlpack(total).ctypes.data)
+        # What the step does next: compiled code reads the sum, without a copy on the host in between.
+        doubled = tf.function(lambda x: 2 * x, jit_compile=True)(total) if call and size == 1023 else 2 * total
+        np.testing.assert_array_equal(doubled.numpy(), 2 * expected, err_msg=f"{what}, call {call}, used")
+    assert world.size == 1 or len(pointers) == 1, f"{what}: each call takes new memory"
+
+
+def check_rounding(world: World, collectives, dtype: str) -> None:
+    size = 3 * MIB // 4 + 1
+    values = np.random.default_rng(world.rank).standard_normal(size).astype(dtype)
+    first = collectives.all_reduce_sum(tf.constant(values)).numpy()
+    again = collectives.all_reduce_sum(tf.constant(values)).numpy()
+    what = f"{collectives.name}: sum of random {dtype}"
+    assert same_on_all_ranks(world, first), f"{what}: the ranks have different bits"
+    assert first.tobytes() == again.tobytes(), f"{what}: other bits in another call"
+    exact = sum(np.random.default_rng(rank).standard_normal(size).astype(dtype).astype(np.float64)
+                for rank in range(world.size))  # fmt: skip
+    bound = world.size * world.size * np.finfo(dtype).eps * np.max(np.abs(exact))
+    np.testing.assert_allclose(first, exact, rtol=0, atol=bound, err_msg=what)
+
+
+def check_broadcasts(world: World, collectives) -> None:
+    for dtype in (tf.float32, tf.float64, tf.int32, tf.int64, tf.bool, tf.float16, tf.bfloat16):
+        for shape in ((), (0,), (3,), (5, 7)):
+            numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2 + world.rank + 1
+            got = collectives.broadcast(tf.cast(tf.constant(numbers), dtype))
+            expected = tf.cast(tf.constant(numbers - world.rank), dtype)
+            what = f"{collectives.name}: broadcast of {dtype.name} {shape}"
+            assert got.dtype == dtype, what
+            assert got.shape == shape, what
+            np.testing.assert_array_equal(got.numpy(), expected.numpy(), err_msg=what)
+    large = np.arange(17 * MIB + 3, dtype=np.float32)  # more than one message of 64 MiB
+    got = collectives.broadcast(tf.constant(large if world.rank == 0 else np.zeros_like(large))).numpy()
+    assert np.array_equal(got, large), f"{collectives.name}: broadcast of {large.nbytes} bytes"
+
+
+def check_backends(world: World, working: list[str]) -> int:
+    checks = 0
+    for backend in BACKENDS:
+        if backend not in working:
+            try:
+                open_collectives(world, backend)
+            except InputError as error:
+                assert f"--backend {backend}" in str(error), f"the refusal names no flag: {error}"
+            else:
+                raise AssertionError(f"backend {backend} does not refuse {world.size} ranks")
+            continue
+        collectives = open_collectives(world, backend)
+        for dtype in ("float32", "float64"):
+            for size in SIZES:
+                check_sums(world, collectives, dtype, size)
+            check_rounding(world, collectives, dtype)
+        check_broadcasts(world, collectives)
+        collectives.close()
+        checks += 1
+    auto = open_collectives(world)
+    assert auto.name == ("local" if world.size == 1 else "mpi"), f"auto is {auto.name}"
+    auto.close()
+    return checks + 1
+
+
+def check_messages(world: World) -> None:
+    rank, size = world.rank, world.size
+    everyone = list(range(size))
+    large = {"array": np.arange(300_000), "text": "한국어"}
+    assert world.all_gather(("rank", rank)) == [("rank", r) for r in everyone], "all_gather"
+    gathered = world.gather(rank * 10)
+    assert gathered == ([r * 10 for r in everyone] if rank == 0 else None), "gather"
+    got = world.broadcast(large if rank == 0 else None)
+    assert got["text"] == "한국어", "broadcast"
+    assert np.array_equal(got["array"], large["array"]), "broadcast"
+    total = world.all_reduce_sum(np.array([0.1 * (rank + 1), rank, 2.0**53]))
+    assert total.dtype == np.float64, "all_reduce_sum"
+    np.testing.assert_allclose(total, [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53], rtol=1e-15)
+    assert total[2] == size * 2.0**53, "all_reduce_sum"
+    assert world.all_reduce_sum(np.array([1, 2])).tolist() == [size, 2 * size], "all_reduce_sum of integers"
+
+
+def check_on_first(world: World) -> None:
+    calls = []
+    result = world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}")
+    assert result == "from rank 0", "on_first: result"
+    assert calls == ([0] if world.rank == 0 else []), "on_first: called off rank 0"
+    assert world.on_each_machine(lambda: calls.append("machine") or world.rank) == 0, "on_each_machine: result"
+    # All ranks are on one machine here; tests/test_two_hosts.py has two.
+    assert calls.count("machine") == (world.rank == 0), "on_each_machine: not once per machine"
+
+    def fail():
+        raise ZeroDivisionError("told to fail")
+
+    for function, expected in ((fail, ZeroDivisionError), (lambda: lambda: None, Exception)):
+        if world.size == 1 and function is not fail:
+            continue  # one rank sends nothing, and so may return what cannot be sent
+        try:
+            world.on_first(function)
+        except expected as error:
+            if function is fail:
+                assert world.rank == 0, f"rank {world.rank} claims rank 0's exception as its own"
+                assert str(error) == "told to fail"
+        except FirstRankError as error:
+            assert world.rank > 0
+            assert "ZeroDivisionError: told to fail" in str(error), str(error)
+        else:
+            raise AssertionError("on_first: the exception did not reach this rank")
+    assert world.all_gather(1) == [1] * world.size, "messages after a failed on_first"
+
+
+def check_agree(world: World) -> None:
+    world.agree({"same": {"a": 1}, "also": None})
+    if world.size == 1:
+        return
+    facts = {"same": 1, "differs": 5 if world.rank == 1 else 4}
+    if world.rank == 0:
+        facts["only here"] = 1
+    try:
+        world.agree(facts)
+    except InputError as error:
+        others = ",".join(str(rank) for rank in range(world.size) if rank != 1)
+        ranks = "ranks" if world.size > 2 else "rank"
+        expected = f"the ranks disagree about differs: {ranks} {others}: 4; rank 1: 5"
+        assert str(error) == expected, f"{error} is not {expected}"
+    else:
+        raise AssertionError("agree: ranks with different facts agree")
+    try:
+        world.agree({"here": 1} if world.rank == 0 else {})
+    except InputError as error:
+        assert "nothing" in str(error), str(error)
+    else:
+        raise AssertionError("agree: a fact that one rank alone knows is agreed to")
+
+
+def check_waiting(world: World) -> None:
+    """The others wait for rank 0 without taking its core."""
+    world.barrier()
+    started, cpu_started = time.monotonic(), time.process_time()
+    if world.rank == 0:
+        time.sleep(1.5)
+    world.barrier()
+    waited, cpu = time.monotonic() - started, time.process_time() - cpu_started
+    if world.size > 1:
+        assert waited > 1.4, f"barrier: rank {world.rank} went on after {waited:.2f} s, rank 0 came after 1.5"
+        assert cpu < 0.75, f"barrier: rank {world.rank} spent {cpu:.2f} s of CPU time in {waited:.2f} s of waiting"
+
+
+with World.join(device="cpu") as world:
+    places = world.all_gather((world.rank, world.local_rank, world.local_size, world.node, world.num_nodes))
+    assert places == [(rank, rank, world.size, 0, 1) for rank in range(world.size)], places
+    checks = check_backends(world, sys.argv[1:])
+    for check in (check_messages, check_on_first, check_agree, check_waiting):
+        check(world)
+        checks += 1
+    if world.rank == 0:
+        print(json.dumps({"size": world.size, "checks": checks}), flush=True)

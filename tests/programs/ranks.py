@@ -1,0 +1,305 @@
+"""SPMD: trainings whose results must not depend on the number of ranks, and what one step promises.
+
+Usage: ranks.py FOLDER [FAULT...]
+Writes FOLDER/ranks-N.npz (the start and end values, losses and gradients of each training) for the parent to
+compare; with names of faults, also small BERT trainings into which that fault was put.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+import toy
+from transformers import BertConfig
+
+from bert.model import Bert
+from bert.optimizer import AdamWeightDecay, WarmupDecay
+from distributed import InputError
+from distributed.checkpoint import Checkpoints
+from distributed.collectives import open_collectives
+from distributed.optimizer import AllreduceOptimizer, broadcast_variables
+from distributed.plan import make_plan
+from distributed.rows import Rows, ragged
+from distributed.run import Run
+from distributed.train import dropout_key, gradient_function, train
+from distributed.world import World
+from tasks.squad import collate, span_loss
+
+BERT_BATCH, BERT_STEPS, BERT_RATE = 7, 20, 5e-5  # 7 rows are 4, 3 on two ranks; 3, 2, 2 on three
+
+
+def losses(folder: Path) -> np.ndarray:
+    return np.array([json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()])
+
+
+# -- trainings ----------------------------------------------------------------------------------------------------
+
+
+def bert_rows() -> Rows:
+    """40 windows of 16 to 32 tokens."""
+    chance = np.random.default_rng(1)
+    lengths = chance.integers(16, 33, 40)
+    ids = [chance.integers(1, 100, length).astype(np.int32) for length in lengths]
+    start = chance.integers(6, 12, 40).astype(np.int32)
+    columns = {
+        "input_ids": ragged(ids, pa.int32()),
+        "question_tokens": pa.array(np.full(40, 6, np.int32)),
+        "start_position": pa.array(start),
+        "end_position": pa.array(start + 3),
+    }
+    return Rows(pa.table(columns))
+
+
+def train_bert(world: World, collectives, folder: Path, fault: str = "") -> dict[str, np.ndarray]:
+    """20 steps of a 2-layer BERT in float32 with `tasks.squad`'s batches and loss; its values and losses."""
+    config = BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+                        intermediate_size=128, max_position_embeddings=32, hidden_dropout_prob=0.0,
+                        attention_probs_dropout_prob=0.0)  # fmt: skip
+    model = Bert(config, "span", seed=5)
+    plan = make_plan(40, world.size, learning_rate=BERT_RATE, global_batch_size=BERT_BATCH,
+                     num_train_steps=BERT_STEPS, num_warmup_steps=2)  # fmt: skip
+    rate = plan.learning_rate * (1.001 if fault == "rate" else 1)
+    optimizer = AllreduceOptimizer(
+        AdamWeightDecay(WarmupDecay(rate, plan.steps, plan.warmup_steps)),
+        model.trainable_variables,
+        world,
+        collectives,
+    )
+    batches_made = 0
+
+    def make_batch(fields: dict) -> dict[str, np.ndarray]:
+        nonlocal batches_made
+        batches_made += 1
+        batch = collate(fields)
+        if fault == "row" and batches_made == BERT_STEPS // 2 and world.rank == world.size - 1:
+            return {name: array[:-1] for name, array in batch.items()}
+        return batch
+
+    def count(batch: dict[str, np.ndarray]) -> dict[str, float]:
+        return {"loss": 1.0 if fault == "means" else float(len(batch["input_ids"]))}
+
+    def loss(batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
+        loss_sum = span_loss(model(batch, dropout_key=key), batch)
+        return {"loss": loss_sum / tf.cast(len_of(batch), tf.float32) if fault == "means" else loss_sum}
+
+    def len_of(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        return tf.shape(batch["input_ids"])[0]
+
+    first = toy.flat(optimizer)
+    run = Run(folder, is_writer=world.rank == 0)
+    checkpoints = Checkpoints(folder / "checkpoints", world, lambda into: None)
+    train(world, optimizer, plan, bert_rows(), run, checkpoints, collate=make_batch, weights=count, loss=loss,
+          seed=5, settings={}, log_every=1)  # fmt: skip
+    run.close()
+    world.barrier()
+    return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}
+
+
+def train_toy(world: World, collectives, folder: Path, accumulation: int = 1) -> dict[str, np.ndarray]:
+    optimizer, _ = toy.train(world, collectives, folder, accumulation=accumulation)
+    world.barrier()
+    return {"last": toy.flat(optimizer), "losses": losses(folder)}
+
+
+# -- two loss terms -----------------------------------------------------------------------------------------------
+
+
+def gradient_of_two_terms(world: World, collectives, accumulation: int) -> np.ndarray:
+    """The summed flat buffer of one step with two terms of unlike weights, one of them zero on some ranks."""
+    model = toy.make_model(seed=3)
+    optimizer = toy.make_optimizer(model, world, collectives, loss_terms=("squared", "absolute"))
+    plan = make_plan(toy.NUM_ROWS, world.size, learning_rate=0.01, global_batch_size=13, num_train_steps=1,
+                     accumulation=accumulation)  # fmt: skip
+
+    def weigh(batch: dict[str, np.ndarray]) -> dict[str, float]:
+        return {"squared": float(len(batch["row"])), "absolute": float(np.sum(batch["row"] < 3))}
+
+    def loss(batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
+        error = toy.errors(model, batch)
+        chosen = tf.cast(batch["row"] < 3, tf.float64)
+        return {"squared": tf.reduce_sum(error**2), "absolute": tf.reduce_sum(tf.abs(error) * chosen)}
+
+    indices = np.arange(13)
+    pieces = plan.micro_batches(world.rank)
+    batches = [toy.collate(toy.rows().take(indices[piece])) for piece in pieces]
+    local = [weigh(batch) for batch in batches]
+    totals, stop = optimizer.reduce_weights({term: sum(w[term] for w in local) for term in local[0]})
+    assert totals == {"squared": 13.0, "absolute": 3.0}, totals
+    assert not stop
+    gradient = gradient_function(optimizer, loss, batches[0])
+    inverse = tf.constant([1 / totals[term] for term in optimizer.loss_terms], tf.float64)
+    parts = [gradient(batch, inverse, dropout_key(0, 0, n, world.rank)) for n, batch in enumerate(batches)]
+    return optimizer.all_reduce(tf.add_n(parts)).numpy().copy()
+
+
+def gradient_of_two_terms_on_paper() -> np.ndarray:
+    """The same from its definition: mean of the squares plus mean of the three absolute errors."""
+    model = toy.make_model(seed=3)
+    batch = toy.collate(toy.rows().take(np.arange(13)))
+    with tf.GradientTape() as tape:
+        error = toy.errors(model, {name: tf.constant(array) for name, array in batch.items()})
+        squared, absolute = tf.reduce_sum(error**2), tf.reduce_sum(tf.abs(error)[:3])
+        total = squared / 13 + absolute / 3
+    gradients = tape.gradient(total, [variable.value for variable in model.trainable_variables])
+    return np.concatenate([*(g.numpy().reshape(-1) for g in gradients), [squared.numpy(), absolute.numpy()]])
+
+
+# -- one step -----------------------------------------------------------------------------------------------------
+
+
+def check_replicas(world: World, collectives) -> None:
+    optimizer = toy.make_optimizer(toy.make_model(seed=world.rank), world, collectives)
+    of_first = world.broadcast(toy.flat(optimizer))
+    if world.size > 1:
+        assert_refused(optimizer, "replicas with different initial values pass check_replicas")
+    optimizer.broadcast_variables()
+    digests = world.all_gather(optimizer.replica_digest())
+    assert len(set(digests)) == 1, "replicas differ after the broadcast"
+    assert toy.flat(optimizer).tobytes() == of_first.tobytes(), "the broadcast values are not rank 0's"
+    optimizer.check_replicas()
+    if world.size > 1:
+        last = optimizer.trainable[-1]
+        if world.rank == world.size - 1:  # by one unit in the last place
+            last.assign(np.nextafter(last.numpy(), np.inf))
+        assert_refused(optimizer, "a replica that is off by one bit passes check_replicas")
+    broadcast_variables([], collectives)
+
+
+def assert_refused(optimizer: AllreduceOptimizer, what: str) -> None:
+    try:
+        optimizer.check_replicas()
+    except InputError as error:
+        assert "trainable variables after 0 steps" in str(error), str(error)
+    else:
+        raise AssertionError(what)
+
+
+def check_broadcast_of_state(world: World, collectives) -> None:
+    optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives)
+    for number, variable in enumerate(optimizer.state().values()):
+        variable.assign(np.full(variable.shape, 10 * number + world.rank, variable.dtype))
+    optimizer.broadcast_variables()
+    for number, (name, variable) in enumerate(optimizer.state().items()):
+        assert np.all(variable.numpy() == 10 * number), f"optimizer variable {name} is not rank 0's"
+    assert optimizer.steps_done == 0
+
+
+def check_not_finite(world: World, collectives) -> None:
+    """A NaN or an infinity on the last rank alone changes nothing on any."""
+    for bad in (np.nan, np.inf, -np.inf):
+        optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives)
+        good = np.ones(len(toy.flat(optimizer)) + 1)
+        result = optimizer.update(optimizer.all_reduce(tf.constant(good)), {"loss": 1.0})
+        assert result.applied, "a finite gradient is skipped"
+        before = [variable.numpy() for variable in (*optimizer.trainable, *optimizer.state().values())]
+        spoiled = good.copy()
+        if world.rank == world.size - 1:
+            spoiled[3] = bad
+        result = optimizer.update(optimizer.all_reduce(tf.constant(spoiled)), {"loss": 1.0})
+        assert not result.applied, f"a gradient with {bad} is applied"
+        for old, new in zip(before, (*optimizer.trainable, *optimizer.state().values()), strict=True):
+            assert old.tobytes() == new.numpy().tobytes(), f"a skipped step with {bad} changed {new.path}"
+
+
+def check_not_finite_in_training(world: World, collectives, folder: Path) -> None:
+    made = 0
+
+    def spoil(fields: dict) -> dict[str, np.ndarray]:
+        nonlocal made
+        made += 1
+        batch = toy.collate(fields)
+        if made == 3 and world.rank == world.size - 1:
+            batch["y"] = batch["y"] * np.nan
+        return batch
+
+    optimizer, state = toy.train(world, collectives, folder, steps=6, collate=spoil)
+    assert state.step == 6
+    assert optimizer.steps_done == 5, f"{optimizer.steps_done} updates in 6 steps of which one is not finite"
+    assert np.all(np.isfinite(toy.flat(optimizer)))
+    assert len(set(world.all_gather(optimizer.replica_digest()))) == 1
+    if world.rank == 0:
+        assert np.isfinite(losses(folder)).tolist() == [True, True, False, True, True, True]
+
+    def spoil_all(fields: dict) -> dict[str, np.ndarray]:
+        return toy.collate(fields) | {"y": fields["y"] * np.nan}
+
+    try:
+        toy.train(world, collectives, folder / "all", steps=50, collate=spoil_all)
+    except InputError as error:
+        assert "no finite gradient in 20 steps: lower --learning_rate" in str(error), str(error)
+    else:
+        raise AssertionError("50 steps without a finite gradient are taken for training")
+
+
+def check_clip(world: World, collectives) -> None:
+    for norm, clip in ((5.0, 1.0), (0.5, 1.0), (1.0, 1.0), (300.0, 2.5), (5.0, None)):
+        model = toy.make_model(seed=0)
+        optimizer = toy.make_optimizer(model, world, collectives, optimizer=keras.optimizers.SGD(1.0), clip_norm=clip)
+        before = toy.flat(optimizer)
+        values = np.random.default_rng(2).standard_normal(len(before))
+        values *= norm / np.linalg.norm(values)
+        mine = np.concatenate([values, [7.0]]) / world.size  # the sum is clipped, not each rank's part
+        result = optimizer.update(optimizer.all_reduce(tf.constant(mine)), {"loss": 2.0})
+        expected = values
+        if clip is not None:
+            (clipped,), told_norm = tf.clip_by_global_norm([tf.constant(values)], clip)
+            expected = clipped.numpy()
+            np.testing.assert_allclose(result.gradient_norm, told_norm, rtol=1e-12)
+        np.testing.assert_allclose(before - toy.flat(optimizer), expected, rtol=1e-9, atol=1e-12,
+                                   err_msg=f"norm {norm} clipped to {clip}")  # fmt: skip
+        np.testing.assert_allclose(result.losses["loss"], 3.5, rtol=1e-12)
+        assert result.learning_rate == 1.0
+
+
+def check_weights(world: World, collectives) -> None:
+    optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, loss_terms=("a", "b"))
+    size = world.size
+    # More than float32 can count, and a fraction.
+    totals, stop = optimizer.reduce_weights({"a": 2.0**25 + 1, "b": 0.125 * world.rank + 0.5})
+    assert totals == {"a": size * (2.0**25 + 1), "b": 0.125 * size * (size - 1) / 2 + 0.5 * size}, totals
+    assert stop is False
+    only_last = world.rank == size - 1
+    totals, stop = optimizer.reduce_weights({"a": 1.0, "b": float(only_last)}, stop=only_last)
+    assert totals["b"] == 1.0, "a term that one rank alone has"
+    assert stop is True, "the stop flag of one rank did not reach this one"
+    for zero in (0.0, -0.0, np.nan):
+        try:
+            optimizer.reduce_weights({"a": 1.0, "b": zero})
+        except ValueError as error:
+            assert "loss term 'b'" in str(error), str(error)
+        else:
+            raise AssertionError(f"a weight of {zero} over all ranks is taken")
+
+
+def main() -> None:
+    folder, faults = Path(sys.argv[1]), sys.argv[2:]
+    with World.join(device="cpu") as world:
+        collectives = open_collectives(world)
+        here = folder / f"on-{world.size}"
+        for check in (check_replicas, check_broadcast_of_state, check_not_finite, check_clip, check_weights):
+            check(world, collectives)
+        check_not_finite_in_training(world, collectives, here / "spoiled")
+
+        found: dict[str, np.ndarray] = {"on paper": gradient_of_two_terms_on_paper()}
+        for accumulation in (1, 2):
+            found[f"two terms, {accumulation}"] = gradient_of_two_terms(world, collectives, accumulation)
+        trainings = {
+            "toy": train_toy(world, collectives, here / "toy"),
+            "toy again": train_toy(world, collectives, here / "again"),
+            "toy, accumulation": train_toy(world, collectives, here / "accumulation", accumulation=2),
+            "bert": train_bert(world, collectives, here / "bert"),
+        }
+        for fault in faults:
+            trainings[fault] = train_bert(world, collectives, here / fault, fault)
+        for name, values in trainings.items():
+            found |= {f"{name}: {part}": array for part, array in values.items()}
+        if world.rank == 0:
+            np.savez(folder / f"ranks-{world.size}.npz", **found)
+            print(json.dumps({"size": world.size, "trainings": list(trainings)}), flush=True)
+
+
+main()

@@ -1,0 +1,142 @@
+"""A small regression in float64 for the programs that test distributed/: its rows, model, loss and training.
+
+`train` does on a toy what an entry point of tasks/ does: plan, model, optimizer, resume, train.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from distributed.checkpoint import Checkpoints, State, check_settings, newest_intact, read_state
+from distributed.collectives import Collectives
+from distributed.optimizer import AllreduceOptimizer
+from distributed.plan import Plan, make_plan
+from distributed.rows import Rows, ragged
+from distributed.run import Run
+from distributed.train import train as train_loop
+from distributed.world import World
+
+NUM_ROWS, NUM_INPUTS = 50, 4
+STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
+
+
+def rows() -> Rows:
+    """50 rows of 4 inputs and a target that the model cannot quite reach."""
+    inputs = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS))
+    targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * np.arange(NUM_ROWS) % 3
+    number = np.arange(NUM_ROWS, dtype=np.int32)
+    columns = {"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}
+    return Rows(pa.table(columns))
+
+
+def collate(fields: dict) -> dict[str, np.ndarray]:
+    return {"x": fields["x"][0].reshape(-1, NUM_INPUTS), "y": fields["y"], "row": fields["row"]}
+
+
+def weights(batch: dict[str, np.ndarray]) -> dict[str, float]:
+    return {"loss": float(len(batch["y"]))}
+
+
+def make_model(seed: int) -> keras.Model:
+    def dense(width: int, activation: str | None, number: int) -> keras.layers.Layer:
+        init = keras.initializers.GlorotUniform(seed=1000 * seed + number)
+        return keras.layers.Dense(width, activation, kernel_initializer=init, dtype="float64")
+
+    return keras.Sequential([keras.Input((NUM_INPUTS,), dtype="float64"), dense(8, "tanh", 1), dense(1, None, 2)])
+
+
+def errors(model: keras.Model, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Prediction minus target of each row, float64 [B]."""
+    return model(batch["x"])[:, 0] - batch["y"]
+
+
+def squared_loss(model: keras.Model) -> Callable:
+    return lambda batch, key: {"loss": tf.reduce_sum(tf.square(errors(model, batch)))}
+
+
+def make_optimizer(model: keras.Model, world: World, collectives: Collectives, **options) -> AllreduceOptimizer:
+    inner = options.pop("optimizer", None) or keras.optimizers.Adam(0.01)
+    return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
+
+
+def make_checkpoints(folder: Path, world: World, model: keras.Model, keep: int = 5) -> Checkpoints:
+    def write_model(into: Path) -> None:
+        save_file({f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)},
+                  into / "model.safetensors")  # fmt: skip
+
+    return Checkpoints(folder / "checkpoints", world, write_model, keep)
+
+
+def load_model(model: keras.Model, checkpoint: Path) -> None:
+    saved = load_file(checkpoint / "model.safetensors")
+    for number, variable in enumerate(model.trainable_variables):
+        variable.assign(saved[f"{number:03d}"])
+
+
+def make_toy_plan(world: World, steps: int = STEPS, accumulation: int = 1) -> Plan:
+    return make_plan(NUM_ROWS, world.size, learning_rate=0.01, global_batch_size=GLOBAL_BATCH,
+                     num_train_steps=steps, accumulation=accumulation)  # fmt: skip
+
+
+def train(
+    world: World,
+    collectives: Collectives,
+    folder: Path,
+    *,
+    steps: int = STEPS,
+    accumulation: int = 1,
+    settings: dict[str, object] | None = None,
+    collate: Callable = collate,
+    weights: Callable = weights,
+    save_every: int = 1000,
+) -> tuple[AllreduceOptimizer, State]:
+    """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
+    run = Run(folder, is_writer=world.rank == 0)
+    settings = settings or {"--seed": 7}
+    model = make_model(seed=world.rank)
+    optimizer = make_optimizer(model, world, collectives)
+    checkpoints = make_checkpoints(folder, world, model)
+
+    def restore() -> State | None:
+        found = newest_intact(folder / "checkpoints", run.say)
+        if found is None:
+            return None
+        state = read_state(found)
+        check_settings(state.settings, settings, folder)
+        load_model(model, found)
+        checkpoints.restore(found, optimizer)
+        return state
+
+    start = world.on_first(restore)
+    optimizer.broadcast_variables()
+    optimizer.check_replicas()
+    try:
+        state = train_loop(
+            world,
+            optimizer,
+            make_toy_plan(world, steps, accumulation),
+            rows(),
+            run,
+            checkpoints,
+            collate=collate,
+            weights=weights,
+            loss=squared_loss(model),
+            seed=7,
+            settings=settings,
+            start=start,
+            save_every=save_every,
+            log_every=1,
+        )
+    finally:
+        run.close()
+    return optimizer, state
+
+
+def flat(optimizer: AllreduceOptimizer) -> np.ndarray:
+    """All trainable values as one vector."""
+    return np.concatenate([variable.numpy().reshape(-1) for variable in optimizer.trainable])
