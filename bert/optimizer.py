@@ -23,7 +23,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         step = ops.cast(step, "float32")
         start = self.warmup_steps if self.continuous else 0
-        left = (self.train_steps - ops.minimum(step, self.train_steps)) / (self.train_steps - start)
+        left = (self.train_steps - ops.minimum(step, self.train_steps)) / max(1, self.train_steps - start)
         if self.warmup_steps == 0:
             return self.rate * left
         return self.rate * ops.where(step < self.warmup_steps, step / self.warmup_steps, left)

@@ -29,6 +29,7 @@ class Tokenizer:
         backend = fast.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
+        backend.encode_special_tokens = True  # "[SEP]" written in a text is text
         if hasattr(backend.model, "max_input_chars_per_word"):
             backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
         self._fast, self._backend = fast, backend

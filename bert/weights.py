@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "pretraining": "BertForPreTraining",
     "features": "BertModel",
 }
+PUBLISHED_PREFIX = "bert_model.ckpt"
 # Google's tensor that each head owns: new when training starts, and no loss to another head's model.
 HEAD_TENSORS = {
     "span": ("cls/squad/output_weights", "cls/squad/output_bias"),
@@ -120,6 +121,8 @@ def find(name_or_path: str) -> Path:
     Raises InputError when there is neither a file, a folder, nor a hub repository of this name.
     """
     path = Path(name_or_path).expanduser()
+    if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (path / "model.safetensors").is_file():
+        return path / PUBLISHED_PREFIX  # Google's archive as it is unzipped
     if path.exists() or _is_tf_checkpoint(path):
         return path
     if name_or_path.count("/") > 1 or name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path:
@@ -131,7 +134,7 @@ def find(name_or_path: str) -> Path:
     try:
         return Path(snapshot_download(name_or_path, allow_patterns=wanted))
     except (HFValidationError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"--model {name_or_path} is no folder here and cannot be had from the hub: {reason}"
         ) from error

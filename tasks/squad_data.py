@@ -97,7 +97,8 @@ def read_hub(name: str, split: str, training: bool, allow_impossible: bool, most
     try:
         table = datasets.load_dataset(name, split=split)
     except Exception as error:  # the hub's errors have no common class
-        raise InputError(f"{where}: {str(error).strip().splitlines()[0]}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{where}: {reason}") from error
     lacking = {"id", "question", "context", "answers"} - set(table.column_names)
     if lacking:
         raise InputError(f"{where}: column {', '.join(sorted(lacking))} is missing")

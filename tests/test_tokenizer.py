@@ -296,3 +296,12 @@ def test_bad_vocabularies(vocabulary, tmp_path):
     (tmp_path / "folder" / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     with pytest.raises(InputError, match=r"tokenizer\.json: "):
         tokenizer.load(folder=tmp_path / "folder")
+
+
+def test_special_tokens_written_in_a_text_are_text():
+    words = tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
+    (ids,), _ = words.encode(["the [SEP] and [MASK] tokens"])
+    assert not {words.sep_id, words.mask_id} & set(ids.tolist())
+    # google-research/bert's BasicTokenizer splits at punctuation and lower-cases: "[", "sep", "]"
+    (parts,), _ = words.encode(["the [ sep ] and [ mask ] tokens"])
+    assert ids.tolist() == parts.tolist()

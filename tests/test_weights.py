@@ -420,3 +420,14 @@ def test_the_saved_folder_is_one_of_transformers(goldens, tmp_path):
     again = tokenizer.load(folder=tmp_path / "model")
     assert (again.lower_case, again.digest) == (False, ours.digest)
     shutil.rmtree(tmp_path / "model")
+
+
+def test_googles_archive_is_a_model_as_it_is_unzipped(tmp_path):
+    folder = tmp_path / "uncased_L-12_H-768_A-12"
+    folder.mkdir()
+    values = values_of(google_s_shapes())
+    write_tf1(folder / "bert_model.ckpt", values)
+    (folder / "checkpoint").unlink(missing_ok=True)
+    found = weights.find(str(folder))
+    assert found == folder / "bert_model.ckpt"
+    assert weights.read(found).keys() == values.keys()
