@@ -87,7 +87,8 @@ class Checkpoints:
             sync_folder(self.folder)
         except (OSError, SafetensorError) as error:  # a full disk; neither need name the file
             raise InputError(
-                f"{final}: the checkpoint cannot be written: {error}; free some space, or give another --output_dir"
+                f"{final}: the checkpoint cannot be written: {error}; "
+                "free some space, or give another --output_dir"
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

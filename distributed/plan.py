@@ -100,7 +100,8 @@ def make_plan(
         rank = f"rank{'s' * (divisor > 1)}"
         if num_train_steps is not None:
             raise InputError(
-                f"no training step is left: --num_train_steps {num_train_steps} of one rank, divided by {divisor} {rank}"
+                f"no training step is left: --num_train_steps {num_train_steps} of one rank, "
+                f"divided by {divisor} {rank}"
             )
         flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
         raise InputError(

@@ -45,7 +45,9 @@ class Done:
         return f"--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
-def mpirun(np: int, program: str, *args: object, timeout: float = 120, env: Mapping[str, str] | None = None) -> Done:
+def mpirun(
+    np: int, program: str, *args: object, timeout: float = 120, env: Mapping[str, str] | None = None
+) -> Done:
     """Runs tests/programs/PROGRAM on `np` ranks of this machine and waits for its end."""
     with started(np, program, *args, env=env) as process:
         return finish(process, timeout)

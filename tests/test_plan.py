@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_shares_and_micro_batches_tile_the_global_batch(global_batch: int, size:
         pieces = plan.micro_batches(rank)
         assert len(pieces) == accumulation
         assert (pieces[0].start, pieces[-1].stop) == (share.start, share.stop)
-        assert all(a.stop == b.start for a, b in zip(pieces, pieces[1:], strict=False))
+        assert all(a.stop == b.start for a, b in pairwise(pieces))
         piece_lengths = [piece.stop - piece.start for piece in pieces]
         assert min(piece_lengths) >= 1
         assert max(piece_lengths) - min(piece_lengths) <= 1

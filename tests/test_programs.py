@@ -121,3 +121,21 @@ def test_out_of_memory_names_the_flags():
     )
     with pytest.raises(InputError, match=message), _told_out_of_memory(batch):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_has_our_packages(tmp_path):
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True, timeout=200)
+    (wheel,) = tmp_path.glob("ringbert-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True, timeout=200)
+    modules = "bert.model, distributed.train, distributed.collectives.mpi, tasks.squad, tasks.bench, tasks.report"
+    code = f"import {modules}; from tasks import start; start.check_packages(); print(distributed.__file__)"
+    done = python("-c", code, path=str(tmp_path / "site"), cwd=tmp_path)
+    assert done.stdout.strip() == str(tmp_path / "site" / "distributed" / "__init__.py"), done.stderr
+    assert sorted(path.name for path in (tmp_path / "site" / "bin").glob("bert-*")) == [
+        "bert-bench",
+        "bert-launch",
+        "bert-report",
+        "bert-squad",
+    ]

@@ -90,7 +90,9 @@ def rows_and_lists(request, tmp_path: Path) -> tuple[Rows, list[np.ndarray]]:
     return rows, lists
 
 
-def test_take_gives_the_rows_asked_for_in_their_stored_types(rows_and_lists: tuple[Rows, list[np.ndarray]]) -> None:
+def test_take_gives_the_rows_asked_for_in_their_stored_types(
+    rows_and_lists: tuple[Rows, list[np.ndarray]],
+) -> None:
     rows, lists = rows_and_lists
     n = len(rows)
     assert n == len(lists)

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -15,11 +16,12 @@ from safetensors.numpy import load_file, save_file
 from distributed.checkpoint import Checkpoints, State, check_settings, newest_intact, read_state
 from distributed.collectives import Collectives
 from distributed.optimizer import AllreduceOptimizer
-from distributed.plan import Plan, make_plan
+from distributed.plan import make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.train import train as train_loop
 from distributed.world import World
+from tasks.start import resumed_step
 
 NUM_ROWS, NUM_INPUTS = 50, 4
 STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
@@ -78,17 +80,13 @@ def load_model(model: keras.Model, checkpoint: Path) -> None:
         variable.assign(saved[f"{number:03d}"])
 
 
-def make_toy_plan(world: World, steps: int = STEPS, accumulation: int = 1) -> Plan:
-    return make_plan(NUM_ROWS, world.size, learning_rate=0.01, global_batch_size=GLOBAL_BATCH,
-                     num_train_steps=steps, accumulation=accumulation)  # fmt: skip
-
-
 def train(
     world: World,
     collectives: Collectives,
     folder: Path,
     *,
     steps: int = STEPS,
+    global_batch: int = GLOBAL_BATCH,
     accumulation: int = 1,
     settings: dict[str, object] | None = None,
     collate: Callable = collate,
@@ -97,6 +95,8 @@ def train(
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
     run = Run(folder, is_writer=world.rank == 0)
+    plan = make_plan(NUM_ROWS, world.size, learning_rate=0.01, global_batch_size=global_batch,
+                     num_train_steps=steps, accumulation=accumulation)  # fmt: skip
     settings = settings or {"--seed": 7}
     model = make_model(seed=world.rank)
     optimizer = make_optimizer(model, world, collectives)
@@ -110,7 +110,7 @@ def train(
         check_settings(state.settings, settings, folder)
         load_model(model, found)
         checkpoints.restore(found, optimizer)
-        return state
+        return replace(state, step=resumed_step(state, plan))
 
     start = world.on_first(restore)
     optimizer.broadcast_variables()
@@ -119,7 +119,7 @@ def train(
         state = train_loop(
             world,
             optimizer,
-            make_toy_plan(world, steps, accumulation),
+            plan,
             rows(),
             run,
             checkpoints,

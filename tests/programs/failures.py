@@ -1,0 +1,118 @@
+"""SPMD: ranks that work together until something goes wrong, as MODE says.
+
+Usage: failures.py MODE [FOLDER]
+A rank prints "failing at SECONDS" (since the epoch) right before it fails; TensorFlow is imported for the modes
+in `TRAINING_MODES` alone.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from distributed import InputError
+from distributed.world import World
+
+TRAINING_MODES = ("step", "prefetch", "signal")
+
+
+class Planned(Exception):
+    """The failure under test."""
+
+
+def announce() -> None:
+    print(f"failing at {time.time()}", flush=True)
+
+
+def fail(error: type[BaseException] = Planned, text: str = "the planned failure") -> None:
+    announce()
+    raise error(text)
+
+
+def work(world: World, only_rank: int, failure) -> None:
+    """A loop of sums, as the steps of training are; `failure` strikes one rank while the others are in the sum."""
+    for step in range(1000):
+        if step == 20 and world.rank == only_rank:
+            time.sleep(0.3)
+            failure()
+        world.all_reduce_sum(np.ones(10))
+
+
+def killed() -> None:
+    announce()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exit_with(code: object) -> None:
+    announce()
+    sys.exit(code)
+
+
+def train(world: World, mode: str, folder: Path) -> None:
+    import toy
+
+    from distributed.collectives import open_collectives
+
+    made = weighed = 0
+
+    def collate(fields: dict) -> dict[str, np.ndarray]:
+        nonlocal made
+        made += 1
+        if mode == "prefetch" and made == 8 and world.rank == 1:
+            fail()
+        return toy.collate(fields)
+
+    def weights(batch: dict[str, np.ndarray]) -> dict[str, float]:
+        nonlocal weighed
+        weighed += 1
+        if mode == "step" and weighed == 5 and world.rank == 1:
+            fail()
+        if mode == "signal":
+            time.sleep(0.05)
+            if weighed == 5 and world.rank == 0:
+                print("in training", flush=True)
+        return toy.weights(batch)
+
+    toy.train(world, open_collectives(world), folder, steps=1000, collate=collate, weights=weights)
+
+
+def misbehave(world: World, mode: str) -> None:
+    user_error = "--train_file x.json: broken\n  in line 3"
+    match mode:
+        case "exit":
+            work(world, 1, lambda: exit_with(3))
+        case "exit with words":
+            work(world, 1, lambda: exit_with("the words"))
+        case "killed":
+            work(world, 1, killed)
+        case "exception":
+            work(world, 1, fail)
+        case "exception on all":
+            work(world, world.rank, fail)
+        case "on_first":
+            world.on_first(fail)
+        case "on_each_machine":
+            world.on_each_machine(fail)
+        case "input error on first":
+            world.on_first(fail, InputError, user_error)
+        case "input error on all":
+            fail(InputError, user_error)
+        case "input error on rank 1":
+            work(world, 1, lambda: fail(InputError, user_error))
+        case "disagree":
+            announce()
+            world.agree({"the configuration": "same", "the vocabulary": f"digest-{world.rank}"})
+        case _:
+            raise SystemExit(f"no mode {mode}")
+    world.barrier()
+
+
+mode = sys.argv[1]
+with World.join(device="cpu" if mode in TRAINING_MODES else None, program="prog") as world:
+    if mode in TRAINING_MODES:
+        train(world, mode, Path(sys.argv[2]))
+    else:
+        misbehave(world, mode)

@@ -1,0 +1,123 @@
+"""Whatever goes wrong on one rank ends all of them soon, with its reason shown once."""
+
+import json
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from mpi import Done, finish, mpirun, started
+
+from distributed import Preempted
+
+SECONDS_TO_END = 10.0
+PREEMPTED = Preempted.STATUS
+
+
+def fails(mode: str, *args: object, np: int = 2) -> Done:
+    """Runs the program until it fails, which must end all ranks soon and without success."""
+    done = mpirun(np, "failures.py", mode, *args, timeout=100)
+    ended = time.time()
+    failed = [float(found) for found in re.findall(r"failing at ([0-9.]+)", done.stdout)]
+    assert failed, f"nothing failed\n{done}"
+    assert done.status != 0, f"mpirun ends as if all were well\n{done}"
+    assert ended - min(failed) < SECONDS_TO_END, f"the end took {ended - min(failed):.1f} s\n{done}"
+    return done
+
+
+def assert_told(done: Done, line: str) -> None:
+    """`line` (a regular expression) is a whole line of the output, and is there once."""
+    found = [text for text in (done.stdout + done.stderr).splitlines() if re.fullmatch(line, text)]
+    assert len(found) == 1, f"{len(found)} times {line!r}\n{done}"
+
+
+def assert_one_traceback(done: Done, rank: int) -> None:
+    assert_told(done, f"prog: failed on rank {rank} of 2")
+    assert_told(done, r"(__main__\.)?Planned: the planned failure")
+    assert done.stderr.count("Traceback (most recent call last)") == 1, done
+    assert "in fail" in done.stderr, f"the traceback does not reach the place\n{done}"
+
+
+def assert_one_error_line(done: Done, line: str) -> None:
+    assert_told(done, re.escape(line))
+    assert (done.stdout + done.stderr).count("prog:") == 1, done
+    assert "Traceback" not in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    ("mode", "rank"), [("exception", 1), ("exception on all", 0), ("on_first", 0), ("on_each_machine", 0)]
+)
+def test_an_exception_ends_all_ranks_and_is_shown_once(mode: str, rank: int) -> None:
+    done = fails(mode)
+    assert_one_traceback(done, rank)
+    assert done.status == 1, done
+
+
+@pytest.mark.parametrize("mode", ["step", "prefetch"])
+def test_an_exception_in_training(mode: str, tmp_path: Path) -> None:
+    """In the step of rank 1 while rank 0 waits in a sum; in the thread of rank 1 that prepares batches."""
+    done = fails(mode, tmp_path)
+    assert_one_traceback(done, 1)
+
+
+def test_sys_exit_on_one_rank() -> None:
+    done = fails("exit")
+    assert_told(done, "prog: rank 1 of 2 exits: 3")
+    assert "Traceback" not in done.stderr, done
+    assert done.status == 3, done
+
+
+def test_sys_exit_with_words_on_one_rank() -> None:
+    done = fails("exit with words")
+    assert_told(done, "prog: rank 1 of 2 exits: the words")
+    assert done.status == 1, done
+
+
+def test_a_killed_rank() -> None:
+    done = fails("killed")
+    assert "signal 9" in done.stderr, done  # in mpirun's own words
+
+
+@pytest.mark.parametrize("mode", ["input error on all", "input error on rank 1", "input error on first"])
+def test_an_error_of_the_users_is_one_line_over_all_ranks(mode: str) -> None:
+    done = fails(mode)
+    assert_one_error_line(done, "prog: error: --train_file x.json: broken in line 3")
+    assert done.status == 1, done
+    if mode != "input error on rank 1":  # there rank 0 shows where it was stopped
+        assert "most recent call first" not in done.stderr, done
+
+
+def test_ranks_that_disagree_stop() -> None:
+    done = fails("disagree", np=3)
+    line = "the ranks disagree about the vocabulary: rank 0: digest-0; rank 1: digest-1; rank 2: digest-2"
+    assert_one_error_line(done, f"prog: error: {line}")
+    assert done.status == 1, done
+
+
+def test_sigusr1_to_mpirun_saves_and_exits(tmp_path: Path) -> None:
+    with started(2, "failures.py", "signal", tmp_path) as process:
+        assert process.stdout is not None
+        deadline = threading.Timer(100, process.terminate)
+        deadline.start()
+        told = [process.stdout.readline()]
+        while "in training" not in told[-1]:
+            assert told[-1], f"no training: {process.stderr.read() if process.stderr else ''}"
+            told.append(process.stdout.readline())
+        deadline.cancel()
+        process.send_signal(signal.SIGUSR1)
+        sent = time.monotonic()
+        done = finish(process, timeout=30)
+    assert time.monotonic() - sent < SECONDS_TO_END
+    assert done.status == PREEMPTED == 75, done
+    assert "Traceback" not in done.stderr, done
+    said = re.findall(r"stopped by SIGUSR1 after step (\d+) of 1000, saved", done.stderr)
+    assert len(said) == 1, done
+    step = int(said[0])
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    state = json.loads((checkpoint / "state.json").read_text())
+    assert (state["step"], state["position"]) == (step, step * state["global_batch_size"])
+    logged = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert logged == list(range(1, step + 1))
+    assert 5 <= step < 500
