@@ -44,3 +44,20 @@ def test_slices_of_squad(ranks, tmp_path):
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.5
     assert len(json.loads((tmp_path / "out" / "predictions.json").read_text())) == 40
     assert json.loads((tmp_path / "out" / "result.json").read_text())["scores"]["f1"] > 5
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_quickstart_learns_to_look_names_up(seed, tmp_path):
+    """Held-out F1 at least 40 points above the untrained model and above always answering the first entry."""
+    environment = {**os.environ, "RINGBERT_VENV": sys.prefix, "QUICKSTART_DIR": str(tmp_path)}
+    environment["RINGBERT_CACHE"] = str(tmp_path / "cache")
+    script = [ROOT / "scripts/quickstart.sh", "--seed", str(seed)]
+    done = subprocess.run(script, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=1000)
+    assert done.returncode == 0, done.stdout + done.stderr
+    scores = {name: values["f1"] for name, values in json.loads((tmp_path / "scores.json").read_text()).items()}
+    print(scores)
+    assert scores["trained on 2 ranks"] >= scores["untrained"] + 40
+    assert scores["trained on 2 ranks"] >= scores["always the first entry"] + 40
+    assert done.stdout.count("predicted: ") == 5
+    assert (tmp_path / "trained" / "report.html").stat().st_size > 20_000
