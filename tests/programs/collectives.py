@@ -149,7 +149,7 @@ def check_agree(world: World) -> None:
     ranks = "ranks" if world.size > 2 else "rank"
     with pytest.raises(InputError, match=f"^the ranks disagree about differs: {ranks} {others}: 4; rank 1: 5$"):
         world.agree(facts)
-    with pytest.raises(InputError, match="about here: rank 0: 1; .*: nothing$"):
+    with pytest.raises(InputError, match=r"about here: rank 0: 1; .*: nothing$"):
         world.agree({"here": 1} if world.rank == 0 else {})
 
 
