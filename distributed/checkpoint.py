@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 from distributed import InputError
 from distributed.optimizer import AllreduceOptimizer
+from distributed.run import sync_folder
 from distributed.world import World
 
 FORMAT = 1
@@ -92,17 +94,25 @@ class Checkpoints:
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        for later in self.folder.glob("step-*"):
-            if later.name > final.name:  # of a run that was given up; --resume auto would go back to it
-                self.world.say(f"removed {later}, which is later than this run's {final.name}")
-                shutil.rmtree(later)
         for old in complete_checkpoints(self.folder)[: -self.keep]:
             shutil.rmtree(old)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a folder, oldest first: those whose files have the sizes of the manifest."""
-    return [path for path in sorted(folder.glob("step-*")) if _is_complete(path)]
+    """The complete checkpoints of a folder: those whose files have the sizes of the manifest.
+
+    In the order of progress, the rows consumed: with another number of ranks the same progress has another step.
+    """
+    complete = [path for path in folder.glob("step-*") if _is_complete(path)]
+    return sorted(complete, key=lambda path: (read_state(path).position, path.name))
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Renames the checkpoints of a run that is given up, so that a new one starts in an empty folder."""
+    if not any(folder.glob("step-*")):
+        return None
+    aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
+    return folder.rename(aside)
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Path | None:
@@ -148,15 +158,6 @@ def seal(folder: Path) -> None:
         handle.flush()
         os.fsync(handle.fileno())
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames and new names within a folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(path: Path) -> str:

@@ -18,6 +18,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from distributed.run import sync_folder
+
 T = TypeVar("T")
 
 
@@ -203,6 +205,7 @@ def cached(cache_dir: Path, key: str, build: Callable[[Path], None]) -> tuple[Pa
                 os.fsync(handle.fileno())
         try:
             temporary.rename(final)
+            sync_folder(cache_dir)
         except OSError:
             if not final.is_dir():  # else another job built the same at the same time
                 raise

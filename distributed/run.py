@@ -101,6 +101,7 @@ class Run:
                 handle.flush()
                 os.fsync(handle.fileno())
             temporary.replace(path)
+            sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -117,6 +118,7 @@ class Run:
             fill(temporary)
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
+            sync_folder(self.folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -159,6 +161,15 @@ class Run:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and new names within a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def environment() -> dict[str, object]:

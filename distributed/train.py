@@ -1,8 +1,6 @@
 """The only training and prediction loops."""
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -63,51 +61,51 @@ def train(
 
     bar = run.progress(plan.steps, "training", initial=state.step)
     meter = Meter(plan.global_batch_size)
-    with _stop_signal() as stop_wanted:
-        batches_of_steps = prefetched(micro_batches, range(first_step, plan.steps))
-        for step in range(first_step, plan.steps):
-            batches = next(batches_of_steps)
-            meter.mark("data_s")
-            local = [weights(batch) for batch in batches]
-            totals, stop = optimizer.reduce_weights(
-                {term: sum(w[term] for w in local) for term in optimizer.loss_terms}, stop_wanted.is_set()
-            )
-            gradient = gradient or gradient_function(optimizer, loss, batches[0])
-            inverse = tf.constant([1 / totals[term] for term in optimizer.loss_terms], optimizer.dtype)
-            flat = None
-            for number, batch in enumerate(batches):
-                with _told_out_of_memory(batch):
-                    part = gradient(batch, inverse, dropout_key(seed, step, number, world.rank))
-                    flat = part if flat is None else flat + part
-            meter.mark("compute_s")
-            flat = optimizer.all_reduce(flat)
-            meter.mark("reduce_s")
-            result = optimizer.update(flat, totals)
-            meter.mark("apply_s")
+    batches_of_steps = prefetched(micro_batches, range(first_step, plan.steps))
+    for step in range(first_step, plan.steps):
+        batches = next(batches_of_steps)
+        meter.mark("data_s")
+        local = [weights(batch) for batch in batches]
+        totals, stop = optimizer.reduce_weights(
+            {term: sum(w[term] for w in local) for term in optimizer.loss_terms}, world.stop_wanted.is_set()
+        )
+        gradient = gradient or gradient_function(optimizer, loss, batches[0])
+        inverse = tf.constant([1 / totals[term] for term in optimizer.loss_terms], optimizer.dtype)
+        flat = None
+        for number, batch in enumerate(batches):
+            with _told_out_of_memory(batch):
+                part = gradient(batch, inverse, dropout_key(seed, step, number, world.rank))
+                flat = part if flat is None else flat + part
+        meter.mark("compute_s")
+        flat = optimizer.all_reduce(flat)
+        meter.mark("reduce_s")
+        result = optimizer.update(flat, totals)
+        meter.mark("apply_s")
 
-            skipped = 0 if result.applied else skipped + 1
-            if skipped:
-                run.say(f"step {step + 1}: the gradient is not finite; the step is skipped on every rank")
-            if skipped == MOST_SKIPPED_STEPS:
-                raise InputError(
-                    f"no finite gradient in {skipped} steps: lower --learning_rate, or use --precision fp32"
-                )
-            done = step + 1
-            shown = {name: f"{value:.4f}" for name, value in result.losses.items()}
-            bar.update(done, **shown, rate=f"{result.learning_rate:.2e}", examples_s=f"{meter.rows_per_s():.1f}")
-            if done % log_every == 0 or done in (1, plan.steps):
-                told = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
-                run.metrics(done, {**result.losses, **told, **meter.read()})
-            if stop or done == plan.steps or done % save_every == 0:
-                position = first_position + (done - first_step) * plan.global_batch_size
-                state = State(position, done, plan.steps, plan.global_batch_size, settings)
-                checkpoints.save(optimizer, state)
-                meter.skip()
-            if stop:
-                bar.close()
-                run.say(f"stopped by SIGUSR1 after step {done} of {plan.steps}, saved; the same command goes on")
-                run.close()
-                raise Preempted
+        skipped = 0 if result.applied else skipped + 1
+        if skipped:
+            run.say(f"step {step + 1}: the gradient is not finite; the step is skipped on every rank")
+        if skipped == MOST_SKIPPED_STEPS:
+            raise InputError(
+                f"no finite gradient in {skipped} steps: lower --learning_rate, or use --precision fp32"
+            )
+        done = step + 1
+        shown = {name: f"{value:.4f}" for name, value in result.losses.items()}
+        bar.update(done, **shown, rate=f"{result.learning_rate:.2e}", examples_s=f"{meter.rows_per_s():.1f}")
+        if done % log_every == 0 or done in (1, plan.steps):
+            told = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
+            run.metrics(done, {**result.losses, **told, **meter.read()})
+        if stop or done == plan.steps or done % save_every == 0:
+            position = first_position + (done - first_step) * plan.global_batch_size
+            state = State(position, done, plan.steps, plan.global_batch_size, settings)
+            checkpoints.save(optimizer, state)
+            meter.skip()
+        if stop:
+            world.stop_wanted.clear()
+            bar.close()
+            run.say(f"stopped by SIGUSR1 after step {done} of {plan.steps}, saved; the same command goes on")
+            run.close()
+            raise Preempted
     bar.close()
     return state
 
@@ -212,15 +210,3 @@ def _told_out_of_memory(batch: Batch) -> Iterator[None]:
             f"out of memory with a micro-batch of shape {shape}: lower --train_batch_size or --max_seq_length, or "
             f"raise --gradient_accumulation_steps ({str(error).splitlines()[0]})"
         ) from error
-
-
-class _stop_signal:
-    """SIGUSR1 sets the event; the next step's weights carry it to all ranks."""
-
-    def __enter__(self) -> threading.Event:
-        self.event = threading.Event()
-        self.before = signal.signal(signal.SIGUSR1, lambda *_: self.event.set())
-        return self.event
-
-    def __exit__(self, *_) -> None:
-        signal.signal(signal.SIGUSR1, self.before)

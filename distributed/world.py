@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ class World:
       node, num_nodes: number of this machine, and of machines.
       device: "gpu" or "cpu".
       threads: cores for this rank's computations.
+      stop_wanted: set once SIGUSR1 came; the next training step saves and stops on all ranks.
       notes: one line for each decision worth telling, the same on every rank of a node.
     """
 
@@ -56,6 +58,7 @@ class World:
     comm: Any = field(default=None, repr=False)
     program: str = "python"
     user_errors: tuple[type[BaseException], ...] = field(default=(InputError, OSError), repr=False)
+    stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @classmethod
     def join(
@@ -81,6 +84,7 @@ class World:
         with world:
             _check_launcher(world.size, why_alone, os.environ)
             faulthandler.register(signal.SIGTERM, chain=True)  # a rank stuck in MPI shows where
+            signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
             world = _with_cores(world)
             return world if device is None else _with_device(world, device, share_gpus)
 

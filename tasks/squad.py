@@ -324,7 +324,7 @@ def fine_tune(
     """Trains `model` from where `begin` says to the end of the plan; leaves it in `output_dir/model`."""
     from bert import weights
     from bert.optimizer import AdamWeightDecay, WarmupDecay
-    from distributed.checkpoint import Checkpoints
+    from distributed.checkpoint import Checkpoints, set_aside
     from distributed.optimizer import AllreduceOptimizer
     from distributed.plan import make_plan, rate_warning
     from distributed.run import environment
@@ -386,10 +386,15 @@ def fine_tune(
     optimizer.check_replicas()
     state = begin.state and replace(begin.state, step=start.resumed_step(begin.state, plan))
     if state:
-        optimizer.optimizer.iterations.assign(state.step)
+        if (
+            begin.state and state.step != begin.state.step
+        ):  # another number of ranks: the schedule goes on at the same progress
+            optimizer.optimizer.iterations.assign(state.step)
         run.rewind_metrics(state.step)
     else:
         run.remove("metrics.jsonl")
+        if aside := world.on_first(set_aside, checkpoints.folder):
+            run.say(f"the checkpoints of the run before are kept in {aside}")
     train(
         world,
         optimizer,

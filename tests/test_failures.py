@@ -47,7 +47,13 @@ def assert_one_error_line(done: Done, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "rank"), [("exception", 1), ("exception on all", 0), ("on_first", 0), ("on_each_machine", 0)]
+    ("mode", "rank"),
+    [
+        ("exception", 1),
+        ("on_first", 0),
+        pytest.param("exception on all", 0, marks=pytest.mark.slow),
+        pytest.param("on_each_machine", 0, marks=pytest.mark.slow),
+    ],
 )
 def test_an_exception_ends_all_ranks_and_is_shown_once(mode: str, rank: int) -> None:
     done = fails(mode)
@@ -69,18 +75,27 @@ def test_sys_exit_on_one_rank() -> None:
     assert done.status == 3, done
 
 
+@pytest.mark.slow
 def test_sys_exit_with_words_on_one_rank() -> None:
     done = fails("exit with words")
     assert_told(done, "prog: rank 1 of 2 exits: the words")
     assert done.status == 1, done
 
 
+@pytest.mark.slow
 def test_a_killed_rank() -> None:
     done = fails("killed")
     assert "signal 9" in done.stderr, done  # in mpirun's own words
 
 
-@pytest.mark.parametrize("mode", ["input error on all", "input error on rank 1", "input error on first"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "input error on all",
+        pytest.param("input error on rank 1", marks=pytest.mark.slow),
+        pytest.param("input error on first", marks=pytest.mark.slow),
+    ],
+)
 def test_an_error_of_the_users_is_one_line_over_all_ranks(mode: str) -> None:
     done = fails(mode)
     assert_one_error_line(done, "prog: error: --train_file x.json: broken in line 3")

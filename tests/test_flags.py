@@ -594,9 +594,17 @@ def mpirun() -> str | None:
 
 
 @pytest.mark.skipif(mpirun() is None, reason="needs mpirun")
-@pytest.mark.parametrize(("argv", "code"), [(["--lerning_rate=1"], 2), (["--horovod"], 0), (["--version"], 0)])
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["--lerning_rate=1"], 2),
+        pytest.param(["--horovod"], 0, marks=pytest.mark.slow),
+        pytest.param(["--version"], 0, marks=pytest.mark.slow),
+    ],
+)
 def test_one_line_from_three_real_processes(argv: list[str], code: int) -> None:
-    launcher = [str(mpirun()), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "3"]
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    launcher = [str(mpirun()), *as_root, "--oversubscribe", "--bind-to", "none", "-np", "3"]
     finished = run(*argv, launcher=launcher)
     assert finished.returncode == code
     said = [line for line in (finished.stdout + finished.stderr).splitlines() if line.startswith(MARKS)]

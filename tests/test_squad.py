@@ -188,7 +188,7 @@ def test_bad_input_is_one_line_over_all_ranks(docs, environment, tmp_path):
 
 
 def test_lambdal_threshold_recipe_predicts_with_the_trained_run(trained, docs, environment, tmp_path):
-    """`--do_train=False --init_checkpoint=<the original> --output_dir=<the trained run>` takes the run's weights."""
+    """`--do_train=False --init_checkpoint=<the original> --output_dir=<the trained run>` takes the run's."""
     import shutil
 
     folder = tmp_path / "run"

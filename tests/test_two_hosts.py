@@ -32,6 +32,7 @@ def test_ranks_on_two_hosts_know_their_place_and_add_up() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_on_both_hosts() -> None:
     mark = f"hang-{uuid.uuid4()}"
     with two_hosts() as hosts:
