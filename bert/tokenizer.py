@@ -26,14 +26,8 @@ class Tokenizer:
     """
 
     def __init__(self, fast, lower_case: bool, source: str):
-        backend = fast.backend_tokenizer
-        backend.no_truncation()
-        backend.no_padding()
-        backend.encode_special_tokens = True  # "[SEP]" written in a text is text
-        if hasattr(backend.model, "max_input_chars_per_word"):
-            backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
-        self._fast, self._backend = fast, backend
-        self.lower_case, self.source = lower_case, source
+        self._fast, self.lower_case, self.source = fast, lower_case, source
+        self._backend = backend = _as_google(fast)
         vocabulary = fast.get_vocab()
         own = backend.get_vocab(with_added_tokens=False)  # without what transformers silently adds
         absent = [token for token in SPECIAL_TOKENS if token not in own]
@@ -42,6 +36,13 @@ class Tokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (vocabulary[t] for t in SPECIAL_TOKENS)
         self.vocab_size = max(vocabulary.values()) + 1
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_backend"}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._backend = _as_google(self._fast)  # transformers' pickle forgets what was set
 
     def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of each text.
@@ -62,6 +63,17 @@ class Tokenizer:
         for token, number in self._fast.get_vocab().items():
             lines[number] = token
         (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _as_google(fast):
+    """The Rust tokenizer inside, set to do what google-research/bert `tokenization.py` does."""
+    backend = fast.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True  # "[SEP]" written in a text is text
+    if hasattr(backend.model, "max_input_chars_per_word"):
+        backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
+    return backend
 
 
 def load(

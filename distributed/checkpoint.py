@@ -75,14 +75,15 @@ class Checkpoints:
 
         final = self.folder / f"step-{state.step:08d}"
         temporary = self.folder / f".{final.name}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left in self.folder.glob(".step-*.tmp"):  # of a write that was killed
+            shutil.rmtree(left, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
             self.write_model(temporary)
             moments = {name: np.asarray(variable.numpy()) for name, variable in optimizer.state().items()}
             save_file(moments, temporary / "optimizer.safetensors")
             (temporary / "state.json").write_text(json.dumps(asdict(state), indent=1))
-            seal(temporary)
+            seal(temporary, state.position)
             if final.exists():
                 shutil.rmtree(final)
             temporary.rename(final)
@@ -95,7 +96,8 @@ class Checkpoints:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         for old in complete_checkpoints(self.folder)[: -self.keep]:
-            shutil.rmtree(old)
+            if old != final:
+                shutil.rmtree(old)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
@@ -103,8 +105,9 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
     In the order of progress, the rows consumed: with another number of ranks the same progress has another step.
     """
-    complete = [path for path in folder.glob("step-*") if _is_complete(path)]
-    return sorted(complete, key=lambda path: (read_state(path).position, path.name))
+    positions = {path: _position(path) for path in folder.glob("step-*")}
+    complete = [path for path, position in positions.items() if position is not None]
+    return sorted(complete, key=lambda path: (positions[path], path.name))
 
 
 def set_aside(folder: Path) -> Path | None:
@@ -116,8 +119,12 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest complete checkpoint whose bytes are those of its manifest; `say` is told of damaged ones."""
-    for path in reversed(complete_checkpoints(folder)):
+    """The newest complete checkpoint whose bytes are those of its manifest; `say` is told of damaged ones.
+
+    `folder` holds checkpoints, or is one.
+    """
+    here = [folder] if _position(folder) is not None else complete_checkpoints(folder)
+    for path in reversed(here):
         files = json.loads((path / "manifest.json").read_text())["files"]
         damaged = [name for name, (_, digest) in files.items() if _sha256(path / name) != digest]
         if not damaged:
@@ -146,7 +153,7 @@ def check_settings(saved: Mapping[str, object], now: Mapping[str, object], folde
             )
 
 
-def seal(folder: Path) -> None:
+def seal(folder: Path, position: int) -> None:
     """Syncs every file of a folder and writes its manifest last."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files:
@@ -154,7 +161,7 @@ def seal(folder: Path) -> None:
             os.fsync(handle.fileno())
     facts = {str(path.relative_to(folder)): (path.stat().st_size, _sha256(path)) for path in files}
     with (folder / "manifest.json").open("w") as handle:
-        json.dump({"format": FORMAT, "files": facts}, handle, indent=1)
+        json.dump({"format": FORMAT, "position": position, "files": facts}, handle, indent=1)
         handle.flush()
         os.fsync(handle.fileno())
     sync_folder(folder)
@@ -165,11 +172,13 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _is_complete(path: Path) -> bool:
+def _position(path: Path) -> int | None:
+    """How far a complete checkpoint is, in rows; None for one that is not complete."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        return manifest["format"] == FORMAT and all(
-            (path / name).stat().st_size == size for name, (size, _) in manifest["files"].items()
-        )
+        sizes = {path / name: size for name, (size, _) in manifest["files"].items()}
+        if manifest["format"] != FORMAT or any(file.stat().st_size != size for file, size in sizes.items()):
+            return None
+        return int(manifest["position"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+        return None

@@ -22,7 +22,7 @@ from typing import NoReturn
 OPEN_MPI, MPICH, INTEL_MPI = "Open MPI", "MPICH", "Intel MPI"
 
 FORWARDED_NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-FORWARDED_PREFIXES = ("TF_", "CUDA_", "NCCL_", "HF_", "XLA_", "KERAS_", "OMP_")
+FORWARDED_PREFIXES = ("TF_", "CUDA_", "NCCL_", "HF_", "XLA_", "KERAS_", "OMP_", "RINGBERT_")
 
 # What Slurm, PBS, LSF and Grid Engine set inside a job; mpirun then takes hosts and slots from them.
 ALLOCATION_VARIABLES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
@@ -293,6 +293,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.update(command.environment)
         os.execvp(command.argv[0], command.argv)
     return 0
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> str:
+    """This process's rank by the launcher's variables, "0" without one; for what happens before MPI starts."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+        if environment.get(name):
+            return environment[name]
+    # A plain sbatch shell has SLURM_PROCID too; only a step of several tasks is a launch.
+    if environment.get("SLURM_STEP_NUM_TASKS", "1") not in ("", "1"):
+        return environment.get("SLURM_PROCID", "0")
+    return "0"
 
 
 if __name__ == "__main__":

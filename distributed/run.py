@@ -16,9 +16,14 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
+
+from distributed import InputError
+
+if TYPE_CHECKING:
+    from distributed.world import World
 
 PLAIN_LINE_EVERY_S = 30.0
 WORTH_A_LINE_S = 3.0
@@ -73,6 +78,11 @@ class Progress:
 class Run:
     """The folder of one run, on rank 0; an object that does nothing on the other ranks."""
 
+    @classmethod
+    def of(cls, folder: str | Path, world: "World") -> "Run":
+        """The folder that rank 0 of `world` writes."""
+        return cls(Path(folder).expanduser(), world.rank == 0)
+
     def __init__(self, folder: Path, is_writer: bool):
         self.folder, self.is_writer = folder, is_writer
         self._events: Any = None
@@ -102,6 +112,8 @@ class Run:
                 os.fsync(handle.fileno())
             temporary.replace(path)
             sync_folder(path.parent)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror or error} (--output_dir)") from error
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -112,13 +124,22 @@ class Run:
         """Fills a folder under a temporary name and puts it in the place of the old one."""
         if not self.is_writer:
             return
-        temporary, final = self.folder / f".{name}.tmp", self.folder / name
+        temporary, old, final = self.folder / f".{name}.tmp", self.folder / f".{name}.old", self.folder / name
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             fill(temporary)
-            shutil.rmtree(final, ignore_errors=True)
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    with file.open("rb") as handle:
+                        os.fsync(handle.fileno())
+            if final.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                final.rename(old)
             temporary.rename(final)
             sync_folder(self.folder)
+            shutil.rmtree(old, ignore_errors=True)
+        except Exception as error:  # a full disk, in the words of OSError or of safetensors
+            raise InputError(f"{final} cannot be written: {error}; free some space (--output_dir)") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -130,15 +151,15 @@ class Run:
         if self.is_writer:
             (self.folder / name).unlink(missing_ok=True)
 
-    def rewind_metrics(self, step: int) -> None:
-        """Drops the logged steps after `step`: a resumed run logs them again."""
+    def rewind_metrics(self, rows: int) -> None:
+        """Drops the lines logged after so many rows were trained on: a resumed run logs them again."""
         path = self.folder / "metrics.jsonl"
         if not self.is_writer or not path.exists():
             return
         kept = []
         for line in path.read_text().splitlines():
             try:
-                if json.loads(line)["step"] <= step:
+                if json.loads(line)["rows"] <= rows:
                     kept.append(line)
             except (ValueError, KeyError):
                 continue  # the last line of a killed run
@@ -148,8 +169,12 @@ class Run:
         """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file."""
         if not self.is_writer:
             return
-        with (self.folder / "metrics.jsonl").open("a") as handle:
-            handle.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
+        line = json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
+        try:
+            with (self.folder / "metrics.jsonl").open("a") as handle:
+                handle.write(line)
+        except OSError as error:
+            raise InputError(f"{self.folder}/metrics.jsonl: {error.strerror or error} (--output_dir)") from error
         if self._events is None:
             from tensorboard.summary import Writer
 
@@ -172,14 +197,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def environment() -> dict[str, object]:
-    """What a result depends on besides its flags: versions, machine, git commit of the working folder."""
-    versions = {}
+def versions() -> dict[str, str]:
+    """The installed versions of the packages that a result depends on."""
+    found = {}
     for name in PACKAGES:
         try:
-            versions[name] = metadata.version(name)
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    return found
+
+
+def environment() -> dict[str, object]:
+    """What a result depends on besides its flags: versions, machine, git commit of the working folder."""
     try:
         commit = subprocess.run(
             ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=10, check=False
@@ -188,7 +218,7 @@ def environment() -> dict[str, object]:
         commit = ""
     return {
         "python": platform.python_version(),
-        "packages": versions,
+        "packages": versions(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "git_commit": commit or None,
         "command": sys.argv,

@@ -18,6 +18,9 @@ from distributed.world import World
 
 Batch = dict[str, np.ndarray]
 MOST_SKIPPED_STEPS = 20
+TRAINING_MEMORY_FLAGS = (
+    "--train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
+)
 
 
 def train(
@@ -90,13 +93,13 @@ def train(
                 f"no finite gradient in {skipped} steps: lower --learning_rate, or use --precision fp32"
             )
         done = step + 1
+        position = first_position + (done - first_step) * plan.global_batch_size
         shown = {name: f"{value:.4f}" for name, value in result.losses.items()}
         bar.update(done, **shown, rate=f"{result.learning_rate:.2e}", examples_s=f"{meter.rows_per_s():.1f}")
         if done % log_every == 0 or done in (1, plan.steps):
             told = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
-            run.metrics(done, {**result.losses, **told, **meter.read()})
+            run.metrics(done, {"rows": position, **result.losses, **told, **meter.read()})
         if stop or done == plan.steps or done % save_every == 0:
-            position = first_position + (done - first_step) * plan.global_batch_size
             state = State(position, done, plan.steps, plan.global_batch_size, settings)
             checkpoints.save(optimizer, state)
             meter.skip()
@@ -128,7 +131,8 @@ def predict(
     bar = run.progress(len(mine), label, "batch")
     outputs = []
     for batch in prefetched(lambda number: collate(rows.take(batches[number])), mine):
-        outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), forward(batch)))
+        with _told_out_of_memory(batch, "--predict_batch_size or --max_seq_length"):
+            outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), forward(batch)))
         bar.update(len(outputs))
     bar.close()
     gathered = world.gather(outputs)
@@ -201,12 +205,11 @@ class Meter:
 
 
 @contextlib.contextmanager
-def _told_out_of_memory(batch: Batch) -> Iterator[None]:
+def _told_out_of_memory(batch: Batch, flags: str = TRAINING_MEMORY_FLAGS) -> Iterator[None]:
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
         shape = next(iter(batch.values())).shape
         raise InputError(
-            f"out of memory with a micro-batch of shape {shape}: lower --train_batch_size or --max_seq_length, or "
-            f"raise --gradient_accumulation_steps ({str(error).splitlines()[0]})"
+            f"out of memory with a micro-batch of shape {shape}: lower {flags} ({str(error).splitlines()[0]})"
         ) from error

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from distributed import InputError, Preempted
+from distributed.launch import launched_rank
 
 T = TypeVar("T")
 # Variables that launchers set in the processes that they start, and nowhere else.
@@ -59,6 +60,10 @@ class World:
     program: str = "python"
     user_errors: tuple[type[BaseException], ...] = field(default=(InputError, OSError), repr=False)
     stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    def __str__(self) -> str:
+        machines = f" on {self.num_nodes} machine{'s' * (self.num_nodes > 1)}"
+        return f"{self.size} rank{'s' * (self.size > 1)}{machines}, {self.device}, {self.threads} threads per rank"
 
     @classmethod
     def join(
@@ -146,18 +151,18 @@ class World:
             raise error
         if kind == "error":
             raise FirstRankError(content)
-        return content
+        return outcome[1] if self.rank == 0 else content
 
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
 
-        For what is kept in files: on a shared file system the others find it done. Returns rank 0's result.
+        For what is kept in files: on a shared file system the others find it done. Returns the result of this
+        machine's first rank.
         """
         result = self.on_first(function, *args)
         if self.local_rank == 0 and self.rank > 0:
-            function(*args)
-        self.barrier()
-        return result
+            result = function(*args)
+        return _on_node(self, result)[0]
 
     def agree(self, facts: Mapping[str, object]) -> None:
         """Stops every rank unless all hold the same facts (name -> anything with a stable `str`).
@@ -193,7 +198,11 @@ class World:
             self.barrier()  # every rank leaves in the same way
             return False
         if self.size == 1 and isinstance(error, self.user_errors):
-            print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+            # Under a launcher of another MPI each process is alone and fails alike: one of them tells.
+            if launched_rank() == "0":
+                print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+            else:
+                time.sleep(1)
             raise SystemExit(1) from None
         if self.size > 1:
             self._end_all(error)
@@ -206,7 +215,8 @@ class World:
         if isinstance(error, FirstRankError):
             time.sleep(8)  # rank 0 tells the reason, and its abort ends this process meanwhile
         elif self.rank > 0:
-            time.sleep(min(1 + 0.05 * self.rank, 3))  # the same failure on all ranks is told by rank 0
+            # Where several ranks fail alike the lowest tells, and its abort ends the others as they wait.
+            time.sleep(min(0.5 + 0.5 * self.rank, 7))
         if isinstance(error, self.user_errors):
             text = f"{self.program}: error: {one_line(error)}"
         elif isinstance(error, SystemExit):
@@ -351,6 +361,12 @@ def _with_device(world: World, device: str, share_gpus: bool) -> World:
     tf.config.threading.set_intra_op_parallelism_threads(world.threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(1, min(world.threads, 2)))
     gpus = tf.config.list_physical_devices("GPU")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user's own words for: no GPU
+    if device != "cpu" and not gpus and not hidden and not visible_gpus() and Path("/dev/nvidia0").exists():
+        raise InputError(
+            "this machine has an NVIDIA GPU (/dev/nvidia0), but its driver does not answer (libcuda.so.1); "
+            "give --device cpu to go on without"
+        )
     in_machine = visible_gpus() if device != "cpu" else []
     if device != "cpu" and in_machine and not gpus:
         built = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "it is the CPU build"
@@ -358,10 +374,13 @@ def _with_device(world: World, device: str, share_gpus: bool) -> World:
             f"this machine has {len(in_machine)} NVIDIA GPUs and TensorFlow {tf.__version__} sees none: {built}; "
             "pip install 'ringbert[gpu]', or give --device cpu"
         )
-    wants = _on_node(world, bool(gpus) and device != "cpu")
+    wants = world.all_gather(bool(gpus) and device != "cpu")
     if device == "gpu" and not gpus:
         raise InputError("--device gpu: TensorFlow sees no GPU; pip install 'ringbert[gpu]', or give --device cpu")
-    if not all(wants):
+    if any(wants) and not all(wants):
+        without = ",".join(str(rank) for rank, has_gpu in enumerate(wants) if not has_gpu)
+        raise InputError(f"ranks {without} see no GPU, the others do: give each rank one, or --device cpu")
+    if not any(wants):
         tf.config.set_visible_devices([], "GPU")
         return replace(world, device="cpu")
     index = choose_gpu(_on_node(world, in_machine), world.local_rank, share_gpus)

@@ -88,8 +88,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     with World.join(config.device, config.share_gpus, "bert-bench", (InputError,)) as world:
         figures = bench_step(config, world) if name == "step" else bench_allreduce(config, world)
-        if world.rank == 0 and config.output_file:
-            Path(config.output_file).write_text(json.dumps(figures, indent=1) + "\n")
+        if config.output_file:
+            world.on_first(Path(config.output_file).write_text, json.dumps(figures, indent=1) + "\n")
 
 
 def bench_step(config: StepConfig, world: "World") -> dict[str, object]:

@@ -11,8 +11,8 @@ import dataclasses
 import difflib
 import importlib.metadata
 import json
-import os
 import re
+import socket
 import sys
 import time
 import tomllib
@@ -23,6 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import jsonargparse
+
+from distributed import launch
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -52,7 +54,7 @@ _IGNORED = (
 )
 # mpirun ends the job when any rank fails: a silent one must not fail before the first has printed. It ends
 # as soon as that one exits; under a launcher that does not do so, this is how long it lingers.
-_SECONDS_FOR_FIRST_RANK = 10.0
+_SECONDS_FOR_FIRST_RANK = 5.0
 _PRECISION_ALIASES = ("fp16", "bf16")
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
@@ -134,8 +136,13 @@ def stop(text: str, status: int) -> NoReturn:
 
 def _refuse(prog: str, error: _UsageError) -> NoReturn:
     _print_on_first(f"{prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
-    if _launched_rank() != "0":
+    if launch.launched_rank() != "0":
+        # The launcher ends this process when the first rank, which told the same, has exited. If that does not
+        # happen the first rank has nothing to tell: only this machine's file is wrong.
         time.sleep(_SECONDS_FOR_FIRST_RANK)
+        print(
+            f"{prog}: error on {socket.gethostname()}: {' '.join(str(error).split())}", file=sys.stderr, flush=True
+        )
     raise SystemExit(2) from None
 
 
@@ -453,15 +460,5 @@ def _stop(text: str) -> NoReturn:
 
 def _print_on_first(text: str, file: typing.TextIO) -> None:
     """Print once per job. Flags are read before MPI starts, so the launcher's variables tell the rank."""
-    if _launched_rank() == "0":
+    if launch.launched_rank() == "0":
         print(text, file=file, flush=True)
-
-
-def _launched_rank() -> str:
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
-        if os.environ.get(name):
-            return os.environ[name]
-    # A plain sbatch shell has SLURM_PROCID too; only a step of several tasks is a launch.
-    if os.environ.get("SLURM_STEP_NUM_TASKS", "1") not in ("", "1"):
-        return os.environ.get("SLURM_PROCID", "0")
-    return "0"

@@ -1,11 +1,11 @@
 """bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert `run_squad.py`).
 
-The whole story is `run`, below: data -> plan -> model -> train -> predict -> files.
+The whole story is `run_squad`, below: data -> plan -> model -> train -> predict -> files. Tensors bear their shape
+as a suffix: B rows, T positions of a row, 2 for start and end.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bert import InputError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LENGTH_MULTIPLE = 8  # windows are padded to the longest of their batch, rounded up
 LARGE = 1e30
+DEFAULT_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,17 @@ class Config:
                 f"--max_query_length + 3 = {self.max_query_length + 3}"
             )
         at_least_one = ("doc_stride", "max_query_length", "predict_batch_size", "n_best_size", "max_answer_length")
-        for name in (*at_least_one, "save_checkpoints_steps", "keep_checkpoints", "log_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+        most = ("max_train_examples", "max_predict_examples")
+        for name in (*at_least_one, *most, "save_checkpoints_steps", "keep_checkpoints", "log_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} is {value}, needed is at least 1")
+        if self.seed < 0:
+            raise ValueError(f"--seed is {self.seed}, needed is at least 0")
+        if self.metric != "auto" and (self.metric == "squad_v2") != self.version_2_with_negative:
+            raise ValueError(
+                f"--metric {self.metric} does not fit --version_2_with_negative={self.version_2_with_negative}"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -138,11 +147,13 @@ def run_squad(config: Config, world: "World") -> dict[str, float]:
     from bert.model import Bert
     from distributed.collectives import open_collectives
     from distributed.optimizer import broadcast_variables
-    from distributed.run import Run
+    from distributed.run import Run, versions
 
     start.set_precision(config.precision)
     collectives = open_collectives(world, config.backend)
-    run = Run(Path(config.output_dir), is_writer=world.rank == 0)
+    world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
+    run = Run.of(config.output_dir, world)
+    run.say(f"{world}, backend {collectives.name}, {config.precision}")
     for note in world.notes:
         run.say(note)
 
@@ -204,13 +215,11 @@ def find_model_files(config: Config, run: "Run") -> ModelFiles:
     Raises InputError when there is none, or they do not fit each other or the flags.
     """
     from bert import tokenizer, weights
-    from distributed.checkpoint import complete_checkpoints
 
-    given = config.model or config.init_checkpoint
-    source = weights.find(given) if given else None
-    if source is None and not (config.bert_config_file and config.vocab_file):
-        trained = complete_checkpoints(Path(config.output_dir) / start.CHECKPOINTS)
-        source = trained[-1] if trained else None
+    source = start.newest_checkpoint(config, run.say)
+    given = config.init_checkpoint or config.model
+    if source is None and given:
+        source = weights.find(given)
     bert_config = weights.config_from_file(config.bert_config_file) if config.bert_config_file else None
     if bert_config is None and source is not None:
         bert_config = weights.read_config(source)
@@ -276,6 +285,7 @@ def open_data(config: Config, world: "World", run: "Run", model_files: ModelFile
         )
 
     key = world.on_each_machine(build)
+    world.agree({f"the content of {'--train_file' if training else '--predict_file'}": key})
     folder = start.cache_folder() / key
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 
@@ -307,8 +317,10 @@ def training_settings(config: Config, data: Data) -> dict[str, object]:
     """What must not change between the parts of a run, under the flags' names."""
     lengths = ("max_seq_length", "doc_stride", "max_query_length")
     schedule = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion")
-    names = (*lengths, *schedule, "train_batch_size", "global_batch_size", "version_2_with_negative", "seed")
-    return {f"--{name}": getattr(config, name) for name in names} | {"training data (digest)": data.key}
+    names = (*lengths, *schedule, "global_batch_size", "version_2_with_negative", "seed")
+    batch = config.train_batch_size or (None if config.global_batch_size else DEFAULT_BATCH_SIZE)
+    settings = {f"--{name}": getattr(config, name) for name in names}
+    return settings | {"--train_batch_size": batch, "training data (digest)": data.key}
 
 
 def fine_tune(
@@ -335,7 +347,7 @@ def fine_tune(
         world.size,
         learning_rate=config.learning_rate,
         epochs=config.num_train_epochs,
-        train_batch_size=config.train_batch_size,
+        train_batch_size=config.train_batch_size or (None if config.global_batch_size else DEFAULT_BATCH_SIZE),
         global_batch_size=config.global_batch_size,
         accumulation=config.gradient_accumulation_steps,
         warmup_proportion=config.warmup_proportion,
@@ -352,18 +364,12 @@ def fine_tune(
     )
     world.agree(
         {
-            "the configuration": asdict(config),
-            "the versions of packages": environment()["packages"],
             "the vocabulary": tokenizer.digest,
             "the data": (data.key, len(data.windows)),
             "the plan": plan,
             "the start": begin,
             "the tensors": [(name, tuple(v.shape)) for name, v in model.named_tensors().items()],
         }
-    )
-    run.write_json(
-        "run.json",
-        {"config": asdict(config), "plan": asdict(plan), "start": begin.why, "environment": environment()},
     )
     checkpoints = Checkpoints(
         run.folder / start.CHECKPOINTS,
@@ -390,11 +396,15 @@ def fine_tune(
             begin.state and state.step != begin.state.step
         ):  # another number of ranks: the schedule goes on at the same progress
             optimizer.optimizer.iterations.assign(state.step)
-        run.rewind_metrics(state.step)
+        run.rewind_metrics(state.position)
     else:
         run.remove("metrics.jsonl")
-        if aside := world.on_first(set_aside, checkpoints.folder):
-            run.say(f"the checkpoints of the run before are kept in {aside}")
+    goes_on_here = begin.checkpoint is not None and begin.checkpoint.parent == checkpoints.folder
+    if not goes_on_here and (aside := world.on_first(set_aside, checkpoints.folder)):
+        run.say(f"the checkpoints of the run before are kept in {aside}")
+    if state is None or state.step < plan.steps:
+        told = {"config": asdict(config), "plan": asdict(plan), "start": begin.why, "environment": environment()}
+        run.write_json("run.json", told)
     train(
         world,
         optimizer,

@@ -271,6 +271,8 @@ def _read_json(path: str, flag: str) -> dict:
         data = json.loads(text)
     except FileNotFoundError:
         raise InputError(f"{flag} {path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{flag} {path}: {error.strerror or error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{flag} {path}: truncated or damaged gzip file ({error})") from error
     except UnicodeDecodeError as error:
@@ -295,6 +297,8 @@ def _checked(examples: Examples, where: str, training: bool, allow_impossible: b
         this = f"{where}: question {question.id}"
         if not isinstance(context, str) or not isinstance(question.text, str):
             raise InputError(f"{this}: context or question is no text")
+        if not (is_unicode(context) and is_unicode(question.text)):
+            raise InputError(f"{this}: context or question holds half a surrogate pair, which is no Unicode text")
         if not context.strip(WHITESPACE):
             raise InputError(f"{this} has an empty context")
         if not question.text.strip(WHITESPACE):
@@ -316,12 +320,27 @@ def _checked(examples: Examples, where: str, training: bool, allow_impossible: b
                 skipped.append(question.id)
                 continue
         kept.append(question)
+    unanswered = [question.id for question in kept if not question.answers]
+    if not training and not allow_impossible and 0 < len(unanswered) < len(kept):
+        raise InputError(
+            f"{where}: question {unanswered[0]} has no answer and others have: SQuAD v2.0 data needs "
+            "--version_2_with_negative"
+        )
     if len(skipped) > MOST_SKIPPED_SHARE * len(examples.questions):
         raise InputError(
             f"{where}: {len(skipped)} of {len(examples.questions)} answers are not at their answer_start "
             f"(first: {', '.join(skipped[:5])}); were the contexts changed after the answers were marked?"
         )
     return Examples(examples.source, examples.version, examples.paragraphs, kept, tuple(skipped))
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: JSON may hold lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _answer_is_there(context: str, text: str, start: object, this: str) -> bool:

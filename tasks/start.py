@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -75,10 +75,14 @@ def check_packages() -> None:
 class StartFlags(Protocol):
     """The flags that decide where a run starts."""
 
-    output_dir: str
-    resume: str
-    init_checkpoint: str | None
-    model: str | None
+    @property
+    def output_dir(self) -> str: ...
+    @property
+    def resume(self) -> str: ...
+    @property
+    def init_checkpoint(self) -> str | None: ...
+    @property
+    def model(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -99,24 +103,18 @@ def find_start(config: "StartFlags", settings: Mapping[str, object] | None, run:
     Raises InputError: a changed setting, or a folder of another program's run.
     """
     from bert import weights
-    from distributed.checkpoint import check_settings, newest_intact, read_state
+    from distributed.checkpoint import check_settings, read_state
 
-    output_dir, resume = Path(config.output_dir), config.resume
-    if resume not in ("auto", "never"):
-        folder = Path(resume)
-        checkpoint = folder if (folder / "state.json").is_file() else newest_intact(folder / CHECKPOINTS, run.say)
-        if checkpoint is None:
-            raise InputError(f"--resume {resume}: no checkpoint there (auto, never, or a run's folder)")
-    else:
-        checkpoint = newest_intact(output_dir / CHECKPOINTS, run.say) if resume == "auto" else None
+    output_dir = Path(config.output_dir).expanduser()
+    checkpoint = newest_checkpoint(config, run.say)
     if checkpoint is not None:
         state = read_state(checkpoint)
         if settings is not None:
-            check_settings(state.settings, settings, output_dir)
+            check_settings(state.settings, settings, checkpoint)
         return Start(checkpoint, checkpoint, state, f"checkpoint {checkpoint}, step {state.step} of {state.steps}")
-    foreign = sorted(output_dir.glob("model.ckpt-*.index"))
+    foreign = [str(path).removesuffix(".index") for path in output_dir.glob("model.ckpt-*.index")]
     if foreign:
-        prefix = str(foreign[-1]).removesuffix(".index")
+        prefix = max(foreign, key=lambda name: (len(name), name))  # the highest step
         raise InputError(
             f"--output_dir {output_dir} holds a TensorFlow 1 run, which cannot be continued: give another "
             f"--output_dir, and --init_checkpoint {prefix} to start from its weights"
@@ -126,6 +124,24 @@ def find_start(config: "StartFlags", settings: Mapping[str, object] | None, run:
     if config.model:
         return Start(weights.find(config.model), why=f"--model {config.model}")
     return Start(None)
+
+
+def newest_checkpoint(config: StartFlags, say: Callable[[str], None]) -> Path | None:
+    """The newest intact checkpoint of `output_dir`, else of the folder that `--resume PATH` names; on rank 0.
+
+    Raises InputError when `--resume PATH` is needed and has none.
+    """
+    from distributed.checkpoint import newest_intact
+
+    own = newest_intact(Path(config.output_dir).expanduser() / CHECKPOINTS, say)
+    if config.resume in ("auto", "never"):
+        return own if config.resume == "auto" else None
+    given = Path(config.resume).expanduser()
+    # This run's own progress comes first: the same command, given again, goes on.
+    found = own or newest_intact(given, say) or newest_intact(given / CHECKPOINTS, say)
+    if found is None:
+        raise InputError(f"--resume {config.resume}: no intact checkpoint there (auto, never, or a run's folder)")
+    return found
 
 
 def resumed_step(state: "State", plan: "Plan") -> int:

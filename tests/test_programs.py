@@ -48,7 +48,7 @@ def test_another_distributed_package_stops_with_one_line(tmp_path):
 
 def test_without_tensorflow_one_line_names_the_extras(tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")\n")
-    flags = ("--output_dir=x", "--do_predict", "--predict_file=y")
+    flags = (f"--output_dir={tmp_path}/x", "--do_predict", "--predict_file=y")
     done = python("-m", "tasks.squad", *flags, path=f"{tmp_path}:{ROOT}")
     assert done.returncode == 1
     assert done.stderr.startswith("bert-squad: error: TensorFlow is not installed")
@@ -116,9 +116,7 @@ def test_out_of_memory_names_the_flags():
     from distributed.train import _told_out_of_memory
 
     batch = {"input_ids": np.zeros((32, 384), np.int32)}
-    message = (
-        r"shape \(32, 384\): lower --train_batch_size or --max_seq_length, or raise --gradient_accumulation_steps"
-    )
+    message = r"shape \(32, 384\): lower --train_batch_size .*, or raise --gradient_accumulation_steps"
     with pytest.raises(InputError, match=message), _told_out_of_memory(batch):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 

@@ -281,6 +281,12 @@ def test_a_vocabulary_larger_than_the_model_is_refused(docs, tmp_path):
             "must exceed --max_query_length",
         ),
         (["--output_dir=x", "--do_train", "--train_file=t", "--learning_rat=1"], "did you mean --learning_rate"),
+        (["--output_dir=x", "--do_train", "--train_file=t", "--seed=-1"], "--seed is -1"),
+        (
+            ["--output_dir=x", "--do_train", "--train_file=t", "--max_train_examples=-5"],
+            "--max_train_examples is -5",
+        ),
+        (["--output_dir=x", "--do_predict", "--predict_file=p", "--metric=squad_v2"], "--version_2_with_negative"),
     ],
 )
 def test_flags_that_do_not_fit_are_one_line(flags, message, capsys):
@@ -293,3 +299,19 @@ def test_flags_that_do_not_fit_are_one_line(flags, message, capsys):
     assert printed.count("\n") == 1
     assert printed.startswith("bert-squad: error: ")
     assert message in printed
+
+
+def test_resume_of_another_run_goes_on_with_its_own_progress(trained, docs, tmp_path):
+    """--resume PATH starts from PATH; stopped and given again, the command takes its own newest checkpoint."""
+    import shutil
+
+    from tasks.start import newest_checkpoint
+
+    config = config_of(docs, tmp_path / "new", resume=str(trained[0]))
+    assert newest_checkpoint(config, print) == trained[0] / "checkpoints" / f"step-{STEPS:08d}"
+    shutil.copytree(
+        trained[0] / "checkpoints" / "step-00000010", tmp_path / "new" / "checkpoints" / "step-00000010"
+    )
+    assert newest_checkpoint(config, print) == tmp_path / "new" / "checkpoints" / "step-00000010"
+    with pytest.raises(ValueError, match=r"--resume .*nowhere: no intact checkpoint there"):
+        newest_checkpoint(config_of(docs, tmp_path / "other", resume=f"{tmp_path}/nowhere"), print)

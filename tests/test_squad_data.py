@@ -324,7 +324,15 @@ def test_questions_without_answers(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match=r"question q0 has no answer to train on; SQuAD v2.0 data needs"):
         read(tmp_path / "a.json")
-    assert read(tmp_path / "a.json", training=False).references["q0"] == []
+    with pytest.raises(InputError, match=r"question q0 has no answer and others have"):  # it cannot be scored
+        read(tmp_path / "a.json", training=False)
+    for entry in data["data"]:
+        for qa in (qa for paragraph in entry["paragraphs"] for qa in paragraph["qas"]):
+            qa.pop("answers", None)
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    unlabelled = read(tmp_path / "a.json", training=False)
+    assert unlabelled.references["q0"] == []
+    assert not unlabelled.is_labelled
 
 
 def test_a_file_to_predict_need_not_say_where_its_answers_are(small, tmp_path, run):
@@ -481,8 +489,8 @@ def test_a_folder_that_datasets_reads(tmp_path):
         len(squad_data.read_hub(str(folder), "train", training=True, allow_impossible=False, most=2).questions)
         == 2
     )
-    unlabelled = squad_data.read_hub(str(folder), "validation", training=False, allow_impossible=False)
-    assert [q.is_impossible for q in unlabelled.questions] == [False, False, False]
+    with pytest.raises(InputError, match=r"question q2 has no answer and others have"):
+        squad_data.read_hub(str(folder), "validation", training=False, allow_impossible=False)
     negative = squad_data.read_hub(str(folder), "validation", training=False, allow_impossible=True)
     assert [q.is_impossible for q in negative.questions] == [False, False, True]
     with pytest.raises(
@@ -592,3 +600,24 @@ def test_a_failed_build_leaves_nothing(small, tmp_path, run):
     with pytest.raises(InputError, match="leaves no room"):
         squad_data.windows(examples, small, cache, run=run, **SMALL | {"max_seq_length": 5})
     assert list(cache.iterdir()) == []
+
+
+def test_questions_without_answer_and_lone_surrogates_in_a_file_to_predict(tmp_path):
+    def file(*qas):
+        path = tmp_path / "dev.json"
+        path.write_text(
+            json.dumps({"version": "v2.0", "data": [{"paragraphs": [{"context": "a b c", "qas": qas}]}]})
+        )
+        return str(path)
+
+    answered = {"id": "1", "question": "b?", "answers": [{"text": "b", "answer_start": 2}]}
+    without = {"id": "2", "question": "d?", "answers": []}
+    with pytest.raises(InputError, match=r"question 2 has no answer and others have.*--version_2_with_negative"):
+        squad_data.read(file(answered, without), "--predict_file", training=False, allow_impossible=False)
+    assert (
+        len(squad_data.read(file(without), "--predict_file", training=False, allow_impossible=False).questions)
+        == 1
+    )
+    broken = {"id": "3", "question": "b\ud800?", "answers": []}
+    with pytest.raises(InputError, match=r"question 3: .*half a surrogate pair"):
+        squad_data.read(file(broken), "--predict_file", training=False, allow_impossible=False)

@@ -305,3 +305,14 @@ def test_special_tokens_written_in_a_text_are_text():
     # google-research/bert's BasicTokenizer splits at punctuation and lower-cases: "[", "sep", "]"
     (parts,), _ = words.encode(["the [ sep ] and [ mask ] tokens"])
     assert ids.tolist() == parts.tolist()
+
+
+def test_a_tokenizer_sent_to_another_rank_gives_the_same_ids():
+    import pickle
+
+    words = tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
+    sent = pickle.loads(pickle.dumps(words))
+    texts = ["the [SEP] and [MASK] tokens", "x" * 150, "Plain text, nothing else."]
+    for here, there in zip(words.encode(texts)[0], sent.encode(texts)[0], strict=True):
+        assert here.tolist() == there.tolist()
+    assert sent.digest == words.digest
