@@ -176,6 +176,7 @@ class Meter:
         self._parts: dict[str, float] = {}
         self._steps, self._last = 0, time.perf_counter()
         self._recent: list[float] = []
+        self._rows_per_s = 0.0
 
     def mark(self, part: str) -> None:
         """Books the time since the last mark under `part`; "apply_s" ends a step."""
@@ -191,9 +192,10 @@ class Meter:
         self._last, self._recent = time.perf_counter(), []
 
     def rows_per_s(self) -> float:
-        if len(self._recent) < 2:
-            return 0.0
-        return (len(self._recent) - 1) * self.rows_per_step / (self._recent[-1] - self._recent[0])
+        if len(self._recent) > 1:
+            seconds = self._recent[-1] - self._recent[0]
+            self._rows_per_s = (len(self._recent) - 1) * self.rows_per_step / seconds
+        return self._rows_per_s
 
     def read(self) -> dict[str, float]:
         """Means per step since the last read."""

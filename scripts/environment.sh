@@ -1,19 +1,18 @@
 # Sourced by the other scripts: makes .venv in the project's folder with ringbert and the extras named in $1.
 # RINGBERT_VENV names another place. Needs bash and python3 (>= 3.11) and a package index; can be run again.
 make_environment() {
-  local extras=$1 venv=${RINGBERT_VENV:-.venv}
-  local wanted
-  wanted="$extras $(cksum pyproject.toml) $(pwd)"
+  local extras=$1 venv=${RINGBERT_VENV:-.venv} wanted
+  wanted="$(cksum < pyproject.toml) $(pwd)"
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     { echo "error: $(python3 --version) is too old: Python 3.11 or newer is needed" >&2; return 1; }
-  if [[ ! -x $venv/bin/python ]]; then
+  if ! "$venv/bin/python" -m pip --version > /dev/null 2>&1; then
     echo "+ python3 -m venv $venv"
     python3 -m venv "$venv"
   fi
-  if [[ $(cat "$venv/.ringbert" 2>/dev/null) != "$wanted" ]]; then
+  if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$wanted" ]]; then
     echo "+ $venv/bin/pip install -e '.[$extras]'"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]"
-    echo "$wanted" > "$venv/.ringbert"
+    echo "$wanted" > "$venv/.ringbert-$extras"
   fi
   PATH=$(cd "$venv/bin" && pwd):$PATH
   export PATH

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Sets everything up in .venv, fine-tunes a small BERT on 2 ranks of this machine, offline, in a few minutes, and
 # shows what it learnt. Can be run again: what is done is not done again. Arguments go to bert-squad (--seed 2).
-# QUICKSTART_DIR is where the data and the run are put (default: quickstart).
+# QUICKSTART_DIR is where the data and the run are put (default: quickstart, with the arguments behind it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
 make_environment cpu,mpi,report
-out=${QUICKSTART_DIR:-quickstart}
+suffix=$(printf '%s' "$*" | tr -cs 'A-Za-z0-9' '-')
+out=${QUICKSTART_DIR:-quickstart$suffix}
 
 run() { echo "+ $*"; "$@"; }
 run python scripts/make_docs_squad.py "$out/data"

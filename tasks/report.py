@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         flags.stop("usage: bert-report OUTPUT_DIR [OUTPUT_DIR ...]\n\n" + str(__doc__), 0 if folders else 2)
     try:
         page = make_page([read_run(folder) for folder in folders])
-    except (InputError, ImportError) as error:
+    except InputError as error:
         flags.stop(f"bert-report: error: {error}", 1)
     path = folders[0] / "report.html"
     path.write_text(page, encoding="utf-8")
@@ -104,7 +104,10 @@ def make_page(runs: list[dict[str, Any]]) -> str:
 
 def draw(runs: list[dict[str, Any]]) -> bytes:
     """PNG: loss, rate, gradient norm, speed over steps, and where the time of a step goes."""
-    import matplotlib
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise InputError("plots need matplotlib: pip install matplotlib (ringbert's extra `report`)") from error
 
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -137,3 +137,27 @@ def test_an_installed_wheel_has_our_packages(tmp_path):
         "bert-report",
         "bert-squad",
     ]
+
+
+@pytest.mark.slow
+def test_bench_on_two_ranks(tmp_path):
+    launch = ("-m", "distributed.launch", "-np", "2", "--", sys.executable, "-m", "tasks.bench")
+    flags = (
+        "--model_size=tiny",
+        "--batch_size=2",
+        "--seq_length=32",
+        "--num_steps=3",
+        f"--output_file={tmp_path}/step",
+    )
+    done = python(*launch, "step", *flags)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "step").read_text())
+    assert figures["world_size"] == 2
+    assert figures["examples_per_s"] == pytest.approx(sum(mean for mean, _ in figures["of_ranks"]))
+    assert figures["reduce_s"] > 0
+    assert "rank 1: " in done.stderr
+    done = python(*launch, "allreduce", "--megabytes=0.5,4", "--repeat=2", f"--output_file={tmp_path}/sum")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "sum").read_text())
+    assert set(figures) == {"0.5", "4"}
+    assert all(figure["ours_s"] > 0 and figure["ratio"] > 0 for figure in figures.values())

@@ -191,9 +191,13 @@ def test_lambdal_threshold_recipe_predicts_with_the_trained_run(trained, docs, e
     """`--do_train=False --init_checkpoint=<the original> --output_dir=<the trained run>` takes the run's."""
     import shutil
 
-    folder = tmp_path / "run"
+    from test_weights import write_tf1
+
+    from bert import weights
+
+    folder, original = tmp_path / "run", tmp_path / "bert_model.ckpt"
     shutil.copytree(trained[0], folder)
-    original = trained[0] / "checkpoints" / f"step-{SAVE_EVERY:08d}"
+    write_tf1(original, weights.read(trained[0] / "checkpoints" / f"step-{SAVE_EVERY:08d}"))
     answers = (folder / "predictions.json").read_bytes()
     flags = ("--do_train=False", "--do_predict=True", f"--init_checkpoint={original}")
     v2 = ("--version_2_with_negative=True", "--null_score_diff_threshold=1e9")
