@@ -30,6 +30,7 @@ from distributed.checkpoint import (
     newest_intact,
     read_state,
     seal,
+    set_aside,
 )
 from distributed.collectives import open_collectives
 from distributed.optimizer import AllreduceOptimizer
@@ -90,7 +91,7 @@ def rewrite_state(checkpoint: Path, **changes: object) -> None:
     state = json.loads((checkpoint / "state.json").read_text()) | changes
     (checkpoint / "state.json").write_text(json.dumps(state))
     (checkpoint / "manifest.json").unlink()
-    seal(checkpoint)
+    seal(checkpoint, json.loads((checkpoint / "state.json").read_text())["position"])
 
 
 # -- what happens to checkpoints ----------------------------------------------------------------------------------
@@ -181,9 +182,21 @@ def check_keep(world: World, collectives, folder: Path) -> None:
         assert saver.steps() == [s for s in (step - 1, step) if s > 0], saver.steps()
     saver.save(5)
     assert saver.steps() == [4, 5], "the same step again"
-    # A run that starts anew in this folder: what it goes back behind must not be resumed.
+    # With twice the ranks the same progress has half the step: the newest is the one that saw most rows.
+    ahead = State(60, 3, 50, 20, {"--seed": 7})
+    saver.checkpoints.save(saver.optimizer, ahead)
+    assert complete_checkpoints(saver.folder)[-1].name == "step-00000003", saver.files()
+    assert saver.files() == ["step-00000003", "step-00000005"], saver.files()
+    # A run that starts anew in this folder puts the old one aside: it is neither resumed nor deleted.
+    aside = set_aside(saver.folder)
+    assert aside is not None
     saver.save(2)
     assert saver.files() == ["step-00000002"], saver.files()
+    assert sorted(path.name for path in aside.iterdir()) == ["step-00000003", "step-00000005"]
+    # One that starts from another run's early state keeps what it has just written.
+    for position in (900, 910):
+        saver.checkpoints.save(saver.optimizer, State(position, 90 + position % 7, 100, 10, {"--seed": 7}))
+    assert saver.save(1).is_dir()
 
 
 def check_damage(world: World, collectives, folder: Path) -> None:
