@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from distributed import InputError
 
 HIGH_FINE_TUNING_RATE = 2e-4
+DEFAULT_BATCH_SIZE = 32  # of run_squad.py and run_pretraining.py
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def make_plan(
     if train_batch_size is not None and global_batch_size is not None:
         raise InputError("--train_batch_size and --global_batch_size exclude each other: give one")
     keeps_batch = global_batch_size is not None
-    batch = next((given for given in (global_batch_size, train_batch_size) if given is not None), 32)
+    batch = next(
+        (given for given in (global_batch_size, train_batch_size) if given is not None), DEFAULT_BATCH_SIZE
+    )
     for flag, value, lowest in (
         ("--train_batch_size / --global_batch_size", batch, 1),
         ("--gradient_accumulation_steps", accumulation, 1),

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LENGTH_MULTIPLE = 8  # windows are padded to the longest of their batch, rounded up
 LARGE = 1e30
-DEFAULT_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -315,6 +314,8 @@ def collate(fields: dict) -> "Batch":
 
 def training_settings(config: Config, data: Data) -> dict[str, object]:
     """What must not change between the parts of a run, under the flags' names."""
+    from distributed.plan import DEFAULT_BATCH_SIZE
+
     lengths = ("max_seq_length", "doc_stride", "max_query_length")
     schedule = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion")
     names = (*lengths, *schedule, "global_batch_size", "version_2_with_negative", "seed")
@@ -347,7 +348,7 @@ def fine_tune(
         world.size,
         learning_rate=config.learning_rate,
         epochs=config.num_train_epochs,
-        train_batch_size=config.train_batch_size or (None if config.global_batch_size else DEFAULT_BATCH_SIZE),
+        train_batch_size=config.train_batch_size,
         global_batch_size=config.global_batch_size,
         accumulation=config.gradient_accumulation_steps,
         warmup_proportion=config.warmup_proportion,
@@ -391,10 +392,8 @@ def fine_tune(
     optimizer.broadcast_variables()
     optimizer.check_replicas()
     state = begin.state and replace(begin.state, step=start.resumed_step(begin.state, plan))
-    if state:
-        if (
-            begin.state and state.step != begin.state.step
-        ):  # another number of ranks: the schedule goes on at the same progress
+    if begin.state and state:
+        if state.step != begin.state.step:  # other ranks, other steps: the schedule goes on at the same progress
             optimizer.optimizer.iterations.assign(state.step)
         run.rewind_metrics(state.position)
     else:
