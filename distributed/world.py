@@ -90,6 +90,7 @@ class World:
             _check_launcher(world.size, why_alone, os.environ)
             faulthandler.register(signal.SIGTERM, chain=True)  # a rank stuck in MPI shows where
             signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
+            threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
             world = _with_cores(world)
             return world if device is None else _with_device(world, device, share_gpus)
 
@@ -207,6 +208,19 @@ class World:
         if self.size > 1:
             self._end_all(error)
         return False
+
+    def _thread_failed(self, error: BaseException | None) -> None:
+        """Ends the job for an exception that nothing in its thread caught: a prefetcher's, a writer's."""
+        if error is None or isinstance(error, SystemExit):
+            return
+        if self.size > 1:
+            self._end_all(error)
+        if isinstance(error, self.user_errors):
+            print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+        else:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        os._exit(1)
 
     def _end_all(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return."""

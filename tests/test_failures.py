@@ -51,6 +51,7 @@ def assert_one_error_line(done: Done, line: str) -> None:
     [
         ("exception", 1),
         ("on_first", 0),
+        ("thread", 1),
         pytest.param("exception on all", 0, marks=pytest.mark.slow),
         pytest.param("on_each_machine", 0, marks=pytest.mark.slow),
     ],

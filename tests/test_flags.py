@@ -598,7 +598,7 @@ def mpirun() -> str | None:
 @pytest.mark.parametrize(
     ("argv", "code"),
     [
-        (["--lerning_rate=1"], 2),
+        pytest.param(["--lerning_rate=1"], 2, marks=pytest.mark.slow),
         pytest.param(["--horovod"], 0, marks=pytest.mark.slow),
         pytest.param(["--version"], 0, marks=pytest.mark.slow),
     ],

@@ -28,8 +28,7 @@ def test_slices_of_squad(ranks, tmp_path):
         "--do_train", "--do_predict", "--global_batch_size=16", "--num_train_epochs=2", "--learning_rate=2e-4",
         "--precision=bf16", "--log_steps=1", "--save_checkpoints_steps=20", f"--output_dir={tmp_path}/out",
     ]  # fmt: skip
-    if ranks > 1:
-        program = [sys.executable, "-m", "distributed.launch", "-np", str(ranks), "--", *program]
+    program = [sys.executable, "-m", "distributed.launch", "-np", str(ranks), "--", *program]
     first = subprocess.Popen(program, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
     while not (tmp_path / "out" / "checkpoints" / "step-00000020").exists():
         assert first.poll() is None

@@ -8,6 +8,7 @@ in `TRAINING_MODES` alone.
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -90,6 +91,8 @@ def misbehave(world: World, mode: str) -> None:
             work(world, 1, killed)
         case "exception":
             work(world, 1, fail)
+        case "thread":
+            work(world, 1, lambda: threading.Thread(target=fail).start() or time.sleep(60))
         case "exception on all":
             work(world, world.rank, fail)
         case "on_first":
