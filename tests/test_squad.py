@@ -151,9 +151,7 @@ def test_killed_and_resumed_gives_the_same_bits(trained, docs, environment, tmp_
             assert time.monotonic() < deadline
             assert job.poll() is None
             time.sleep(0.02)
-        victims = subprocess.run(["pgrep", "-f", f"tasks.squad.*{output}"], capture_output=True, text=True)
-        ranks = [int(pid) for pid in victims.stdout.split() if _is_rank(int(pid))]
-        os.kill(ranks[-1], signal.SIGKILL)
+        os.kill(ranks_of(output)[-1], signal.SIGKILL)
         assert job.wait(timeout=30) != 0
     finally:
         if job.poll() is None:
@@ -168,11 +166,17 @@ def test_killed_and_resumed_gives_the_same_bits(trained, docs, environment, tmp_
     assert steps[-1] == STEPS
 
 
-def _is_rank(pid: int) -> bool:
-    try:
-        return b"OMPI_COMM_WORLD_RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
+def ranks_of(output: Path) -> list[int]:
+    """Process ids of the ranks of the job that writes to `output`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            flags, variables = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+        if f"--output_dir={output}".encode() in flags and b"OMPI_COMM_WORLD_RANK=" in variables:
+            found.append(int(process.name))
+    return sorted(found)
 
 
 def test_bad_input_is_one_line_over_all_ranks(docs, environment, tmp_path):
