@@ -103,6 +103,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     from bert.optimizer import AdamWeightDecay
     from distributed.collectives import open_collectives
     from distributed.optimizer import AllreduceOptimizer
+    from distributed.rows import prefetched
     from distributed.train import Meter, dropout_key, gradient_function
     from tasks.squad import span_loss
 
@@ -119,20 +120,28 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     model = Bert(bert_config, "span")
     optimizer = AllreduceOptimizer(AdamWeightDecay(1e-5), model.trainable_variables, world, collectives)
     optimizer.broadcast_variables()
-    batch = _random_batch(config.batch_size, config.seq_length, bert_config.vocab_size, world.rank)
+    num_steps = config.num_warmup + config.num_steps
+
+    def make_batch(step: int) -> "dict[str, np.ndarray]":
+        seed = num_steps * world.rank + step
+        return _random_batch(config.batch_size, config.seq_length, bert_config.vocab_size, seed)
+
+    batches = prefetched(make_batch, range(num_steps))  # as in training
 
     def loss(batch, key):
         return {"loss": span_loss(model(batch, dropout_key=key), batch)}
 
-    gradient = gradient_function(optimizer, loss, batch)
+    gradient = gradient_function(optimizer, loss, make_batch(0))
     rows = config.batch_size * config.gradient_accumulation_steps
     meter = Meter(rows * world.size)
     times: list[float] = []
     parts: dict[str, list[float]] = {}
-    for step in range(config.num_warmup + config.num_steps):
+    for step in range(num_steps):
         world.barrier()
         meter.skip()
         began = time.perf_counter()
+        batch = next(batches)
+        meter.mark("data_s")
         totals, _ = optimizer.reduce_weights({"loss": float(rows)})
         inverse, flat = tf.constant([1 / totals["loss"]], tf.float32), None
         for number in range(config.gradient_accumulation_steps):
@@ -152,7 +161,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     rates = [rows / seconds for seconds in times]
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
     total, deviation = sum(mean for mean, _ in of_ranks), sum(std for _, std in of_ranks)
-    split = {name: statistics.median(parts[name]) for name in ("compute_s", "reduce_s", "apply_s")}
+    split = {name: statistics.median(parts[name]) for name in ("data_s", "compute_s", "reduce_s", "apply_s")}
     count = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
     world.say(
         f"{config.bert_config_file or config.model_size}: {count / 1e6:.1f} M parameters, "
@@ -165,7 +174,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     told = ", ".join(
         f"{name.removesuffix('_s')} {value * 1e3:.0f} ms ({value / whole:.0%})" for name, value in split.items()
     )
-    world.say(f"step (median): {told}; data: synthetic, 0 ms")
+    world.say(f"step (median): {told}")
     world.say(f"total examples/sec: {total:.2f} +- {deviation:.2f} on {world.size} rank{'s' * (world.size > 1)}")
     collectives.close()
     return {

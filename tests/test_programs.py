@@ -72,6 +72,7 @@ def test_bench_step_prints_total_and_split(tmp_path):
     embeddings, layer = (30522 + 2 + 512 + 2) * 128, 4 * 128 * 128 + 2 * 128 * 512 + 9 * 128 + 512
     assert figures["parameters"] == embeddings + 2 * layer + 2 * 128 + 2
     assert figures["compute_s"] > 0
+    assert 0 < figures["data_s"] < figures["compute_s"]
 
 
 def test_bench_allreduce_needs_ranks():
