@@ -76,8 +76,30 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             update += self.weight_decay_rate * variable
         self.assign(self.m[index], m)
         self.assign(self.v[index], v)
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * update)
+        rate = ops.cast(learning_rate, variable.dtype) * self.trust_ratio(variable, update)
+        self.assign_sub(variable, rate * update)
+
+    def trust_ratio(self, variable: keras.Variable, update):
+        """What the rate of a variable is multiplied by: 1."""
+        return 1.0
 
     def get_config(self):
         names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude")
         return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+class LAMB(AdamWeightDecay):
+    """Layer-wise adaptive rates for large batches (You et al. 2020, algorithm 2), as google-research/albert
+    `lamb_optimizer.py` does it, without bias correction: AdamWeightDecay's update of a variable times
+
+        ||parameter|| / ||update||     (1 where either norm is 0)
+
+    Variables that do not decay have no such factor.
+    """
+
+    def trust_ratio(self, variable: keras.Variable, update):
+        if not self.decays(variable):
+            return 1.0
+        parameter_norm, update_norm = ops.norm(variable), ops.norm(update)
+        defined = ops.logical_and(parameter_norm > 0, update_norm > 0)
+        return ops.where(defined, parameter_norm / ops.where(defined, update_norm, 1.0), 1.0)

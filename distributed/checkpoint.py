@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,8 @@ FORMAT = 1
 class State:
     """Where training stands: `position` rows of the stream consumed, `step` of `steps` done.
 
-    `settings` are the facts that must not change between the parts of a run.
+    `settings` are the facts that must not change between the parts of a run; `evaluations` the [position, score]
+    of each measurement that a best checkpoint is chosen by.
     """
 
     position: int
@@ -38,6 +39,15 @@ class State:
     steps: int
     global_batch_size: int
     settings: dict[str, object]
+    evaluations: list[list[float]] = field(default_factory=list)
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Position and score of the best evaluation, the earliest of equals."""
+        if not self.evaluations:
+            return None
+        position, score = max(self.evaluations, key=lambda entry: (entry[1], -entry[0]))
+        return int(position), score
 
 
 class Checkpoints:
@@ -95,8 +105,9 @@ class Checkpoints:
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        best = state.best and checkpoint_at(self.folder, state.best[0])
         for old in complete_checkpoints(self.folder)[: -self.keep]:
-            if old != final:
+            if old not in (final, best):
                 shutil.rmtree(old)
 
 
@@ -108,6 +119,14 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     positions = {path: _position(path) for path in folder.glob("step-*")}
     complete = [path for path, position in positions.items() if position is not None]
     return sorted(complete, key=lambda path: (positions[path], path.name))
+
+
+def checkpoint_at(folder: Path, position: int) -> Path:
+    """The complete checkpoint of a position. Raises InputError when it is not there."""
+    for path in complete_checkpoints(folder):
+        if _position(path) == position:
+            return path
+    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, is not there any more")
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -90,8 +90,10 @@ class Run:
         if is_writer:
             folder.mkdir(parents=True, exist_ok=True)
 
-    def progress(self, total: int, label: str, unit: str = "step", initial: int = 0) -> Progress:
-        return Progress(total, label, unit, self.is_writer, initial)
+    def progress(
+        self, total: int, label: str, unit: str = "step", initial: int = 0, is_shown: bool = True
+    ) -> Progress:
+        return Progress(total, label, unit, self.is_writer and is_shown, initial)
 
     def say(self, text: str) -> None:
         if self.is_writer:

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from distributed import InputError, Preempted
 from distributed.checkpoint import Checkpoints, State
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
-from distributed.rows import Order, Rows, prefetched
+from distributed.rows import Order, RowOrder, RowSource, prefetched
 from distributed.run import Run
 from distributed.world import World
 
@@ -23,11 +24,35 @@ TRAINING_MEMORY_FLAGS = (
 )
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """What a run measures on held-out data while it trains, and what it decides by it.
+
+    Attributes:
+      measure: () -> scores; every rank calls it and gets the same values.
+      every: steps between measurements; the last step is measured too.
+      best: the score (larger is better) whose best checkpoint is kept whatever `keep` says; None for none.
+      patience: training stops after so many measurements without a better score; None for never.
+    """
+
+    measure: Callable[[], Mapping[str, float]]
+    every: int
+    best: str | None = None
+    patience: int | None = None
+
+    def stops(self, state: State) -> bool:
+        """Whether patience is at its end."""
+        if self.patience is None or state.best is None:
+            return False
+        since_best = [position for position, _ in state.evaluations if position > state.best[0]]
+        return len(since_best) >= self.patience
+
+
 def train(
     world: World,
     optimizer: AllreduceOptimizer,
     plan: Plan,
-    rows: Rows,
+    rows: RowSource,
     run: Run,
     checkpoints: Checkpoints,
     *,
@@ -39,29 +64,40 @@ def train(
     start: State | None = None,
     save_every: int = 1000,
     log_every: int = 25,
+    order: RowOrder | None = None,
+    evaluation: Evaluation | None = None,
 ) -> State:
     """Trains for the steps of the plan, from `start` if given; returns the last state, which is saved.
 
     Args:
-      collate: a rank's rows of one micro-batch -> the model's input, each array with a batch axis first.
+      collate: a rank's rows of one micro-batch -> the model's input, each array with a batch axis first. Beside
+        their columns it gets "row", their numbers, and "epoch", both int64 [n].
       weights: that batch -> the weight of each loss term (rows, masked tokens, …), as numbers.
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
       settings: kept in each checkpoint; a later command must bring the same (see `check_settings`).
+      order: which row stands at a position of the stream; a full permutation per epoch unless given.
     Raises:
       Preempted: SIGUSR1 came; all ranks finished the same step and saved.
       InputError: the gradients stay non-finite, or the replicas are not equal.
     """
     state = start or State(0, 0, plan.steps, plan.global_batch_size, settings)
     first_step, first_position = state.step, state.position
-    order, pieces = Order(len(rows), seed), plan.micro_batches(world.rank)
+    order, pieces = order or Order(len(rows), seed), plan.micro_batches(world.rank)
     gradient = None
-    skipped = 0
+    skipped, stops_early = 0, False
 
     def micro_batches(step: int) -> list[Batch]:
         position = first_position + (step - first_step) * plan.global_batch_size
-        indices = order.rows_at(position, position + plan.global_batch_size)
-        return [collate(rows.take(indices[piece])) for piece in pieces if piece.stop > piece.start]
 
+        def fields(piece: slice) -> dict:
+            positions = np.arange(position + piece.start, position + piece.stop)
+            indices = order.rows_at(position + piece.start, position + piece.stop)
+            return rows.take(indices) | {"row": indices, "epoch": positions // len(rows)}
+
+        return [collate(fields(piece)) for piece in pieces if piece.stop > piece.start]
+
+    if evaluation and evaluation.stops(state):
+        return state
     bar = run.progress(plan.steps, "training", initial=state.step)
     meter = Meter(plan.global_batch_size)
     batches_of_steps = prefetched(micro_batches, range(first_step, plan.steps))
@@ -94,13 +130,18 @@ def train(
             )
         done = step + 1
         position = first_position + (done - first_step) * plan.global_batch_size
-        shown = {name: f"{value:.4f}" for name, value in result.losses.items()}
+        losses = {"loss": sum(result.losses.values()), **result.losses}
+        shown = {name: f"{value:.4f}" for name, value in losses.items()}
         bar.update(done, **shown, rate=f"{result.learning_rate:.2e}", examples_s=f"{meter.rows_per_s():.1f}")
         if done % log_every == 0 or done in (1, plan.steps):
             told = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
-            run.metrics(done, {"rows": position, **result.losses, **told, **meter.read()})
-        if stop or done == plan.steps or done % save_every == 0:
-            state = State(position, done, plan.steps, plan.global_batch_size, settings)
+            run.metrics(done, {"rows": position, **losses, **told, **meter.read()})
+        state = State(position, done, plan.steps, plan.global_batch_size, settings, state.evaluations)
+        is_measured = evaluation is not None and (done % evaluation.every == 0 or done == plan.steps)
+        if evaluation and is_measured:
+            state = _measured(evaluation, state, run)
+            stops_early = evaluation.stops(state)
+        if stop or is_measured or done == plan.steps or done % save_every == 0:
             checkpoints.save(optimizer, state)
             meter.skip()
         if stop:
@@ -109,28 +150,48 @@ def train(
             run.say(f"stopped by SIGUSR1 after step {done} of {plan.steps}, saved; the same command goes on")
             run.close()
             raise Preempted
+        if stops_early and evaluation:
+            run.say(f"stopped after step {done}: no better {evaluation.best} in {evaluation.patience} evaluations")
+            break
     bar.close()
+    batches_of_steps.close()
     return state
+
+
+def _measured(evaluation: Evaluation, state: State, run: Run) -> State:
+    """Measures and logs; the state with the score that decides added."""
+    scores = evaluation.measure()
+    run.metrics(state.step, {"rows": state.position, **scores})
+    run.say(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    if evaluation.best is None:
+        return state
+    return replace(state, evaluations=[*state.evaluations, [state.position, float(scores[evaluation.best])]])
 
 
 def predict(
     world: World,
-    rows: Rows,
+    rows: RowSource,
     batches: list[np.ndarray],
     run: Run,
     *,
     collate: Callable[[dict], Batch],
     forward: Callable[[dict[str, tf.Tensor]], Any],
     label: str = "prediction",
+    is_shown: bool = True,
 ) -> list[Any] | None:
     """`forward` of every batch, on rank 0 in the order of the batches; None elsewhere.
 
     A batch is computed whole by one rank, so that results do not depend on the number of ranks.
     """
     mine = range(world.rank, len(batches), world.size)
-    bar = run.progress(len(mine), label, "batch")
+    bar = run.progress(len(mine), label, "batch", is_shown=is_shown)
     outputs = []
-    for batch in prefetched(lambda number: collate(rows.take(batches[number])), mine):
+
+    def make_batch(number: int) -> Batch:
+        indices = batches[number]
+        return collate(rows.take(indices) | {"row": indices, "epoch": np.zeros_like(indices)})
+
+    for batch in prefetched(make_batch, mine):
         with _told_out_of_memory(batch, "--predict_batch_size or --max_seq_length"):
             outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), forward(batch)))
         bar.update(len(outputs))
@@ -156,11 +217,16 @@ def gradient_function(optimizer: AllreduceOptimizer, loss: Callable, example: Ba
         return optimizer.flatten(gradients, sums)
 
     signature = [
-        {name: tf.TensorSpec([None] * array.ndim, array.dtype) for name, array in example.items()},
+        batch_signature(example),
         tf.TensorSpec([len(optimizer.loss_terms)], optimizer.dtype),
         tf.TensorSpec([2], tf.int32),
     ]
     return tf.function(gradient, input_signature=signature, autograph=False)
+
+
+def batch_signature(example: Batch) -> dict[str, tf.TensorSpec]:
+    """The types of a batch's arrays, every dimension unknown."""
+    return {name: tf.TensorSpec([None] * array.ndim, array.dtype) for name, array in example.items()}
 
 
 def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:

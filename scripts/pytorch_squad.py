@@ -14,43 +14,28 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pytorch_recipe import add_flags, inputs_of, train
 from transformers import BertForQuestionAnswering
 
 from bert import tokenizer
-from distributed.plan import make_plan
-from distributed.rows import Order, Rows, fixed_batches
+from distributed.rows import Rows, fixed_batches
 from distributed.run import Run
 from tasks import squad_answers, squad_data, squad_metrics
 from tasks.squad import collate
 from tasks.start import cache_folder
 
 
-class AdamWeightDecay(torch.optim.Optimizer):
-    """google-research/bert `optimization.py`, in torch."""
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if not state:
-                    state["m"], state["v"] = torch.zeros_like(p), torch.zeros_like(p)
-                state["m"].mul_(0.9).add_(p.grad, alpha=0.1)
-                state["v"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
-                update = state["m"] / (state["v"].sqrt() + 1e-6) + group["decay"] * p
-                p.sub_(update, alpha=group["lr"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "train_file", "predict_file"):
         parser.add_argument(f"--{name}", required=True)
-    for name, default in (("max_train_examples", 2000), ("max_predict_examples", 1000), ("train_batch_size", 16)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--max_seq_length", type=int, default=384)
-    parser.add_argument("--learning_rate", type=float, default=1e-4)
-    parser.add_argument("--num_train_epochs", type=float, default=2)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    add_flags(
+        parser,
+        (
+            ("max_train_examples", 2000), ("max_predict_examples", 1000), ("train_batch_size", 16),
+            ("max_seq_length", 384),
+        ),
+    )  # fmt: skip
     flags = parser.parse_args()
 
     run = Run(Path("/tmp"), is_writer=False)
@@ -69,55 +54,27 @@ def main() -> None:
         data[training] = (examples, Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"))
     for seed in flags.seeds:
         started = time.time()
-        model = train(flags, data[True][1], seed)
+        torch.manual_seed(seed)
+        model = BertForQuestionAnswering.from_pretrained(flags.model)
+        train(model, model.qa_outputs, flags, data[True][1], seed, collate, loss_of)
         trained = time.time()
         scores = predict(model, *data[False])
         print(json.dumps({"seed": seed, **scores, "train_s": round(trained - started, 1)}), flush=True)
 
 
-def train(flags, windows: Rows, seed: int):
-    torch.manual_seed(seed)
-    model = BertForQuestionAnswering.from_pretrained(flags.model)
-    torch.nn.init.trunc_normal_(model.qa_outputs.weight, std=0.02, a=-0.04, b=0.04)
-    torch.nn.init.zeros_(model.qa_outputs.bias)
-    model.train()
-    plan = make_plan(
-        len(windows), 1, learning_rate=flags.learning_rate, epochs=flags.num_train_epochs,
-        train_batch_size=flags.train_batch_size,
-    )  # fmt: skip
-    plain = [p for name, p in model.named_parameters() if "LayerNorm" in name or "bias" in name]
-    decayed = [p for name, p in model.named_parameters() if "LayerNorm" not in name and "bias" not in name]
-    groups = [{"params": decayed, "decay": 0.01, "lr": 0.0}, {"params": plain, "decay": 0.0, "lr": 0.0}]
-    optimizer, order = AdamWeightDecay(groups, {}), Order(len(windows), seed)
-    for step in range(plan.steps):
-        share = step / plan.warmup_steps if step < plan.warmup_steps else 1 - step / plan.steps
-        for group in optimizer.param_groups:
-            group["lr"] = plan.learning_rate * share
-        position = step * plan.global_batch_size
-        batch = collate(windows.take(order.rows_at(position, position + plan.global_batch_size)))
-        with torch.autocast("cpu", torch.bfloat16):
-            start, end = scores_of(model, batch)
-        targets = [torch.from_numpy(batch[name].astype(np.int64)) for name in ("start_position", "end_position")]
-        entropy = torch.nn.functional.cross_entropy
-        loss = (entropy(start, targets[0]) + entropy(end, targets[1])) / 2
-        model.zero_grad(set_to_none=False)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 25 == 0:
-            print(f"step {step}/{plan.steps} loss {loss.item():.4f}", flush=True)
-    return model
+def loss_of(model, batch) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        start, end = scores_of(model, batch)
+    targets = [torch.from_numpy(batch[name].astype(np.int64)) for name in ("start_position", "end_position")]
+    entropy = torch.nn.functional.cross_entropy
+    return (entropy(start, targets[0]) + entropy(end, targets[1])) / 2
 
 
 def scores_of(model, batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Start and end scores, float32 [B, T], padding at minus infinity."""
-    mask = torch.from_numpy(batch["example_ids"].astype(np.int64))
-    output = model(
-        input_ids=torch.from_numpy(batch["input_ids"].astype(np.int64)),
-        token_type_ids=torch.from_numpy(batch["token_type_ids"].astype(np.int64)),
-        attention_mask=mask,
-    )
-    masked = (1 - mask) * -1e30
+    inputs = inputs_of(batch)
+    output = model(**inputs)
+    masked = (1 - inputs["attention_mask"]) * -1e30
     return output.start_logits.float() + masked, output.end_logits.float() + masked
 
 

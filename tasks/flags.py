@@ -56,6 +56,7 @@ _IGNORED = (
 # as soon as that one exits; under a launcher that does not do so, this is how long it lingers.
 _SECONDS_FOR_FIRST_RANK = 5.0
 _PRECISION_ALIASES = ("fp16", "bf16")
+_GROUPS = ("data", "model", "training", "evaluation", "prediction", "machine")  # in this order in the help
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 _EPILOG = (
@@ -91,6 +92,11 @@ class _Flag:
 def flag(default: Any, help: str, group: str, aliases: tuple[str, ...] = ()) -> Any:
     """A field of a configuration dataclass: default, help text, heading in `--help`, other names."""
     return dataclasses.field(default=default, metadata={"help": help, "group": group, "aliases": aliases})
+
+
+def needed(help: str, group: str, aliases: tuple[str, ...] = ()) -> Any:
+    """The same for a field that must be given."""
+    return dataclasses.field(metadata={"help": help, "group": group, "aliases": aliases})
 
 
 def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str) -> Config:
@@ -432,7 +438,7 @@ def _help(fields: Sequence[_Flag], extras: Iterable[_Flag], prog: str, descripti
     config_help = "a file of `name = value` lines; the command line wins"
     parser.add_argument("--config", metavar="FILE.toml", default=argparse.SUPPRESS, help=config_help)
     groups: dict[str | None, Any] = {None: parser}
-    for flag in fields:
+    for flag in sorted(fields, key=lambda flag: _GROUPS.index(flag.group) if flag.group in _GROUPS else -1):
         if flag.group not in groups:
             groups[flag.group] = parser.add_argument_group(flag.group)
         metavars = [_METAVARS[part] for part in _alternatives(flag.type) if part in _METAVARS]

@@ -1,24 +1,77 @@
-"""What every entry point does before its own work: environment, where weights come from, what may resume."""
+"""What every training program does before its own work: environment, World, backend, run folder."""
 
 import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from bert import InputError
+from tasks import flags
 
 if TYPE_CHECKING:
-    from distributed.checkpoint import State
-    from distributed.plan import Plan
+    from distributed.collectives import Collectives
     from distributed.run import Run
+    from distributed.world import World
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}
-CHECKPOINTS = "checkpoints"
 IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFlags:
+    """Where and how a program computes, and where it writes."""
+
+    output_dir: str = flags.needed("folder of this run: checkpoints, metrics, results", "data")
+    precision: Literal["fp32", "bf16"] = flags.flag(
+        "fp32", "bf16: bfloat16 products, float32 weights and sums", "machine"
+    )
+    device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
+    share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
+    backend: Literal["auto", "mpi", "local"] = flags.flag("auto", "what sums the gradients", "machine")
+
+
+Config = TypeVar("Config", bound=MachineFlags)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a program holds while it runs: its ranks, how they sum, and the folder that it writes."""
+
+    world: "World"
+    collectives: "Collectives"
+    run: "Run"
+
+    def finish(self, result: dict[str, object]) -> None:
+        """Writes result.json, whose presence says that the run is complete."""
+        facts = {"seconds": round(self.run.seconds(), 1), "world_size": self.world.size}
+        self.run.write_json("result.json", result | facts)
+
+
+def run_on_ranks(prog: str, config: Config, function: "Callable[[Config, Job], object]") -> None:
+    """Joins the ranks and calls `function(config, job)` on each; errors end all of them."""
+    check_packages()
+    set_environment()
+    import_tensorflow()
+    from distributed.world import World
+
+    with World.join(config.device, config.share_gpus, prog, (InputError,)) as world:
+        from distributed.collectives import open_collectives
+        from distributed.run import Run, versions
+
+        set_precision(config.precision)
+        collectives = open_collectives(world, config.backend)
+        world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
+        run = Run.of(config.output_dir, world)
+        run.say(f"{world}, backend {collectives.name}, {config.precision}")
+        for note in world.notes:
+            run.say(note)
+        function(config, Job(world, collectives, run))
+        run.close()
+        collectives.close()
 
 
 def set_environment() -> None:
@@ -70,87 +123,6 @@ def check_packages() -> None:
                 f"error: `import {package.__name__}` finds {found}, another package's: install ringbert in an "
                 "environment of its own, or run from a folder without a module of this name"
             )
-
-
-class StartFlags(Protocol):
-    """The flags that decide where a run starts."""
-
-    @property
-    def output_dir(self) -> str: ...
-    @property
-    def resume(self) -> str: ...
-    @property
-    def init_checkpoint(self) -> str | None: ...
-    @property
-    def model(self) -> str | None: ...
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a run starts: the weights' source (None: from scratch), and the checkpoint to go on from."""
-
-    weights: Path | None
-    checkpoint: Path | None = None
-    state: "State | None" = None
-    why: str = "initial values"
-
-
-def find_start(config: "StartFlags", settings: Mapping[str, object] | None, run: "Run") -> Start:
-    """The first that applies: newest intact checkpoint of `output_dir` (or of `--resume PATH`),
-    `--init_checkpoint`, `--model`, initial values. Called on rank 0.
-
-    `settings` None means prediction, for which a checkpoint of any settings will do.
-    Raises InputError: a changed setting, or a folder of another program's run.
-    """
-    from bert import weights
-    from distributed.checkpoint import check_settings, read_state
-
-    output_dir = Path(config.output_dir).expanduser()
-    checkpoint = newest_checkpoint(config, run.say)
-    if checkpoint is not None:
-        state = read_state(checkpoint)
-        if settings is not None:
-            check_settings(state.settings, settings, checkpoint)
-        return Start(checkpoint, checkpoint, state, f"checkpoint {checkpoint}, step {state.step} of {state.steps}")
-    foreign = [str(path).removesuffix(".index") for path in output_dir.glob("model.ckpt-*.index")]
-    if foreign:
-        prefix = max(foreign, key=lambda name: (len(name), name))  # the highest step
-        raise InputError(
-            f"--output_dir {output_dir} holds a TensorFlow 1 run, which cannot be continued: give another "
-            f"--output_dir, and --init_checkpoint {prefix} to start from its weights"
-        )
-    if config.init_checkpoint:
-        return Start(weights.find(config.init_checkpoint), why=f"--init_checkpoint {config.init_checkpoint}")
-    if config.model:
-        return Start(weights.find(config.model), why=f"--model {config.model}")
-    return Start(None)
-
-
-def newest_checkpoint(config: StartFlags, say: Callable[[str], None]) -> Path | None:
-    """The newest intact checkpoint of `output_dir`, else of the folder that `--resume PATH` names; on rank 0.
-
-    Raises InputError when `--resume PATH` is needed and has none.
-    """
-    from distributed.checkpoint import newest_intact
-
-    own = newest_intact(Path(config.output_dir).expanduser() / CHECKPOINTS, say)
-    if config.resume in ("auto", "never"):
-        return own if config.resume == "auto" else None
-    given = Path(config.resume).expanduser()
-    # This run's own progress comes first: the same command, given again, goes on.
-    found = own or newest_intact(given, say) or newest_intact(given / CHECKPOINTS, say)
-    if found is None:
-        raise InputError(f"--resume {config.resume}: no intact checkpoint there (auto, never, or a run's folder)")
-    return found
-
-
-def resumed_step(state: "State", plan: "Plan") -> int:
-    """The step of this plan that corresponds to a checkpoint, written perhaps with another number of ranks."""
-    if state.step >= state.steps:
-        return plan.steps
-    if state.global_batch_size == plan.global_batch_size:
-        return min(state.step, plan.steps)
-    return min(-(-state.position // plan.global_batch_size), plan.steps)
 
 
 def cache_folder() -> Path:

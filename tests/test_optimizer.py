@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert.optimizer import AdamWeightDecay, WarmupDecay
+from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay
 
 # Names of variables that decay and of those that do not; "bias" hits output_bias, as in Google's list.
 DECAYS = {
@@ -132,3 +132,34 @@ def test_both_can_be_rebuilt_from_their_configuration():
     optimizer = AdamWeightDecay(1e-3, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.99, epsilon=1e-5, exclude=("x",))
     config = AdamWeightDecay.from_config(optimizer.get_config()).get_config()
     assert config == optimizer.get_config()
+
+
+def test_lamb_is_albert_s():
+    """google-research/albert `lamb_optimizer.py`: AdamWeightDecay's update times ||parameter|| / ||update||."""
+    f, generator, shape = np.float32, np.random.default_rng(7), (7, 3)
+    names = [*DECAYS, "bert.zero.kernel", "bert.still.kernel"]
+    decays = DECAYS | {"bert.zero.kernel": True, "bert.still.kernel": True}
+    params = {name: generator.normal(size=shape).astype(f) for name in names}
+    params["cls.squad.output_weights"] *= 10
+    params["bert.zero.kernel"][:] = params["bert.still.kernel"][:] = 0  # norms of 0: no factor
+    variables = [keras.Variable(value, name=name) for name, value in params.items()]
+    optimizer = LAMB(WarmupDecay(RATE, STEPS, WARMUP))
+    optimizer.build(variables)
+    moments = {name: (np.zeros(shape, f), np.zeros(shape, f)) for name in names}
+    factors = []
+    for step in range(STEPS):
+        gradients = {name: generator.normal(size=shape).astype(f) for name in names}
+        gradients["bert.still.kernel"][:] = 0
+        optimizer.apply([tf.constant(gradient) for gradient in gradients.values()], variables)
+        for variable, (name, gradient) in zip(variables, gradients.items(), strict=True):
+            moved, *moments[name] = google_s_step(params[name], gradient, *moments[name], f(1), decays[name])
+            update = params[name] - moved
+            norms = np.linalg.norm(params[name]), np.linalg.norm(update)
+            ratio = norms[0] / norms[1] if decays[name] and all(norms) else 1.0
+            factors.append(ratio)
+            params[name] = params[name] - google_s_rate(step, RATE, STEPS, WARMUP) * f(ratio) * update
+            # As above; the norms of 21 values add a few roundings.
+            np.testing.assert_allclose(variable.numpy(), params[name], rtol=4e-6, atol=4e-7, err_msg=name)
+    assert max(factors) > 1.5  # the factor does something, both ways
+    assert min(factors) < 0.5
+    assert np.all(variables[-1].numpy() == 0)

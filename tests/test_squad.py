@@ -231,7 +231,7 @@ def config_of(docs: Path, output_dir: Path, **changes):
 )
 def test_a_changed_run_is_refused_with_both_values(trained, docs, name, value):
     from distributed.checkpoint import newest_intact, read_state
-    from tasks.start import find_start
+    from tasks.model_files import find_start
 
     config = config_of(docs, trained[0])
     settings = read_state(newest_intact(trained[0] / "checkpoints", print)).settings
@@ -242,7 +242,7 @@ def test_a_changed_run_is_refused_with_both_values(trained, docs, name, value):
 
 
 def test_a_folder_of_a_tensorflow_1_run_is_refused(docs, tmp_path):
-    from tasks.start import find_start
+    from tasks.model_files import find_start
 
     (tmp_path / "model.ckpt-1000.index").touch()
     with pytest.raises(InputError, match=r"TensorFlow 1 run.*--init_checkpoint .*model\.ckpt-1000"):
@@ -261,14 +261,14 @@ def test_a_folder_of_a_tensorflow_1_run_is_refused(docs, tmp_path):
     ],
 )
 def test_model_files_that_do_not_fit(docs, tmp_path, changes, message):
-    from tasks.squad import find_model_files
+    from tasks.model_files import find_model_files
 
     with pytest.raises(InputError, match=message):
         find_model_files(config_of(docs, tmp_path, **changes), SimpleNamespace(say=print))
 
 
 def test_a_vocabulary_larger_than_the_model_is_refused(docs, tmp_path):
-    from tasks.squad import find_model_files
+    from tasks.model_files import find_model_files
 
     longer = tmp_path / "longer.txt"
     longer.write_text((docs / "vocab.txt").read_text() + "one\nmore\n")
@@ -313,7 +313,7 @@ def test_resume_of_another_run_goes_on_with_its_own_progress(trained, docs, tmp_
     """--resume PATH starts from PATH; stopped and given again, the command takes its own newest checkpoint."""
     import shutil
 
-    from tasks.start import newest_checkpoint
+    from tasks.model_files import newest_checkpoint
 
     config = config_of(docs, tmp_path / "new", resume=str(trained[0]))
     assert newest_checkpoint(config, print) == trained[0] / "checkpoints" / f"step-{STEPS:08d}"

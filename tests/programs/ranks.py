@@ -28,6 +28,7 @@ from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.train import dropout_key, gradient_function, train
 from distributed.world import World
+from tasks import classifier, pretraining
 from tasks.squad import collate, span_loss
 
 BERT_BATCH, BERT_STEPS, BERT_RATE = 7, 20, 5e-5  # 7 rows are 4, 3 on two ranks; 3, 2, 2 on three
@@ -55,21 +56,86 @@ def bert_rows() -> Rows:
     return Rows(pa.table(columns))
 
 
-def train_bert(world: World, collectives, folder: Path, fault: str = "") -> dict[str, np.ndarray]:
-    """20 steps of a 2-layer BERT in float32 with `tasks.squad`'s batches and loss; its values and losses."""
+def labelled_rows() -> Rows:
+    """40 examples of 8 to 32 tokens with one of 3 labels, unequally frequent."""
+    chance = np.random.default_rng(2)
+    ids = [chance.integers(1, 100, length).astype(np.int32) for length in chance.integers(8, 33, 40)]
+    label = np.minimum(chance.integers(0, 6, 40), 2).astype(np.int32)
+    halves = np.array([len(tokens) // 2 for tokens in ids], np.int32)
+    return Rows(pa.table({"input_ids": ragged(ids, pa.int32()), "sentence_a_tokens": halves, "label": label}))
+
+
+def masked_rows() -> Rows:
+    """40 examples of which each has 1 to 9 masked tokens: ranks have unequal numbers of them."""
+    chance = np.random.default_rng(3)
+    ids = [chance.integers(1, 100, length).astype(np.int32) for length in chance.integers(10, 33, 40)]
+    places = [np.sort(chance.permutation(len(tokens))[: chance.integers(1, 10)]) for tokens in ids]
+    masked = [chance.integers(1, 100, len(place)) for place in places]
+    columns = {
+        "input_ids": ragged(ids, pa.int32()),
+        "sentence_a_tokens": np.full(40, 5, np.int32),
+        "is_random_next": chance.integers(0, 2, 40).astype(np.int8),
+        "masked_lm_positions": ragged(places, pa.int32()),
+        "masked_lm_ids": ragged(masked, pa.int32()),
+    }
+    return Rows(pa.table(columns))
+
+
+def small_bert(head: str, **changes) -> Bert:
     config = BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
                         intermediate_size=128, max_position_embeddings=32, hidden_dropout_prob=0.0,
-                        attention_probs_dropout_prob=0.0)  # fmt: skip
-    model = Bert(config, "span", seed=5)
+                        attention_probs_dropout_prob=0.0, **changes)  # fmt: skip
+    return Bert(config, head, seed=5)
+
+
+def train_for_20_steps(
+    world: World, collectives, folder: Path, model: Bert, rows: Rows, collate, weights, loss, *,
+    terms: tuple[str, ...] = ("loss",), rate_factor: float = 1,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """In float32; the first and last values, and the losses."""
     plan = make_plan(40, world.size, learning_rate=BERT_RATE, global_batch_size=BERT_BATCH,
                      num_train_steps=BERT_STEPS, num_warmup_steps=2)  # fmt: skip
-    rate = plan.learning_rate * (1.001 if fault == "rate" else 1)
     optimizer = AllreduceOptimizer(
-        AdamWeightDecay(WarmupDecay(rate, plan.steps, plan.warmup_steps)),
+        AdamWeightDecay(WarmupDecay(plan.learning_rate * rate_factor, plan.steps, plan.warmup_steps)),
         model.trainable_variables,
         world,
         collectives,
+        terms,
     )
+    first = toy.flat(optimizer)
+    run = Run(folder, is_writer=world.rank == 0)
+    checkpoints = Checkpoints(folder / "checkpoints", world, lambda into: None)
+    train(world, optimizer, plan, rows, run, checkpoints, collate=collate, weights=weights, loss=loss,
+          seed=5, settings={}, log_every=1)  # fmt: skip
+    run.close()
+    world.barrier()
+    return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}
+
+
+def train_classifier(world: World, collectives, folder: Path) -> dict[str, np.ndarray]:
+    """The same of `tasks.classifier`, with class weights."""
+    model, weight = small_bert("classifier", num_labels=3), np.array([3.0, 1.0, 0.25], np.float32)
+    return train_for_20_steps(
+        world, collectives, folder, model, labelled_rows(), classifier.collate,
+        lambda batch: {"loss": float(classifier.example_weights(batch, weight).sum())},
+        lambda batch, key: {"loss": classifier.label_loss(model(batch, dropout_key=key), batch, weight)},
+    )  # fmt: skip
+
+
+def train_pretraining(world: World, collectives, folder: Path) -> dict[str, np.ndarray]:
+    """The same of `tasks.pretraining`: two terms with unequal weights on the ranks."""
+    model = small_bert("pretraining")
+    return train_for_20_steps(
+        world, collectives, folder, model, masked_rows(),
+        lambda fields: pretraining.collate(fields, None, 5), pretraining.weights,
+        lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
+        terms=("mlm", "nsp"),
+    )  # fmt: skip
+
+
+def train_bert(world: World, collectives, folder: Path, fault: str = "") -> dict[str, np.ndarray]:
+    """20 steps of a 2-layer BERT in float32 with `tasks.squad`'s batches and loss; its values and losses."""
+    model = small_bert("span")
     batches_made = 0
 
     def make_batch(fields: dict) -> dict[str, np.ndarray]:
@@ -90,14 +156,10 @@ def train_bert(world: World, collectives, folder: Path, fault: str = "") -> dict
     def len_of(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.shape(batch["input_ids"])[0]
 
-    first = toy.flat(optimizer)
-    run = Run(folder, is_writer=world.rank == 0)
-    checkpoints = Checkpoints(folder / "checkpoints", world, lambda into: None)
-    train(world, optimizer, plan, bert_rows(), run, checkpoints, collate=make_batch, weights=count, loss=loss,
-          seed=5, settings={}, log_every=1)  # fmt: skip
-    run.close()
-    world.barrier()
-    return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}
+    return train_for_20_steps(
+        world, collectives, folder, model, bert_rows(), make_batch, count, loss,
+        rate_factor=1.001 if fault == "rate" else 1,
+    )  # fmt: skip
 
 
 def train_toy(world: World, collectives, folder: Path, accumulation: int = 1) -> dict[str, np.ndarray]:
@@ -281,6 +343,8 @@ def main() -> None:
             "toy again": train_toy(world, collectives, here / "again"),
             "toy, accumulation": train_toy(world, collectives, here / "accumulation", accumulation=2),
             "bert": train_bert(world, collectives, here / "bert"),
+            "classifier": train_classifier(world, collectives, here / "classifier"),
+            "pretraining": train_pretraining(world, collectives, here / "pretraining"),
         }
         for fault in faults:
             trainings[fault] = train_bert(world, collectives, here / fault, fault)

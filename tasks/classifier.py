@@ -1,0 +1,490 @@
+"""bert-classifier: fine-tune BERT to label texts or pairs of texts (google-research/bert `run_classifier.py`).
+
+GLUE's tasks and others by `--task_name` (their table is tasks/classifier_tasks.py), or any file of yours by its
+columns. The story is `run_classifier`, below. Tensors bear their shape as a suffix: B rows, L labels.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert import InputError
+from tasks import flags, start
+from tasks.batches import INPUTS, encoder_inputs, first_tokens
+from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, plan_of, settings_of
+from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
+from tasks.start import MachineFlags
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+    from transformers import BertConfig
+
+    from bert.model import Bert
+    from distributed.rows import Rows
+    from distributed.run import Run
+    from distributed.train import Batch, Evaluation
+    from tasks.classifier_data import Texts
+    from tasks.classifier_tasks import Task
+
+Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(MachineFlags, TrainingFlags, ModelFlags):
+    """The flags of bert-classifier: names and defaults of run_classifier.py, and a few of ours."""
+
+    task_name: str | None = flags.flag(
+        None,
+        "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; or none, with files of your own",
+        "data",
+    )
+    data_dir: str | None = flags.flag(None, "folder of the task's files, as GLUE lays them out", "data")
+    from_hub: bool = flags.flag(False, "take the task's data from the hub instead of --data_dir", "data")
+    language: str = flags.flag("en", "XNLI: language of the examples", "data")
+    train_file: str | None = flags.flag(None, "CSV, TSV, JSON lines or Parquet to train on", "data")
+    dev_file: str | None = flags.flag(None, "the same, to evaluate", "data", ("--validation_file",))
+    predict_file: str | None = flags.flag(None, "the same, to predict", "data", ("--test_file",))
+    text_column: str = flags.flag("text", "column of the text", "data")
+    text_pair_column: str | None = flags.flag(None, "column of the second text", "data")
+    label_column: str = flags.flag("label", "column of the label", "data")
+    regression: bool = flags.flag(False, "the labels of the files are numbers to predict", "data")
+    max_train_examples: int | None = flags.flag(None, "train on the first N examples", "data")
+    max_predict_examples: int | None = flags.flag(None, "evaluate and predict the first N examples", "data")
+    max_seq_length: int = flags.flag(128, "tokens per example", "data")
+    allow_unknown: bool = flags.flag(False, "go on although more than 10 % of the tokens are [UNK]", "data")
+
+    class_weights: str | None = flags.flag(
+        None, "balanced, or LABEL=WEIGHT,…: how much an example of a label counts in the loss", "training"
+    )
+    seeds: str | None = flags.flag(
+        None, "several runs, such as 1,2,3, each in output_dir/seed-N; mean and deviation", "training"
+    )
+
+    do_eval: bool = flags.flag(False, "score the dev set", "evaluation")
+    eval_batch_size: int = flags.flag(8, "examples per evaluation batch", "evaluation")
+    eval_steps: int | None = flags.flag(
+        None,
+        "score the dev set every N steps of training too (an epoch, when the next flags need it)",
+        "evaluation",
+    )
+    load_best_model_at_end: bool = flags.flag(
+        False, "keep the model of the best dev score instead of the last", "evaluation"
+    )
+    early_stopping_patience: int | None = flags.flag(
+        None, "stop after N dev scores without a better one; keeps the best model", "evaluation"
+    )
+    do_predict: bool = flags.flag(False, "predict the test set", "prediction")
+    predict_batch_size: int = flags.flag(8, "examples per prediction batch", "prediction")
+
+    def __post_init__(self):
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
+        if self.task_name and not (self.data_dir or self.from_hub):
+            raise ValueError("--task_name needs --data_dir, the folder of its files (or --from_hub)")
+        if self.task_name and (self.train_file or self.dev_file or self.predict_file):
+            raise ValueError("--task_name and files of your own exclude each other: the task names its files")
+        evaluates = self.do_eval or self.evaluates_while_training
+        for wanted, flag, why in (
+            (self.do_train, "train_file", "--do_train"),
+            (evaluates, "dev_file", "--do_eval or a flag that scores the dev set"),
+            (self.do_predict, "predict_file", "--do_predict"),
+        ):
+            if wanted and not self.task_name and not getattr(self, flag):
+                raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
+        if self.max_seq_length < 4:
+            raise ValueError(f"--max_seq_length is {self.max_seq_length}, needed is at least 4")
+        limits = ("max_train_examples", "max_predict_examples", "eval_batch_size", "predict_batch_size")
+        check_ranges(self, (*limits, "eval_steps", "early_stopping_patience"))
+        if self.seeds is not None and not all(seed.isdigit() for seed in self.seeds.split(",")):
+            raise ValueError(f"--seeds {self.seeds}: numbers separated by commas are needed")
+
+    @property
+    def evaluates_while_training(self) -> bool:
+        return bool(self.eval_steps or self.keeps_best)
+
+    @property
+    def keeps_best(self) -> bool:
+        return self.load_best_model_at_end or self.early_stopping_patience is not None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    description = "Fine-tune BERT to label texts or pairs of texts over all MPI ranks."
+    config = flags.parse(Config, argv, prog="bert-classifier", description=description)
+    start.run_on_ranks("bert-classifier", config, run_classifier if config.seeds is None else run_seeds)
+
+
+def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
+    """Trains, evaluates and predicts as the flags say, on every rank; the scores of the dev set."""
+    from bert.model import Bert
+
+    # Data, labels, tokenizer and configuration: decided on rank 0, the rows built once per machine.
+    world, run = job.world, job.run
+    task = find_task(config)
+    model_files = world.on_first(find_model_files, config, run)
+    labels = world.on_first(decide_labels, config, task, model_files.bert_config, run)
+    model_files = replace(model_files, bert_config=with_labels(model_files.bert_config, labels))
+    train_set = open_set(config, job, task, "train", model_files, labels) if config.do_train else None
+    wants_dev = config.do_eval or (config.do_train and config.evaluates_while_training)
+
+    def sets(kind: str) -> list[DataSet]:
+        return [open_set(config, job, task, split, model_files, labels) for split in task.splits_of(kind)]
+
+    dev_sets = sets("dev") if wants_dev else []
+    test_sets = sets("test") if config.do_predict else []
+    settings = settings_of(config, ("max_seq_length", "class_weights"), train_set.key) if train_set else None
+    begin = world.on_first(find_start, config, settings, run)
+    run.remove("result.json")  # from here on the run is not complete
+    model = Bert(model_files.bert_config, "classifier", seed=config.seed)
+    score_rows = scorer(job, model)
+
+    def dev_scores() -> dict[str, float]:
+        return evaluate(config, job, task, labels, dev_sets, score_rows)
+
+    if train_set and settings:
+        weight_of_label = class_weights(config.class_weights, labels, train_set.rows)
+        fit(
+            config,
+            job,
+            begin,
+            model,
+            model_files,
+            train_set.rows,
+            train_set.key,
+            collate=collate,
+            weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
+            loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
+            settings=settings,
+            evaluation=while_training(config, task, dev_scores, len(train_set.rows), world.size),
+        )
+    else:
+        load_for_prediction(job, begin, model)
+
+    scores: dict[str, float] = {}
+    if config.do_eval:
+        scores = dev_scores()
+        run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(scores.items())))
+    for test_set in test_sets:
+        outputs = score_rows(test_set.rows, config.predict_batch_size)
+        scores |= world.on_first(write_predictions, config, run, task, test_set, labels, outputs)
+    job.finish({"scores": scores})
+    run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in scores.items()))
+    return scores
+
+
+def run_seeds(config: Config, job: start.Job) -> None:
+    """The same once for each of `--seeds`; means and standard deviations into the files of `output_dir`."""
+    import keras
+
+    from distributed.run import Run
+
+    results: dict[str, dict[str, float]] = {}
+    for seed in str(config.seeds).split(","):
+        folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
+        job.run.say(f"seed {seed}")
+        with_seed = replace(config, seed=int(seed), output_dir=str(folder), seeds=None)
+        run = Run.of(folder, job.world)
+        results[seed] = run_classifier(with_seed, replace(job, run=run))
+        run.close()
+        keras.backend.clear_session()
+    names = list(next(iter(results.values())))
+    columns = {name: [scores[name] for scores in results.values()] for name in names}
+    means = {name: statistics.mean(values) for name, values in columns.items()}
+    deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
+    lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)\n" for name in names]
+    job.run.write("eval_results.txt", "".join(lines))
+    job.finish({"scores": means, "standard_deviations": deviations, "seeds": results})
+    job.run.say("".join(lines).strip())
+
+
+# -- labels and data ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A split as rows: `input_ids`, `sentence_a_tokens` and `label` (-1 or NaN where there is none)."""
+
+    split: str
+    rows: "Rows"
+    key: str
+
+    @property
+    def is_labelled(self) -> bool:
+        import numpy as np
+
+        label = np.asarray(self.rows.column("label"))
+        return not bool(np.any(np.isnan(label) if label.dtype.kind == "f" else label < 0))
+
+
+def find_task(config: Config) -> "Task":
+    """The entry of the table, or one for the user's own files."""
+    from tasks.classifier_tasks import Columns, Split, Task, find_task
+
+    if config.task_name:
+        return find_task(config.task_name)
+    columns = Columns(config.text_column, config.text_pair_column, config.label_column)
+    files = {"train": config.train_file, "dev": config.dev_file, "test": config.predict_file}
+    splits = {name: Split((file,), columns) for name, file in files.items() if file}
+    if config.regression:
+        return Task("", "", None, ("pearson", "spearmanr", "corr"), "corr", splits)
+    return Task("", "", (), ("accuracy", "mcc"), "accuracy", splits)  # its labels are found in the data
+
+
+def read_texts(config: Config, task: "Task", split: str) -> "Texts":
+    """The texts of a split, cut to the number that the flags allow."""
+    from tasks import classifier_data
+
+    if config.from_hub:
+        texts = classifier_data.read_task_hub(task, split, config.language)
+    elif config.task_name:
+        texts = classifier_data.read_task(task, str(config.data_dir), split, config.language)
+    else:
+        flag = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}[split]
+        texts = classifier_data.read_file(
+            str(getattr(config, flag)),
+            f"--{flag}",
+            config.text_column,
+            config.text_pair_column,
+            config.label_column,
+            numeric_labels=config.regression,
+            needs_labels=split != "test",
+        )
+    return texts.head(config.max_train_examples if split == "train" else config.max_predict_examples)
+
+
+def decide_labels(config: Config, task: "Task", bert_config: "BertConfig", run: "Run") -> Labels:
+    """The labels in the order of the model's outputs: the checkpoint's `id2label`, else the task's (Google's
+    order), else those found in the training file, sorted. None for regression. On rank 0.
+
+    Raises InputError when there is nothing to tell them, or a model that only predicts has others.
+    """
+    from tasks import classifier_data
+
+    if task.is_regression:
+        return None
+    known = task.labels or None
+    if known is None and config.do_train:
+        known = tuple(classifier_data.labels_of(read_texts(config, task, "train")))
+    stated = stated_labels(bert_config)
+    if known is None:
+        if stated is None:
+            raise InputError(
+                "the labels are not known: the model's config.json has no id2label, and --do_train is off"
+            )
+        return stated
+    if stated is None or stated == known:
+        return known
+    if sorted(stated) == sorted(known):
+        run.say(f"labels: the model's own order {', '.join(stated)} (id2label), not {', '.join(known)}")
+        return stated
+    if not config.do_train:
+        raise InputError(f"the model's labels (id2label) are {', '.join(stated)}, the data's {', '.join(known)}")
+    run.say(f"the model's labels {', '.join(stated)} are not this task's: its classifier starts anew")
+    return known
+
+
+def stated_labels(bert_config: "BertConfig") -> Labels:
+    """The labels that config.json names, by id; None for the placeholders LABEL_0, LABEL_1, …"""
+    names = tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
+    return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names
+
+
+def with_labels(bert_config: "BertConfig", labels: Labels) -> "BertConfig":
+    """The configuration of a classifier with these labels, as transformers reads it."""
+    names = ["LABEL_0"] if labels is None else list(labels)
+    changes: dict[str, Any] = {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": "regression" if labels is None else "single_label_classification",
+    }
+    return type(bert_config).from_dict(bert_config.to_dict() | changes)
+
+
+def open_set(
+    config: Config, job: start.Job, task: "Task", split: str, model_files: ModelFiles, labels: Labels
+) -> DataSet:
+    """The rows of a split, memory-mapped on every rank, built once per machine."""
+    from distributed.rows import Rows
+    from tasks import classifier_data
+
+    def build() -> str:
+        return classifier_data.examples(
+            read_texts(config, task, split),
+            model_files.words,
+            start.cache_folder(),
+            max_seq_length=config.max_seq_length,
+            labels=labels,
+            allow_unknown=config.allow_unknown,
+            run=job.run,
+        )
+
+    key = job.world.on_each_machine(build)
+    job.world.agree({f"the content of the {split} set": key})
+    data = DataSet(split, Rows.open(start.cache_folder() / key / "examples.arrow"), key)
+    if not split.startswith("test") and not data.is_labelled:
+        raise InputError(f"the {split} set has examples without a label")
+    return data
+
+
+def collate(fields: dict) -> "Batch":
+    """Examples -> the encoder's inputs [B, T], their first tokens [B] and their labels [B]."""
+    inputs = encoder_inputs(fields["input_ids"], fields["sentence_a_tokens"])
+    return inputs | {"first_tokens": first_tokens(inputs), "label": fields["label"]}
+
+
+# -- training -----------------------------------------------------------------------------------------------------
+
+
+def class_weights(given: str | None, labels: Labels, rows: "Rows") -> "np.ndarray | None":
+    """The weight of an example by its label, float32 [L]; None for equal weights.
+
+    "balanced" is n / (L * examples of the label), scikit-learn's definition. Raises InputError: a label without
+    a weight or an example, an unknown label, a weight that is no positive number.
+    """
+    import numpy as np
+
+    if given is None:
+        return None
+    if labels is None:
+        raise InputError("--class_weights needs labels: a regression has none")
+    if given == "balanced":
+        counts = np.bincount(np.asarray(rows.column("label")), minlength=len(labels))
+        if not counts.all():
+            raise InputError(f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}")
+        return (counts.sum() / (len(labels) * counts)).astype(np.float32)
+    weights = {}
+    for part in given.split(","):
+        name, _, text = part.rpartition("=")
+        try:
+            weights[name] = float(text)
+        except ValueError:
+            weights[name] = 0.0
+        if name not in labels or not 0 < weights[name] < float("inf"):
+            raise InputError(f"--class_weights {part}: LABEL=WEIGHT, with one of {', '.join(labels)}, is needed")
+    absent = [name for name in labels if name not in weights]
+    if absent:
+        raise InputError(f"--class_weights {given}: no weight for {', '.join(absent)}")
+    return np.array([weights[name] for name in labels], np.float32)
+
+
+def example_weights(batch: "Batch", weight_of_label: "np.ndarray | None") -> "np.ndarray":
+    """How much each row counts in the loss, [B]."""
+    import numpy as np
+
+    label = batch["label"]
+    return np.ones(len(label)) if weight_of_label is None else weight_of_label[label].astype(np.float64)
+
+
+def label_loss(
+    scores_BL: "tf.Tensor", batch: dict[str, "tf.Tensor"], weight_of_label: "np.ndarray | None"
+) -> "tf.Tensor":
+    """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
+    import tensorflow as tf
+
+    label = batch["label"]
+    if label.dtype.is_floating:
+        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label))
+    losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
+    if weight_of_label is not None:
+        losses_B *= tf.gather(tf.constant(weight_of_label), label)
+    return tf.reduce_sum(losses_B)
+
+
+def while_training(config: Config, task: "Task", dev_scores: Any, num_rows: int, size: int) -> "Evaluation | None":
+    """What the flags ask to be measured while training."""
+    from distributed.train import Evaluation
+
+    if not config.evaluates_while_training:
+        return None
+    plan = plan_of(config, num_rows, size)
+    every = config.eval_steps or max(1, round(plan.steps / plan.epochs))
+    best = f"eval_{task.primary_metric}" if config.keeps_best else None
+    return Evaluation(dev_scores, every, best, config.early_stopping_patience)
+
+
+# -- evaluation and prediction ------------------------------------------------------------------------------------
+
+
+def scorer(job: start.Job, model: "Bert") -> Any:
+    """A function (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None off rank 0."""
+    import numpy as np
+    import tensorflow as tf
+
+    from distributed.rows import fixed_batches
+    from distributed.train import predict
+
+    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
+    signature["first_tokens"] = tf.TensorSpec([None], tf.int32)
+    forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
+
+    def inputs(fields: dict) -> "Batch":
+        batch = collate(fields)
+        return {name: batch[name] for name in signature}
+
+    def score_rows(rows: "Rows", batch_size: int) -> "np.ndarray | None":
+        batches = fixed_batches(np.diff(rows.column("input_ids")[1]), batch_size)
+        outputs = predict(job.world, rows, batches, job.run, collate=inputs, forward=forward)
+        if outputs is None:
+            return None
+        scores_BL = np.empty((len(rows), outputs[0].shape[1]), np.float32)
+        scores_BL[np.concatenate(batches)] = np.concatenate(outputs)
+        return scores_BL
+
+    return score_rows
+
+
+def evaluate(
+    config: Config, job: start.Job, task: "Task", labels: Labels, dev_sets: list[DataSet], score_rows: Any
+) -> dict[str, float]:
+    """The task's metrics and the mean loss of each dev set, the same values on every rank."""
+    found: dict[str, float] = {}
+    for dev_set in dev_sets:
+        prefix = dev_set.split.replace("dev", "eval", 1) + "_"
+        scores_BL = score_rows(dev_set.rows, config.eval_batch_size)
+        found |= job.world.on_first(measure, task, dev_set.rows, labels, scores_BL, prefix)
+    return found
+
+
+def measure(task: "Task", rows: "Rows", labels: Labels, scores_BL: "np.ndarray", prefix: str) -> dict[str, float]:
+    """The task's metrics and the mean loss, their names after `prefix`. On rank 0."""
+    import numpy as np
+    from scipy.special import log_softmax
+
+    from tasks import classifier_metrics
+
+    label = np.asarray(rows.column("label"))
+    if labels is None:
+        predictions = scores_BL[:, 0].astype(np.float64)
+        loss = np.mean(np.square(predictions - label))
+    else:
+        predictions = scores_BL.argmax(1)
+        loss = -np.mean(log_softmax(scores_BL.astype(np.float64), 1)[np.arange(len(label)), label])
+    values = classifier_metrics.scores(task.metrics, label, predictions)
+    return {f"{prefix}{name}": float(value) for name, value in (values | {"loss": loss}).items()}
+
+
+def write_predictions(
+    config: Config, run: "Run", task: "Task", test_set: DataSet, labels: Labels, scores_BL: "np.ndarray"
+) -> dict[str, float]:
+    """Google's test_results.tsv (probabilities, no header), the labels under the examples' ids (GLUE's submission
+    file), and the scores if the set has labels. On rank 0."""
+    from scipy.special import softmax
+
+    from tasks.classifier_tasks import submission
+
+    suffix = test_set.split.removeprefix("test")
+    shown = scores_BL if labels is None else softmax(scores_BL.astype(float), 1)
+    run.write(f"test_results{suffix}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist()))
+    texts = read_texts(config, task, test_set.split)
+    predicted = scores_BL[:, 0].tolist() if labels is None else [labels[n] for n in scores_BL.argmax(1)]
+    name = task.split(test_set.split).submission or f"predictions{suffix}.tsv"
+    run.write(name, submission(task, texts.ids, predicted))
+    if not test_set.is_labelled:
+        return {}
+    return measure(task, test_set.rows, labels, scores_BL, test_set.split.replace("test", "predict", 1) + "_")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""What every training program shares: its flags of training, and `fit`, which takes a model through the plan."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from bert import InputError
+from tasks import flags
+from tasks.model_files import CHECKPOINTS, ModelFiles, Start, resumed_step
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import keras
+    import tensorflow as tf
+
+    from bert.model import Bert
+    from distributed.plan import Plan
+    from distributed.rows import RowOrder, RowSource
+    from distributed.train import Batch, Evaluation
+    from tasks.start import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFlags:
+    """How a program trains: names and defaults of Google's scripts, and a few of ours."""
+
+    do_train: bool = flags.flag(False, "train", "training")
+    train_batch_size: int | None = flags.flag(
+        None, "rows per rank and optimizer step (32 unless given)", "training"
+    )
+    global_batch_size: int | None = flags.flag(
+        None, "rows per optimizer step over all ranks; keeps one rank's steps and rate", "training"
+    )
+    gradient_accumulation_steps: int = flags.flag(1, "micro-batches that a rank's batch is split into", "training")
+    optimizer: Literal["adamw", "lamb"] = flags.flag(
+        "adamw", "adamw: BERT's AdamWeightDecay; lamb: for global batches of thousands of rows", "training"
+    )
+    learning_rate: float = flags.flag(5e-5, "peak rate of one rank", "training")
+    lr_scaling: Literal["linear", "sqrt", "none"] = flags.flag(
+        "linear", "how the rate grows with the ranks", "training"
+    )
+    num_train_epochs: float | None = flags.flag(3.0, "passes over the data", "training")
+    num_train_steps: int | None = flags.flag(
+        None, "optimizer steps of one rank (divided by the ranks), instead of epochs", "training"
+    )
+    warmup_proportion: float = flags.flag(0.1, "share of the steps with a rising rate", "training")
+    num_warmup_steps: int | None = flags.flag(
+        None, "warmup steps of one rank (divided by the ranks), instead of a share", "training"
+    )
+    seed: int = flags.flag(42, "of initial values, order and dropout", "training", ("--random_seed",))
+    save_checkpoints_steps: int = flags.flag(1000, "steps between checkpoints", "training")
+    keep_checkpoints: int = flags.flag(5, "how many checkpoints are kept", "training")
+    resume: str = flags.flag("auto", "auto, never, or the folder of a run to go on from", "training")
+    log_steps: int = flags.flag(25, "steps between lines of metrics.jsonl", "training")
+
+
+def check_ranges(config: object, at_least_one: Sequence[str]) -> None:
+    """Raises ValueError for a flag below 1 among those named and those that all training programs have."""
+    for name in (*at_least_one, "save_checkpoints_steps", "keep_checkpoints", "log_steps"):
+        value = getattr(config, name, None)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} is {value}, needed is at least 1")
+    seed = getattr(config, "seed", 0)
+    if seed < 0:
+        raise ValueError(f"--seed is {seed}, needed is at least 0")
+
+
+def settings_of(config: TrainingFlags, names: Sequence[str], data_key: str) -> dict[str, object]:
+    """What must not change between the parts of a run: the flags `names`, the schedule's, and the data."""
+    from distributed.plan import DEFAULT_BATCH_SIZE
+
+    schedule = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion")
+    names = (*names, *schedule, "global_batch_size", "seed")
+    batch = config.train_batch_size or (None if config.global_batch_size else DEFAULT_BATCH_SIZE)
+    settings = {f"--{name}": getattr(config, name) for name in names}
+    # Later flags are settings only where given, so that runs from before them go on.
+    later = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
+    settings |= {
+        f"--{name}": getattr(config, name) for name, unset in later.items() if getattr(config, name) != unset
+    }
+    return settings | {"--train_batch_size": batch, "training data (digest)": data_key}
+
+
+def plan_of(config: TrainingFlags, num_rows: int, size: int) -> "Plan":
+    """The plan of these flags for `size` ranks."""
+    from distributed.plan import make_plan
+
+    return make_plan(
+        num_rows,
+        size,
+        learning_rate=config.learning_rate,
+        epochs=3.0 if config.num_train_epochs is None else config.num_train_epochs,
+        train_batch_size=config.train_batch_size,
+        global_batch_size=config.global_batch_size,
+        accumulation=config.gradient_accumulation_steps,
+        warmup_proportion=config.warmup_proportion,
+        num_train_steps=config.num_train_steps,
+        num_warmup_steps=config.num_warmup_steps,
+        lr_scaling=config.lr_scaling,
+    )
+
+
+def make_optimizer(name: str, plan: "Plan") -> "keras.optimizers.Optimizer":
+    """AdamWeightDecay or LAMB with BERT's schedule over the steps of the plan."""
+    from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay
+
+    schedule = WarmupDecay(plan.learning_rate, plan.steps, plan.warmup_steps)
+    return {"adamw": AdamWeightDecay, "lamb": LAMB}[name](schedule)
+
+
+def fit(
+    config: Any,
+    job: "Job",
+    begin: Start,
+    model: "Bert",
+    model_files: ModelFiles,
+    rows: "RowSource",
+    data_key: str,
+    *,
+    collate: "Callable[[dict], Batch]",
+    weights: "Callable[[Batch], Mapping[str, float]]",
+    loss: "Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]",
+    settings: dict[str, object],
+    loss_terms: Sequence[str] = ("loss",),
+    order: "RowOrder | None" = None,
+    evaluation: "Evaluation | None" = None,
+    moments: "Path | None" = None,
+) -> None:
+    """Trains `model` from where `begin` says to the end of the plan; leaves it in `output_dir/model`.
+
+    Args:
+      config: flags that hold `TrainingFlags`.
+      collate, weights, loss, order, evaluation: see `distributed.train.train`.
+      settings: what must not change between the parts of the run, under the flags' names.
+      moments: a checkpoint whose optimizer's moments a new run starts from.
+    With `evaluation.best` the model that is left is the one of the best evaluation.
+    """
+    from bert import weights as files
+    from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
+    from distributed.optimizer import AllreduceOptimizer, broadcast_variables
+    from distributed.plan import rate_warning
+    from distributed.run import environment
+    from distributed.train import train
+
+    world, run, tokenizer = job.world, job.run, model_files.tokenizer
+    plan = plan_of(config, len(rows), world.size)
+    run.say(str(plan))
+    if model.head_name != "pretraining" and (warning := rate_warning(plan)):
+        run.say(warning)
+    optimizer = AllreduceOptimizer(
+        make_optimizer(config.optimizer, plan), model.trainable_variables, world, job.collectives, loss_terms
+    )
+    world.agree(
+        {
+            "the vocabulary": tokenizer and tokenizer.digest,
+            "the data": (data_key, len(rows)),
+            "the plan": plan,
+            "the start": begin,
+            "the tensors": [(name, tuple(v.shape)) for name, v in model.named_tensors().items()],
+        }
+    )
+    checkpoints = Checkpoints(
+        run.folder / CHECKPOINTS,
+        world,
+        lambda folder: files.save(model, folder, tokenizer),
+        config.keep_checkpoints,
+    )
+
+    def restore() -> None:
+        new = () if begin.state else files.HEAD_TENSORS[model.head_name]
+        if begin.weights is None:
+            run.say(f"weights: initial values, seed {config.seed}: training from scratch")
+            return
+        run.say(f"weights: {files.load(model, begin.weights, new=new)} ({begin.why})")
+        if begin.checkpoint:
+            checkpoints.restore(begin.checkpoint, optimizer)
+        elif moments:
+            checkpoints.restore(moments, optimizer)
+            optimizer.optimizer.iterations.assign(0)  # the schedule is the new run's
+            run.say(f"moments: {moments}")
+
+    world.on_first(restore)
+    optimizer.broadcast_variables()
+    optimizer.check_replicas()
+    state = begin.state and replace(begin.state, step=resumed_step(begin.state, plan))
+    if begin.state and state:
+        if state.step != begin.state.step:  # other ranks, other steps: the schedule goes on at the same progress
+            optimizer.optimizer.iterations.assign(state.step)
+        run.rewind_metrics(state.position)
+    else:
+        run.remove("metrics.jsonl")
+    goes_on_here = begin.checkpoint is not None and begin.checkpoint.parent == checkpoints.folder
+    if state and not goes_on_here:
+        state = replace(state, evaluations=[])  # the best checkpoint is in the other folder
+    if not goes_on_here and (aside := world.on_first(set_aside, checkpoints.folder)):
+        run.say(f"the checkpoints of the run before are kept in {aside}")
+    if state is None or state.step < plan.steps:
+        told = {"config": asdict(config), "plan": asdict(plan), "start": begin.why, "environment": environment()}
+        run.write_json("run.json", told)
+    state = train(
+        world,
+        optimizer,
+        plan,
+        rows,
+        run,
+        checkpoints,
+        collate=collate,
+        weights=weights,
+        loss=loss,
+        seed=config.seed,
+        settings=settings,
+        start=state,
+        save_every=config.save_checkpoints_steps,
+        log_every=config.log_steps,
+        order=order,
+        evaluation=evaluation,
+    )
+    if evaluation and evaluation.best and state.best and state.best[0] != state.position:
+        position, score = state.best
+        best = world.on_first(checkpoint_at, checkpoints.folder, position)
+        run.say(f"the best checkpoint: {best.name}, {evaluation.best} {score:.4f}")
+        world.on_first(files.load, model, best)
+        broadcast_variables(model.trainable_variables, job.collectives)
+    world.on_first(run.replace_folder, "model", lambda folder: files.save(model, folder, tokenizer))
+
+
+def load_for_prediction(job: "Job", begin: Start, model: "Bert") -> None:
+    """Gives every rank the trained weights that `begin` names. Raises InputError when there are none."""
+    from bert import weights
+    from distributed.optimizer import broadcast_variables
+
+    source = begin.weights
+    if source is None:
+        raise InputError(
+            "without --do_train weights are needed: --init_checkpoint, --model, or a trained run's --output_dir"
+        )
+    job.world.on_first(lambda: job.run.say(f"weights: {weights.load(model, source)}"))
+    broadcast_variables(model.trainable_variables, job.collectives)
