@@ -9,6 +9,7 @@ import functools
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ SPECIAL_NAMES = {
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # sentencepiece_model.proto
 UNIGRAM, BPE = 1, 2
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
-CODE_POINTS = 0x20000  # the planes that hold blanks and combining marks
+CODE_POINTS = 0x20000  # the planes that hold blanks
 BYTE_PIECE = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 
 
@@ -136,6 +137,7 @@ def convert(model, source: str, tokens: list[str] | None, vocab_source: str, low
             unk_token=names[1],
             fuse_unk=True,
             byte_fallback=model.trainer_spec.byte_fallback,
+            ignore_merges=any(entry.type == USER_DEFINED for entry in made.values()),  # no pairs make these
         )
     backend = Tokenizer(core)
     if steps := _normalizers(model.normalizer_spec, lower_case):
@@ -290,12 +292,6 @@ def _pre_tokenizers(model, source: str, backend, made: dict, never: list[str]) -
 
 
 @functools.cache
-def _combining() -> np.ndarray:
-    """bool [CODE_POINTS]: the characters that belong to the one before them."""
-    return np.fromiter((unicodedata.category(chr(c))[0] == "M" for c in range(CODE_POINTS)), bool, CODE_POINTS)
-
-
-@functools.cache
 def _invisible() -> tuple[str, ...]:
     kinds = ("Cc", "Cf", "Zs", "Zl", "Zp")
     return (BLANK, *(c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in kinds))
@@ -311,30 +307,39 @@ def blanks(backend) -> np.ndarray:
     return table
 
 
-def trim(text: str, spans: np.ndarray, blank: np.ndarray) -> np.ndarray:
-    """Spans without the blanks around a word, and with the combining marks of their last character.
+def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -> list[np.ndarray]:
+    """Spans without the blanks around a word, and with what was composed with their last character (an accent).
 
     `▁word` spans `word`. A `▁` alone spans the first character of the word that it begins, as `tokenizers` has it
     at the start of a text.
 
     Args:
-      spans: int32 [n, 2], characters of `text`.
+      spans: of each text int32 [n, 2], the characters of its pieces.
       blank: bool [CODE_POINTS], of `blanks`.
     """
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    codes = np.where(codes < CODE_POINTS, codes, 0x61)  # beyond them all are like a letter
-    place = np.arange(len(codes))
-    kept = ~blank[codes]
-    next_kept = np.append(np.where(kept, place, len(codes)), len(codes))
-    next_kept = np.minimum.accumulate(next_kept[::-1])[::-1]
+    # All texts at once, a letter between two of them.
+    codes = np.frombuffer("a".join(texts).encode("utf-32-le"), np.uint32)
+    kept = ~blank[np.where(codes < CODE_POINTS, codes, ord("a"))]
+    size, place = len(codes), np.arange(len(codes))
+    next_kept = _next(np.where(kept, place, size))
+    next_blank = _next(np.where(kept, size, place))
     kept_end = np.maximum.accumulate(np.append(0, np.where(kept, place + 1, 0)))
-    mark_end = np.append(np.where(_combining()[codes], len(codes), place), len(codes))
-    mark_end = np.minimum.accumulate(mark_end[::-1])[::-1]
-    start, stop = next_kept[spans[:, 0]], kept_end[spans[:, 1]]
-    alone = start >= stop
-    stop = np.where(alone, start + 1, stop)
-    following = np.append(spans[1:, 0], len(codes))
-    stop = np.maximum(stop, np.minimum(mark_end[np.minimum(stop, len(codes))], following))
-    trimmed = np.stack([start, stop], axis=1)
-    nothing = start >= len(codes)
-    return np.where(nothing[:, None], spans, trimmed).astype(np.int32)
+
+    numbers = np.array([len(found) for found in spans])
+    lengths = np.array([len(text) for text in texts])
+    begins = np.cumsum(lengths + 1) - lengths - 1
+    begin = np.repeat(begins, numbers)
+    end = begin + np.repeat(lengths, numbers)
+    flat = np.concatenate([np.zeros((0, 2), np.int32), *spans]) + begin[:, None]
+    following = np.append(flat[1:, 0], size)
+    following = np.minimum(following, end)
+    start, stop = next_kept[flat[:, 0]], kept_end[flat[:, 1]]
+    stop = np.where(start < stop, stop, start + 1)
+    stop = np.maximum(stop, np.minimum(next_blank[np.minimum(stop, size)], following))
+    trimmed = np.where((start < end)[:, None], np.stack([start, stop], axis=1), flat) - begin[:, None]
+    return np.split(trimmed.astype(np.int32), np.cumsum(numbers)[:-1])
+
+
+def _next(places: np.ndarray) -> np.ndarray:
+    """For each place the smallest value from there on; one more entry, for the end."""
+    return np.minimum.accumulate(np.append(places, len(places))[::-1])[::-1]

@@ -101,8 +101,8 @@ class Tokenizer:
         encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         ids = [np.asarray(encoding.ids, np.int32) for encoding in encodings]
         spans = [np.asarray(encoding.offsets, np.int32).reshape(-1, 2) for encoding in encodings]
-        if self.kind == "sentencepiece":
-            spans = [sentencepiece.trim(*pair, self._blanks) for pair in zip(texts, spans, strict=True)]
+        if self.kind == "sentencepiece" and texts:
+            spans = sentencepiece.trim(texts, spans, self._blanks)
         return ids, spans
 
     def save(self, folder: Path) -> None:

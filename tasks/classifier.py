@@ -4,6 +4,7 @@ GLUE's tasks and others by `--task_name` (their table is tasks/classifier_tasks.
 columns. The story is `run_classifier`, below. Tensors bear their shape as a suffix: B rows, L labels.
 """
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from bert import InputError
 from tasks import flags, start
 from tasks.batches import INPUTS, encoder_inputs, first_tokens
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, plan_of, settings_of
-from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
+from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start, newest_checkpoint
 from tasks.start import MachineFlags
 
 if TYPE_CHECKING:
@@ -98,8 +99,13 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
             raise ValueError(f"--max_seq_length is {self.max_seq_length}, needed is at least 4")
         limits = ("max_train_examples", "max_predict_examples", "eval_batch_size", "predict_batch_size")
         check_ranges(self, (*limits, "eval_steps", "early_stopping_patience"))
-        if self.seeds is not None and not all(seed.isdigit() for seed in self.seeds.split(",")):
-            raise ValueError(f"--seeds {self.seeds}: numbers separated by commas are needed")
+        if self.from_hub and not self.task_name:
+            raise ValueError("--from_hub needs --task_name")
+        if self.regression and self.task_name:
+            raise ValueError("--regression is for files of your own: --task_name knows it of the task")
+        seeds = [] if self.seeds is None else self.seeds.split(",")
+        if not all(re.fullmatch("[0-9]+", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+            raise ValueError(f"--seeds {self.seeds}: different numbers separated by commas are needed")
 
     @property
     def evaluates_while_training(self) -> bool:
@@ -130,7 +136,10 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     wants_dev = config.do_eval or (config.do_train and config.evaluates_while_training)
 
     def sets(kind: str) -> list[DataSet]:
-        return [open_set(config, job, task, split, model_files, labels) for split in task.splits_of(kind)]
+        names = task.splits_of(kind)
+        if not names:
+            task.split(kind)  # tells which there are
+        return [open_set(config, job, task, split, model_files, labels) for split in names]
 
     dev_sets = sets("dev") if wants_dev else []
     test_sets = sets("test") if config.do_predict else []
@@ -180,6 +189,7 @@ def run_seeds(config: Config, job: start.Job) -> None:
 
     from distributed.run import Run
 
+    job.run.remove("result.json")
     results: dict[str, dict[str, float]] = {}
     for seed in str(config.seeds).split(","):
         folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
@@ -267,7 +277,7 @@ def decide_labels(config: Config, task: "Task", bert_config: "BertConfig", run: 
     known = task.labels or None
     if known is None and config.do_train:
         known = tuple(classifier_data.labels_of(read_texts(config, task, "train")))
-    stated = stated_labels(bert_config)
+    stated = labels_of_weights(config) or stated_labels(bert_config)
     if known is None:
         if stated is None:
             raise InputError(
@@ -283,6 +293,19 @@ def decide_labels(config: Config, task: "Task", bert_config: "BertConfig", run: 
         raise InputError(f"the model's labels (id2label) are {', '.join(stated)}, the data's {', '.join(known)}")
     run.say(f"the model's labels {', '.join(stated)} are not this task's: its classifier starts anew")
     return known
+
+
+def labels_of_weights(config: Config) -> Labels:
+    """The labels that the config.json beside the weights names, also when `--bert_config_file` stands in for it;
+    None when it names none."""
+    from bert import weights
+
+    source = newest_checkpoint(config, lambda text: None)  # damaged ones have been told of
+    given = config.init_checkpoint or config.model
+    if source is None and given:
+        source = weights.find(given)
+    bert_config = weights.read_config(source) if source is not None else None
+    return stated_labels(bert_config) if bert_config is not None else None
 
 
 def stated_labels(bert_config: "BertConfig") -> Labels:
@@ -441,7 +464,7 @@ def evaluate(
     """The task's metrics and the mean loss of each dev set, the same values on every rank."""
     found: dict[str, float] = {}
     for dev_set in dev_sets:
-        prefix = dev_set.split.replace("dev", "eval", 1) + "_"
+        prefix = f"eval{suffix_of(task, dev_set.split)}_"
         scores_BL = score_rows(dev_set.rows, config.eval_batch_size)
         found |= job.world.on_first(measure, task, dev_set.rows, labels, scores_BL, prefix)
     return found
@@ -474,7 +497,7 @@ def write_predictions(
 
     from tasks.classifier_tasks import submission
 
-    suffix = test_set.split.removeprefix("test")
+    suffix = suffix_of(task, test_set.split)
     shown = scores_BL if labels is None else softmax(scores_BL.astype(float), 1)
     run.write(f"test_results{suffix}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist()))
     texts = read_texts(config, task, test_set.split)
@@ -483,7 +506,14 @@ def write_predictions(
     run.write(name, submission(task, texts.ids, predicted))
     if not test_set.is_labelled:
         return {}
-    return measure(task, test_set.rows, labels, scores_BL, test_set.split.replace("test", "predict", 1) + "_")
+    return measure(task, test_set.rows, labels, scores_BL, f"predict{suffix}_")
+
+
+def suffix_of(task: "Task", split: str) -> str:
+    """What the names of a set's scores and files end in: nothing for the first of its kind, the only one that
+    run_classifier.py knows, "_mismatched" for MNLI's other."""
+    kind = split.split("_")[0]
+    return "" if split == task.splits_of(kind)[0] else split.removeprefix(kind)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 A line of the input is a text, or a pair `text ||| text`. The output is JSON lines in Google's form, or Parquet.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -14,15 +15,17 @@ from bert import InputError
 from tasks import flags, start
 from tasks.batches import INPUTS, encoder_inputs
 from tasks.fit import load_for_prediction
-from tasks.model_files import ModelFlags, find_model_files, find_start
+from tasks.model_files import ModelFlags, Start, find_model_files
 from tasks.start import MachineFlags
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     from bert.tokenizer import Tokenizer
 
 BATCHES_AT_ONCE = 16  # per rank: what rank 0 holds before it writes
+LINES_PER_ROW_GROUP = 64  # of Parquet: 50 MB of BERT-base's last four layers at 128 tokens, twice that at most
 PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
@@ -67,7 +70,7 @@ def run_features(config: Config, job: start.Job) -> None:
     world, run = job.world, job.run
     model_files = world.on_first(find_model_files, config, run)
     layers = chosen_layers(config.layers, model_files.bert_config.num_hidden_layers)
-    begin = world.on_first(find_start, config, None, run)
+    begin = world.on_first(find_weights, config)
     rows = Rows(world.on_first(tokenize, config, model_files.words))
     model = Bert(model_files.bert_config, "features")
     load_for_prediction(job, begin, model)
@@ -100,6 +103,19 @@ def run_features(config: Config, job: start.Job) -> None:
     write(config, model_files.words, list(layers), vectors(), is_writer=run.is_writer)
     bar.close()
     run.say(f"done: {config.output_file}, {len(rows):,} lines, layers {config.layers}")
+
+
+def find_weights(config: Config) -> Start:
+    """The weights of `--init_checkpoint`, else of `--model`; on rank 0.
+
+    Not `find_start`'s: the folder of `--output_file` is no run, and may hold a checkpoint.
+    """
+    from bert import weights
+
+    given = config.init_checkpoint or config.model
+    if not given:
+        raise InputError("no weights: give --init_checkpoint, or --model with a folder or hub name that has some")
+    return Start(weights.find(given), why=given)
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
@@ -195,22 +211,29 @@ def _write_parquet(path: Path, tokenizer: "Tokenizer", layers: list[int], vector
 
     writer = None
     try:
-        for number, ids, found in vectors:
-            vector = pa.list_(pa.float32(), found.shape[2])
-            columns: dict[str, pa.Array] = {
-                "linex_index": pa.array([number], pa.int64()),
-                "tokens": pa.array([tokenizer.pieces(ids)], pa.list_(pa.string())),
-            }
-            for place, layer in enumerate(layers):
-                flat = pa.FixedSizeListArray.from_arrays(pa.array(found[:, place].reshape(-1)), found.shape[2])
-                columns[f"layer_{layer}"] = pa.ListArray.from_arrays([0, len(ids)], flat)
-                assert columns[f"layer_{layer}"].type.value_type == vector
-            batch = pa.record_batch(columns)
-            writer = writer or pq.ParquetWriter(path, batch.schema)
-            writer.write_batch(batch)
+        while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
+            table = pa.Table.from_batches([_record(tokenizer, layers, *line) for line in lines])
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
     finally:
         if writer is not None:
             writer.close()
+
+
+def _record(
+    tokenizer: "Tokenizer", layers: list[int], number: int, ids: "np.ndarray", found: "np.ndarray"
+) -> "pa.RecordBatch":
+    """One line's row."""
+    import pyarrow as pa
+
+    columns = {
+        "linex_index": pa.array([number], pa.int64()),
+        "tokens": pa.array([tokenizer.pieces(ids)], pa.list_(pa.string())),
+    }
+    for place, layer in enumerate(layers):
+        flat = pa.FixedSizeListArray.from_arrays(pa.array(found[:, place].reshape(-1)), found.shape[2])
+        columns[f"layer_{layer}"] = pa.ListArray.from_arrays([0, len(ids)], flat)
+    return pa.record_batch(columns)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tokenizer against transformers' and Google's (the Python one that transformers keeps as its legacy form)."""
+"""WordPiece against transformers' and Google's (the Python one that transformers keeps as its legacy form)."""
 
 import functools
 import json
@@ -122,10 +122,13 @@ def test_long_words(vocabulary, tmp_path):
     ours.save(tmp_path / "saved")
     again = tokenizer.load(folder=tmp_path / "saved")
     assert [len(ids) for ids in again.encode(texts)[0]] == [200, 1]
-    # tokenizer.json says 200; AutoTokenizer of transformers 5 builds a BertTokenizer anew and does not look.
-    assert (
-        json.loads((tmp_path / "saved" / "tokenizer.json").read_text())["model"]["max_input_chars_per_word"] == 200
-    )
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")  # by its class, BertTokenizer, it would say 100
+    assert [len(ids) for ids in theirs(texts, add_special_tokens=False).input_ids] == [200, 1]
+    # beside a model's configuration, where transformers chooses the class by its type
+    (tmp_path / "saved" / "config.json").write_text('{"model_type": "bert"}')
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert [len(ids) for ids in theirs(texts, add_special_tokens=False).input_ids] == [200, 1]
+    assert theirs("a", "a").token_type_ids == [0, 0, 0, 1, 1]
 
 
 def test_neither_truncation_nor_padding(uncased):
@@ -296,6 +299,23 @@ def test_bad_vocabularies(vocabulary, tmp_path):
     (tmp_path / "folder" / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     with pytest.raises(InputError, match=r"tokenizer\.json: "):
         tokenizer.load(folder=tmp_path / "folder")
+
+
+def test_pieces_that_continue_words(vocabulary, tmp_path):
+    ours = tokenizer.load(str(vocabulary("play", "##ing", "##s", "#")))
+    assert ours.kind == "wordpiece"
+    assert ours.special_ids == (0, 1, 2, 3, 4)
+    assert ours.continues_word.dtype == bool
+    assert ours.continues_word.tolist() == [False] * 6 + [True, True, False]
+    (ids,), _ = ours.encode(["playings #"])
+    assert ours.pieces(ids) == ["play", "##ing", "##s", "#"]
+    other = tokenizer.load(str(vocabulary("a", special=["a", *reversed(SPECIAL)], name="other.txt")))
+    assert other.special_ids == (1, 2, 3, 4, 5)
+    ours.save(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "spiece.model").exists()
+    again = tokenizer.load(folder=tmp_path / "saved")
+    assert again.continues_word.tolist() == ours.continues_word.tolist()
+    assert again.special_ids == ours.special_ids
 
 
 def test_special_tokens_written_in_a_text_are_text():

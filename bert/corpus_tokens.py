@@ -1,0 +1,325 @@
+"""The first pass of a corpus: each unit of text becomes token ids in files that are then read at random places."""
+
+import bisect
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from bert.documents import Source, Unit, documents
+from bert.tokenizer import Tokenizer
+
+BATCH_CHARACTERS = 1 << 19
+BLOCK_TOKENS = 1 << 20  # what the second pass holds at a time, plus at most one document
+MOST_CACHED_WORDS = 1 << 17
+MOST_CACHED_CHARACTERS = 1 << 21
+OPEN_FILES = 256
+# str.split() takes these for white space, BERT's cleaning deletes them.
+_DELETED = dict.fromkeys((0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x1F, 0x85))
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """The type in which token ids are stored: uint16 where they fit, else int32."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
+
+
+# -- tokenizing ---------------------------------------------------------------------------------------------------
+
+
+class _Numbers(dict):
+    """Word -> its number, in order of first sight."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
+@dataclass(frozen=True)
+class Words:
+    """What workers need of a tokenizer; to read it back takes no `transformers`, which is slow to import.
+
+    Attributes:
+      serialized: the Rust tokenizer as JSON.
+      continues_word: as in `bert.masking.Masking`, when whole words are masked.
+    """
+
+    vocab_size: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    digest: str
+    lower_case: bool
+    serialized: str
+    continues_word: np.ndarray | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, whole_words: bool = False) -> "Words":
+        serialized = tokenizer._backend.to_str()
+        names = ("vocab_size", "unk_id", "cls_id", "sep_id", "mask_id", "digest", "lower_case")
+        taken = {name: getattr(tokenizer, name) for name in names}
+        return cls(
+            **taken, serialized=serialized, continues_word=tokenizer.continues_word if whole_words else None
+        )
+
+
+class Encoder:
+    """Sentences -> token ids, the same as `Tokenizer.encode` gives, several times faster for WordPiece.
+
+    WordPiece looks at one word (what white space separates) at a time, so each distinct word is tokenized once and
+    its ids are then copied. Other tokenizers get whole sentences.
+    """
+
+    def __init__(self, words: Words):
+        self._backend = tokenizers.Tokenizer.from_str(words.serialized)
+        self._backend.encode_special_tokens = True  # as in bert/tokenizer.py; the JSON does not hold it
+        self._by_word = _splits_at_white_space(json.loads(words.serialized))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._numbers = _Numbers()
+        self._characters = 0
+        self._values = np.empty(0, np.int32)
+        self._starts = np.zeros(1, np.int64)  # of each word in `_values`, and the end
+
+    def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids of all sentences, int32 [tokens], and how many each has, int64 [sentences]."""
+        if not self._by_word:
+            return self._encode(sentences)
+        if len(self._numbers) > MOST_CACHED_WORDS or self._characters > MOST_CACHED_CHARACTERS:
+            self._forget()
+        words = [(text if text.isprintable() else text.translate(_DELETED)).split() for text in sentences]
+        known = len(self._numbers)
+        numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64)
+        if len(self._numbers) > known:
+            self._learn(list(self._numbers)[known:])
+        starts = self._starts[numbers]
+        lengths = self._starts[numbers + 1] - starts
+        per_sentence = _sums(lengths, np.fromiter(map(len, words), np.int64, len(words)))
+        return gather(self._values, starts, lengths), per_sentence
+
+    def _learn(self, words: list[str]) -> None:
+        self._characters += sum(map(len, words))
+        values, lengths = self._encode(words)
+        self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
+        self._values = np.concatenate([self._values, values])
+
+    def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        # Without the places in the text, which `Tokenizer.encode` gives too.
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.fromiter(chain.from_iterable(ids), np.int32), lengths
+
+
+def _splits_at_white_space(parts: dict) -> bool:
+    """Whether the tokenizer is BERT's: no token, no normalization reaches over white space."""
+    kinds = tuple((parts.get(name) or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model"))
+    special = all(token.get("special") for token in parts.get("added_tokens") or ())
+    cleans = (parts.get("normalizer") or {}).get("clean_text")
+    return kinds == ("BertNormalizer", "BertPreTokenizer", "WordPiece") and special and bool(cleans)
+
+
+def gather(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The concatenation of values[start : start + length] for each start and length."""
+    if not len(starts):
+        return values[:0]
+    ends = np.cumsum(lengths)
+    places = np.repeat(starts - (ends - lengths), lengths)
+    places += np.arange(len(places))
+    return values[places]
+
+
+def _sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The sums of consecutive groups of these sizes."""
+    totals = np.concatenate([[0], np.cumsum(values)])
+    ends = np.cumsum(counts)
+    return totals[ends] - totals[ends - counts]
+
+
+# -- files of a unit ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UnitCounts:
+    """What the files of a unit hold. `blocks`: its documents' numbers at which the blocks start, and their end."""
+
+    documents: int
+    sentences: int
+    tokens: int
+    unknown: int
+    blocks: tuple[int, ...]
+
+
+def unit_path(folder: Path, number: int) -> Path:
+    """The file that says that a unit is done; `.tokens`, `.sentences`, `.documents` stand beside it."""
+    return folder / f"unit-{number:06d}.json"
+
+
+def tokenize_unit(
+    folder: Path, number: int, unit: Unit, source: Source, encoder: Encoder, unk_id: int, dtype: np.dtype
+) -> None:
+    """Writes the token ids of a unit, where its sentences start (int64, tokens) and its documents (sentences)."""
+    marker = unit_path(folder, number)
+    num_documents = num_sentences = num_tokens = unknown = 0
+    blocks, block_start = [0], 0
+    with (
+        open(marker.with_suffix(".tokens"), "wb") as tokens,
+        open(marker.with_suffix(".sentences"), "wb") as sentences,
+        open(marker.with_suffix(".documents"), "wb") as bounds,
+    ):
+        sentences.write(np.zeros(1, np.int64).tobytes())
+        bounds.write(np.zeros(1, np.int64).tobytes())
+        for batch in batches(documents(unit, source)):
+            values, sentence_lengths = encoder(list(chain.from_iterable(batch)))
+            document_sizes = np.fromiter(map(len, batch), np.int64, len(batch))
+            filled = sentence_lengths > 0
+            document_sizes = _sums(filled, document_sizes)
+            document_sizes = document_sizes[document_sizes > 0]
+            sentence_lengths = sentence_lengths[filled]
+            tokens.write(values.astype(dtype).tobytes())
+            sentences.write((num_tokens + np.cumsum(sentence_lengths)).tobytes())
+            bounds.write((num_sentences + np.cumsum(document_sizes)).tobytes())
+            num_tokens += len(values)
+            num_sentences += len(sentence_lengths)
+            num_documents += len(document_sizes)
+            unknown += int((values == unk_id).sum())
+            if num_tokens - block_start >= BLOCK_TOKENS:
+                blocks.append(num_documents)
+                block_start = num_tokens
+        for file in (tokens, sentences, bounds):
+            file.flush()
+            os.fsync(file.fileno())
+    if blocks[-1] < num_documents:
+        blocks.append(num_documents)
+    write_json(marker, asdict(UnitCounts(num_documents, num_sentences, num_tokens, unknown, tuple(blocks))))
+
+
+def read_counts(folder: Path, number: int) -> UnitCounts:
+    values = json.loads(unit_path(folder, number).read_text())
+    return UnitCounts(**values | {"blocks": tuple(values["blocks"])})
+
+
+def write_json(path: Path, values: object, indent: int | None = None) -> None:
+    """Writes a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(json.dumps(values, indent=indent, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames within a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def batches(found: Iterable[list[str]]) -> Iterator[list[list[str]]]:
+    """Documents in lists of about half a million characters."""
+    batch, size = [], 0
+    for document in found:
+        batch.append(document)
+        size += sum(map(len, document))
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class OpenFiles:
+    """Reads at given places of many files, of which the last used stay open. Nothing is mapped into memory."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+
+    def read(self, path: Path, place: int, count: int) -> bytes:
+        """`count` bytes from byte `place` on. Raises OSError: the file is shorter."""
+        descriptor = self._descriptors.get(path)
+        if descriptor is None:
+            if len(self._descriptors) >= OPEN_FILES:
+                os.close(self._descriptors.popitem(last=False)[1])
+            descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY)
+        else:
+            self._descriptors.move_to_end(path)
+        data = os.pread(descriptor, count, place)
+        while len(data) < count:
+            more = os.pread(descriptor, count - len(data), place + len(data))
+            if not more:
+                raise OSError(0, f"ends at byte {place + len(data)}, needed are {place + count}", str(path))
+            data += more
+        return data
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring documents of a unit: token ids; where sentences start in them; where documents start among
+    the sentences (both int64, with the end); the first document's number in the corpus."""
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+    first_document: int
+
+
+class TokenFiles:
+    """The token ids of the whole corpus, read where they are needed."""
+
+    def __init__(self, folder: Path, documents_of_units: Sequence[int], dtype: np.dtype):
+        self.dtype = dtype
+        self._ends = np.cumsum(documents_of_units).tolist()
+        self._files = OpenFiles()
+        paths = [unit_path(folder, number) for number in range(len(self._ends))]
+        self._paths = [
+            [path.with_suffix(f".{name}") for name in ("tokens", "sentences", "documents")] for path in paths
+        ]
+
+    @property
+    def num_documents(self) -> int:
+        return self._ends[-1]
+
+    def block(self, unit: int, start: int, stop: int) -> Block:
+        """The documents start, …, stop - 1 of a unit."""
+        before = self._ends[unit - 1] if unit else 0
+        bounds = self._offsets(unit, 2, start, stop)
+        sentences = self._offsets(unit, 1, int(bounds[0]), int(bounds[-1]))
+        tokens = np.frombuffer(self._tokens(unit, int(sentences[0]), int(sentences[-1])), self.dtype)
+        return Block(tokens, sentences - sentences[0], bounds - bounds[0], before + start)
+
+    def continuation(self, document: int, place: float, needed: int) -> bytes:
+        """Tokens of whole sentences of a document, from the one at share `place` (in [0, 1)) of them on, until at
+        least `needed` tokens or its end are reached; at least one sentence."""
+        unit = bisect.bisect_right(self._ends, document)
+        local = document - (self._ends[unit - 1] if unit else 0)
+        start, stop = memoryview(self._files.read(self._paths[unit][2], 8 * local, 16)).cast("q")
+        start += int(place * (stop - start))
+        stop = min(stop, start + max(needed, 1))  # a sentence has at least one token
+        offsets = memoryview(self._files.read(self._paths[unit][1], 8 * start, 8 * (stop - start + 1))).cast("q")
+        last = min(bisect.bisect_left(offsets, offsets[0] + needed, 1), stop - start)
+        return self._tokens(unit, offsets[0], offsets[last])
+
+    def _tokens(self, unit: int, start: int, stop: int) -> bytes:
+        size = self.dtype.itemsize
+        return self._files.read(self._paths[unit][0], size * start, size * (stop - start))
+
+    def _offsets(self, unit: int, kind: int, start: int, stop: int) -> np.ndarray:
+        return np.frombuffer(
+            self._files.read(self._paths[unit][kind], 8 * start, 8 * (stop - start + 1)), np.int64
+        )

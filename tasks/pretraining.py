@@ -1,0 +1,322 @@
+"""bert-pretraining: masked words and next sentences from sharded corpora (Google's `run_pretraining.py`).
+
+The shards are those of `bert-corpus build`, or Google's TFRecord files. The story is `run_pretraining`, below.
+Tensors bear their shape as a suffix: B rows, T positions of a row, M masked tokens of all rows, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert import InputError
+from tasks import flags, start
+from tasks.batches import encoder_inputs, first_tokens
+from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
+from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
+from tasks.start import MachineFlags
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from bert.masking import Masking
+
+    from bert.model import Bert
+    from distributed.rows import RowSource
+    from distributed.train import Batch, Evaluation
+
+DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
+EVALUATION_SEED = 0  # of the masks of held-out examples: the same in every run, so that runs compare
+MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(MachineFlags, TrainingFlags, ModelFlags):
+    """The flags of bert-pretraining: names and defaults of run_pretraining.py, and a few of ours."""
+
+    input_file: str = flags.needed("shards to train on: comma-separated globs, .arrow or TFRecord files", "data")
+    eval_input_file: str | None = flags.flag(None, "shards to evaluate on; else those of --input_file", "data")
+    max_seq_length: int = flags.flag(128, "tokens per example at most", "data")
+    max_predictions_per_seq: int = flags.flag(20, "masked tokens per example at most", "data")
+    masked_lm_prob: float = flags.flag(0.15, "share of tokens masked, where masks are drawn here", "data")
+    do_whole_word_mask: bool = flags.flag(False, "mask whole words, where masks are drawn here", "data")
+
+    num_train_epochs: float | None = flags.flag(None, "passes over the shards, instead of steps", "training")
+    num_train_steps: int | None = flags.flag(
+        None, "optimizer steps of one rank, divided by the ranks (100000 unless epochs are given)", "training"
+    )
+    num_warmup_steps: int | None = flags.flag(
+        None, "warmup steps of one rank, divided by the ranks (10000, with epochs a share)", "training"
+    )
+    init_moments: bool = flags.flag(
+        False, "take the optimizer's moments from --init_checkpoint too, a checkpoint of this program", "training"
+    )
+
+    do_eval: bool = flags.flag(False, "evaluate", "evaluation")
+    eval_batch_size: int = flags.flag(8, "examples per evaluation batch", "evaluation")
+    max_eval_steps: int = flags.flag(100, "evaluation batches at most", "evaluation")
+    eval_steps: int | None = flags.flag(None, "evaluate every N steps of training too", "evaluation")
+
+    def __post_init__(self):
+        if not (self.do_train or self.do_eval):
+            raise ValueError("nothing to do: give --do_train, --do_eval or both")
+        if self.num_train_steps is not None and self.num_train_epochs is not None:
+            raise ValueError("--num_train_steps and --num_train_epochs exclude each other: give one")
+        if self.num_train_epochs is None:
+            for name, default in (("num_train_steps", DEFAULT_STEPS), ("num_warmup_steps", DEFAULT_WARMUP_STEPS)):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, default)
+        if self.init_moments and not self.init_checkpoint:
+            raise ValueError("--init_moments needs --init_checkpoint, a folder in a run's checkpoints/")
+        if not 0 < self.masked_lm_prob < 1:
+            raise ValueError(f"--masked_lm_prob is {self.masked_lm_prob}, needed is a share between 0 and 1")
+        limits = ("max_predictions_per_seq", "eval_batch_size", "max_eval_steps", "eval_steps", "max_seq_length")
+        check_ranges(self, limits)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    description = "Pretrain BERT on sharded corpora over all MPI ranks."
+    config = flags.parse(Config, argv, prog="bert-pretraining", description=description)
+    start.run_on_ranks("bert-pretraining", config, run_pretraining)
+
+
+def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
+    """Trains and evaluates as the flags say, on every rank; the figures of the evaluation."""
+    from bert.model import Bert
+    from distributed.rows import BlockOrder
+
+    world, run = job.world, job.run
+    tokenizer_folder = world.on_first(tokenizer_of_shards, config.input_file)
+    needs_tokenizer = tokenizer_folder is not None  # TFRecord shards are ids already: Google's program has none
+    model_files = world.on_first(find_model_files, config, run, tokenizer_folder, needs_tokenizer)
+    shards = open_shards(config, job, config.input_file, model_files) if config.do_train else None
+    measures = config.do_eval or config.eval_steps is not None
+    held_out = (
+        open_shards(config, job, config.eval_input_file or config.input_file, model_files) if measures else None
+    )
+
+    masks = ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
+    settings = settings_of(config, masks, shards.key) if shards else None
+    begin = world.on_first(find_start, config, settings, run)
+    run.remove("result.json")  # from here on the run is not complete
+    model = Bert(model_files.bert_config, "pretraining", seed=config.seed)
+    evaluate = evaluator(config, job, model, held_out) if held_out else None
+
+    if shards and settings:
+        fit(
+            config,
+            job,
+            begin,
+            model,
+            model_files,
+            shards.rows,
+            shards.key,
+            collate=partial(collate, masking=shards.masking, seed=config.seed),
+            weights=weights,
+            loss=lambda batch, key: losses(model(batch, dropout_key=key), batch),
+            loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
+            settings=settings,
+            order=BlockOrder(len(shards.rows), config.seed),
+            evaluation=while_training(config, evaluate),
+            moments=Path(str(config.init_checkpoint)).expanduser() if config.init_moments else None,
+        )
+    else:
+        load_for_prediction(job, begin, model)
+
+    found: dict[str, float] = {}
+    if config.do_eval and evaluate:
+        found = evaluate()
+        run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(found.items())))
+    job.finish({"scores": found})
+    run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in found.items()))
+    return found
+
+
+# -- data ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Examples as rows; `masking` says how their masks are drawn, None when they are in the shards already."""
+
+    rows: "RowSource"
+    key: str
+    masking: "Masking | None"
+    has_next_sentence: bool
+
+
+def is_arrow(patterns: str) -> bool:
+    """Whether shards are those of `bert-corpus build`; else they are TFRecord files."""
+    return all(
+        pattern.strip().endswith(".arrow") or Path(pattern.strip()).is_dir() for pattern in patterns.split(",")
+    )
+
+
+def tokenizer_of_shards(patterns: str) -> Path | None:
+    """The folder of the tokenizer that .arrow shards were made with; None for TFRecord files. On rank 0."""
+    from bert import corpus
+
+    return corpus.tokenizer_folder(patterns) if is_arrow(patterns) else None
+
+
+def open_shards(config: Config, job: start.Job, patterns: str, model_files: ModelFiles) -> Shards:
+    """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model."""
+    rows: RowSource
+    if is_arrow(patterns):
+        from bert import corpus
+        from distributed.rows import Rows, digest
+
+        table, manifest = corpus.open_table(patterns)
+        rows, key, masking = Rows(table), digest(manifest), dynamic_masking(config, manifest, model_files)
+        has_next_sentence = "is_random_next" in table.column_names
+    else:
+        from bert.tfrecord import RecordRows
+
+        def open_records() -> RecordRows:
+            return RecordRows(
+                patterns,
+                start.cache_folder(),
+                max_seq_length=config.max_seq_length,
+                max_predictions_per_seq=config.max_predictions_per_seq,
+                vocab_size=model_files.bert_config.vocab_size,
+            )
+
+        job.world.on_each_machine(lambda: len(open_records()))  # the index is made once per machine
+        records = open_records()
+        rows, key, masking, has_next_sentence = records, records.digest, None, True
+    job.world.agree({f"the shards {patterns}": (key, len(rows))})
+    drawn = "drawn for every epoch" if masking else "those of the shards"
+    job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
+    return Shards(rows, key, masking, has_next_sentence)
+
+
+def dynamic_masking(config: Config, manifest: dict, model_files: ModelFiles) -> "Masking | None":
+    """How masks are drawn for these shards; None when they hold masks. Raises InputError: they do not fit."""
+    from bert.masking import Masking
+
+    made, tokenizer = manifest["settings"], model_files.tokenizer
+    assert tokenizer is not None
+    if manifest["tokenizer_digest"] != tokenizer.digest:
+        raise InputError(f"--input_file: the shards were made with another vocabulary than {tokenizer.source}")
+    if made["max_seq_length"] > config.max_seq_length:
+        raise InputError(
+            f"--max_seq_length {config.max_seq_length}, but the examples of the shards have up to "
+            f"{made['max_seq_length']} tokens"
+        )
+    if made["masking"] == "static":
+        if made["max_predictions_per_seq"] > config.max_predictions_per_seq:
+            raise InputError(
+                f"--max_predictions_per_seq {config.max_predictions_per_seq}, but the masks of the shards are "
+                f"up to {made['max_predictions_per_seq']}"
+            )
+        return None
+    return Masking(
+        vocab_size=tokenizer.vocab_size,
+        mask_id=tokenizer.mask_id,
+        special_ids=(tokenizer.cls_id, tokenizer.sep_id),
+        masked_lm_prob=config.masked_lm_prob,
+        max_predictions_per_seq=config.max_predictions_per_seq,
+        continues_word=tokenizer.continues_word if config.do_whole_word_mask else None,
+    )
+
+
+def collate(fields: dict, masking: "Masking | None", seed: int) -> "Batch":
+    """Examples -> the encoder's inputs [B, T], `masked_tokens` (indices into B*T) and `masked_ids` [M], first
+    tokens [B] and `next_sentence_label` [B] (1: the second sentence is a random one)."""
+    import numpy as np
+    from bert.masking import example_keys, mask
+
+    values, offsets = fields["input_ids"]
+    if masking:
+        drawn = mask(values, offsets, example_keys(seed, fields["row"], fields["epoch"]), masking)
+        values, positions, position_offsets, masked_ids = drawn
+    else:
+        (positions, position_offsets), (masked_ids, _) = fields["masked_lm_positions"], fields["masked_lm_ids"]
+    inputs = encoder_inputs((values, offsets), fields["sentence_a_tokens"])
+    first = first_tokens(inputs)
+    batch = inputs | {
+        "first_tokens": first,
+        "masked_tokens": np.repeat(first, np.diff(position_offsets)) + positions.astype(np.int32),
+        "masked_ids": masked_ids.astype(np.int32),
+    }
+    if "is_random_next" in fields:
+        batch["next_sentence_label"] = fields["is_random_next"].astype(np.int32)
+    return batch
+
+
+# -- training -----------------------------------------------------------------------------------------------------
+
+
+def weights(batch: "Batch") -> dict[str, float]:
+    """What the loss terms are divided by, over all ranks: masked tokens, and examples."""
+    found = {"mlm": float(len(batch["masked_ids"]))}
+    return found | ({"nsp": float(len(batch["first_tokens"]))} if "next_sentence_label" in batch else {})
+
+
+def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
+    """Sums of the cross-entropies of masked tokens and of next sentences."""
+    import tensorflow as tf
+
+    def cross_entropy(labels: "tf.Tensor", logits: "tf.Tensor") -> "tf.Tensor":
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+    sums = {"mlm": cross_entropy(batch["masked_ids"], scores["mlm"])}
+    if "next_sentence_label" in batch:
+        sums["nsp"] = cross_entropy(batch["next_sentence_label"], scores["nsp"])
+    return sums
+
+
+def while_training(config: Config, evaluate: Any) -> "Evaluation | None":
+    """What the flags ask to be measured while training."""
+    from distributed.train import Evaluation
+
+    return Evaluation(evaluate, config.eval_steps) if config.eval_steps else None
+
+
+# -- evaluation ---------------------------------------------------------------------------------------------------
+
+
+def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> Any:
+    """A function () -> accuracy and loss of masked tokens and next sentences, the same on every rank.
+
+    It sees the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    from distributed.rows import fixed_batches
+    from distributed.train import batch_signature, predict
+
+    rows = np.arange(min(len(shards.rows), config.max_eval_steps * config.eval_batch_size))
+    lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
+    batches = fixed_batches(lengths, config.eval_batch_size)
+    prepare = partial(collate, masking=shards.masking, seed=EVALUATION_SEED)
+
+    def count(batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
+        scores = model(batch)
+        sums = losses(scores, batch)
+        pairs = [("mlm", "masked_ids")] + [("nsp", "next_sentence_label")] * ("nsp" in sums)
+        found = []
+        for term, label in pairs:
+            right = tf.argmax(scores[term], 1, tf.int32) == batch[label]
+            found += [tf.reduce_sum(tf.cast(right, tf.float32)), sums[term], tf.cast(tf.size(right), tf.float32)]
+        return tf.stack(found)
+
+    signature = batch_signature(prepare(shards.rows.take(rows[:1]) | {"row": rows[:1], "epoch": rows[:1] * 0}))
+    forward = tf.function(count, input_signature=[signature], autograph=False)
+
+    def total(outputs: "list[np.ndarray]") -> dict[str, float]:
+        sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
+        return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
+
+    def evaluate() -> dict[str, float]:
+        outputs = predict(
+            job.world, shards.rows, batches, job.run, collate=prepare, forward=forward, label="evaluation"
+        )
+        return job.world.on_first(total, outputs)
+
+    return evaluate
+
+
+if __name__ == "__main__":
+    main()

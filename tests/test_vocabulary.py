@@ -1,0 +1,263 @@
+"""Training vocabularies: the same files each time, loadable everywhere, against the libraries' own trainers."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from real_data import real
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from bert import InputError, tokenizer, vocabulary
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+KINDS = ["wordpiece", "unigram", "bpe"]
+
+
+@pytest.fixture(scope="module")
+def korean():
+    rows = real("nsmc/ratings_train.txt").read_text(encoding="utf-8").split("\n")[1:3001]
+    return [row.split("\t")[1] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def english():
+    text = real("text/british_fiction/Austen_Emma.txt").read_text(encoding="utf-8")
+    return [line for line in text.split("\n") if line.strip()][:3000]
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_it_works_everywhere(english, tmp_path, kind, lower_case):
+    folder = tmp_path / "words"
+    path = vocabulary.train(iter(english), folder, kind, 3000, do_lower_case=lower_case)
+    given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
+    ours = tokenizer.load(folder=folder)
+    assert (ours.vocab_size, ours.lower_case) == (3000, lower_case)
+    assert ours.pieces(range(5)) == SPECIAL
+    assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
+    texts = [*english[:500], "CAFÉ ﬁsh [MASK]"]
+    ids = [x.tolist() for x in ours.encode(texts)[0]]
+    by_flag = tokenizer.load(do_lower_case=lower_case, **given)
+    assert [x.tolist() for x in by_flag.encode(texts)[0]] == ids
+    assert by_flag.digest == ours.digest
+    assert AutoTokenizer.from_pretrained(folder)(texts[:-1], add_special_tokens=False).input_ids == ids[:-1]
+    assert tokenizer.unknown_share([*ours.encode(english)[0]], ours.unk_id) < 0.005
+    # A vocabulary of English words it is: fewer than two pieces a word.
+    assert sum(map(len, ids)) < 2 * sum(len(text.split()) for text in texts)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_the_saved_tokenizer_gives_the_ids_of_the_model(korean, tmp_path, kind):
+    path = vocabulary.train(iter(korean), tmp_path / "words", kind, 4000, do_lower_case=False)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    ids, _ = tokenizer.load(folder=tmp_path / "words").encode(korean)
+    different = sum(own.tolist() != their for own, their in zip(ids, processor.encode(korean), strict=True))
+    assert different <= 0.005 * len(korean)  # ties: test_sentencepiece.py
+
+
+def test_two_processes_give_the_same_files(korean, tmp_path):
+    """Two processes: the libraries' hash tables start from other random numbers."""
+    (tmp_path / "text.txt").write_text("\n".join(text.replace("\n", " ") for text in korean), encoding="utf-8")
+    program = f"""
+import sys
+from pathlib import Path
+from bert import vocabulary
+for kind in {KINDS}:
+    with open({str(tmp_path / "text.txt")!r}, encoding="utf-8") as lines:
+        vocabulary.train(lines, Path(sys.argv[1]) / kind, kind, 4000, do_lower_case=True, max_sentences=2000)
+"""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, tmp_path / name],
+            cwd=Path(vocabulary.__file__).parents[1],
+            env=os.environ | {"PYTHONHASHSEED": name},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("1", "2")
+    ]
+    said = [process.communicate(timeout=200)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    assert not any("trainer" in text for text in said)  # SentencePiece's log
+    for kind in KINDS:
+        assert files(tmp_path / "1" / kind) == files(tmp_path / "2" / kind)
+        words = tokenizer.load(folder=tmp_path / "1" / kind)
+        assert not tokenizer.splits_hangul(words)
+    # Twice in one process too, and another seed draws other texts.
+    same, other = tmp_path / "same", tmp_path / "other"
+    with (tmp_path / "text.txt").open(encoding="utf-8") as lines:
+        vocabulary.train(lines, same, "unigram", 4000, do_lower_case=True, max_sentences=2000)
+    with (tmp_path / "text.txt").open(encoding="utf-8") as lines:
+        vocabulary.train(lines, other, "unigram", 4000, do_lower_case=True, max_sentences=2000, seed=5)
+    assert files(same) == files(tmp_path / "1" / "unigram")
+    assert files(other)["spiece.model"] != files(same)["spiece.model"]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path, lower_case):
+    """The library's trainer on the sentences themselves: its choice between equally frequent pairs varies."""
+    path = vocabulary.train(
+        english, tmp_path / "words", "wordpiece", 2500, do_lower_case=lower_case, character_coverage=1.0
+    )
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    theirs.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=2500, min_frequency=2, special_tokens=SPECIAL, show_progress=False
+    )
+    theirs.train_from_iterator(english, trainer)
+    found = set(theirs.get_vocab())
+    assert len(lines) == len(set(lines)) == len(found) == 2500
+    assert lines[:5] == SPECIAL
+    assert len(found & set(lines)) > 0.97 * 2500
+
+
+def test_words_are_counted_as_bert_splits_them(korean, english):
+    """Normalizing each different word once gives what normalizing the whole texts gives."""
+    odd = [
+        "a\u2028b c\x85d e\tf\r\ng x\x1cy",
+        "北京2008 カタカナ, don't",
+        "e\u0301 \u0301x \ufffd\x00",
+        "\u00a0a\u3000b",
+    ]
+    for lower_case in (True, False):
+        normalizer, split = normalizers.BertNormalizer(lowercase=lower_case), pre_tokenizers.BertPreTokenizer()
+        texts = [*korean[:500], *english[:500], *odd]
+        whole = Counter(
+            word for text in texts for word, _ in split.pre_tokenize_str(normalizer.normalize_str(text))
+        )
+        assert vocabulary._words(vocabulary._counted(texts), normalizer, split) == whole
+
+
+def test_character_coverage(tmp_path):
+    texts = ["aaaa bbbb cccc"] * 300 + ["aaaaß"]  # one character in 3,605
+    path = vocabulary.train(texts, tmp_path / "all", "wordpiece", 15, do_lower_case=False, character_coverage=1.0)
+    assert "##ß" in path.read_text(encoding="utf-8").split("\n")
+    path = vocabulary.train(texts, tmp_path / "most", "wordpiece", 14, do_lower_case=False)
+    assert "ß" not in path.read_text(encoding="utf-8")
+    assert "##a" in path.read_text(encoding="utf-8")
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """A stream of ten times as many texts, read once: the same peak memory to 10 %."""
+    program = """
+import resource, sys
+from pathlib import Path
+from bert import vocabulary
+most, folder = int(sys.argv[1]), Path(sys.argv[2])
+words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
+texts = (f"{words[i % 150]} {words[i * 7 % 150]} " * 20 for i in range(most))
+vocabulary.train(texts, folder / "a", "wordpiece", 100, do_lower_case=True)
+texts = (f"{words[i % 150]} {words[i * 7 % 150]} " * 20 for i in range(most))
+vocabulary.train(texts, folder / "b", "bpe", 60, do_lower_case=True, max_sentences=1000)
+assert next(texts, None) is None
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    peaks = []
+    for most in (10_000, 100_000):  # 1.6 and 16 MB
+        command = [sys.executable, "-c", program, str(most), tmp_path / str(most)]
+        done = subprocess.run(
+            command,
+            cwd=Path(vocabulary.__file__).parents[1],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=True,
+        )
+        peaks.append(int(done.stdout))
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_trained(korean, tmp_path, kind):
+    def train(texts, size, **options):
+        with pytest.raises(InputError) as caught:
+            vocabulary.train(iter(texts), tmp_path / "words", kind, size, do_lower_case=False, **options)
+        assert not list(tmp_path.iterdir())
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    few = "--vocab_size 500000 is more than the "
+    assert train(korean[:300], 500_000).startswith(few)
+    entries = int(train(korean[:300], 500_000).removeprefix(few).split()[0])
+    assert 1000 < entries < 20_000
+    assert "--vocab_size 30 cannot hold the " in train(korean[:300], 30)
+    assert "is empty" in train([], 1000)
+    assert "is empty" in train(["", "  "], 1000)
+    assert "--character_coverage 1.5" in train(korean[:10], 1000, character_coverage=1.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_of_the_text_is_what_is_reported(tmp_path, kind):
+    def texts():
+        yield from ["some text"] * 100
+        raise InputError("corpus.txt: line 101 is not UTF-8")
+
+    with pytest.raises(InputError, match=r"^corpus\.txt: line 101 is not UTF-8$"):
+        vocabulary.train(texts(), tmp_path / "words", kind, 100, do_lower_case=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(english, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    vocabulary.train(english, tmp_path, "wordpiece", 1000, do_lower_case=True)
+    before = files(tmp_path)
+    assert sorted(before) == ["notes.txt", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    with pytest.raises(InputError, match=r"already holds vocab\.txt, tokenizer_config\.json, tokenizer\.json"):
+        vocabulary.train(english, tmp_path, "wordpiece", 2000, do_lower_case=True)
+    assert files(tmp_path) == before
+    with pytest.raises(InputError, match="a file of this name is there"):
+        vocabulary.train(english, tmp_path / "notes.txt", "bpe", 2000, do_lower_case=True)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+def test_a_kill_leaves_no_half_vocabulary(tmp_path, kind):
+    program = f"""
+import itertools, sys
+from pathlib import Path
+from bert import vocabulary
+def texts():
+    for number in itertools.count():
+        if number == 1000:
+            print("reading", flush=True)
+        yield f"text number {{number % 1000}}"
+vocabulary.train(texts(), Path(sys.argv[1]), {kind!r}, 100, do_lower_case=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path / "words"],
+        cwd=Path(vocabulary.__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == "reading\n"
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "words").exists()
+    texts = [f"text number {number}" for number in range(1000)]
+    assert vocabulary.train(texts, tmp_path / "words", kind, 36, do_lower_case=True).is_file()
+
+
+def test_lower_case_strips_accents_and_keeps_hangul(tmp_path):
+    texts = ["École CAFÉ 한국어를 배운다", "한국어 배운다 école café"] * 50
+    for kind, size in (("wordpiece", 50), ("unigram", 22), ("bpe", 30)):
+        vocabulary.train(texts, tmp_path / kind, kind, size, do_lower_case=True)
+        words = tokenizer.load(folder=tmp_path / kind)
+        assert words.encode(["ÉCOLE 한국어"])[0][0].tolist() == words.encode(["ecole 한국어"])[0][0].tolist()
+        assert words.unk_id not in words.encode(["ÉCOLE 한국어"])[0][0]
+        assert any(unicodedata.normalize("NFC", piece) != piece for piece in words._tokens) == (
+            kind == "wordpiece"
+        )

@@ -1,0 +1,62 @@
+"""A tiny BERT's files, and generated texts whose label (which of three kinds of words prevails) it soon learns."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+WORDS = {
+    "animal": ["bear", "cat", "cow", "crow", "dog", "fox", "goat", "hare"],
+    "colour": ["blue", "brown", "green", "grey", "pink", "red", "violet", "white"],
+    "tool": ["axe", "drill", "hammer", "pliers", "rake", "saw", "spade", "wrench"],
+}
+KINDS = tuple(WORDS)
+FILLING = ["a", "and", "by", "in", "near", "of", "on", "the", "two", "with"]
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+# No dropout, and wider initial values than the published 0.02: it learns in a few dozen steps.
+BERT_CONFIG = {
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "hidden_size": 64,
+    "initializer_range": 0.12,
+    "intermediate_size": 128,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "type_vocab_size": 2,
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    first: str
+    second: str
+    kind: str
+
+
+def write_model(folder: Path) -> None:
+    """vocab.txt (whole words and letters) and bert_config.json."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
+    words = [word for kind in KINDS for word in WORDS[kind]]
+    vocabulary = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *words]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
+    (folder / "bert_config.json").write_text(json.dumps(BERT_CONFIG | {"vocab_size": len(vocabulary)}))
+
+
+def make_examples(number: int, seed: int) -> list[Example]:
+    """Pairs of texts, of 4 to 18 words together; 4 of them or more are of the kind that is the label, 2 at most
+    of each other kind."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(number):
+        kind = chance.choice(KINDS)
+        words = chance.choices(WORDS[kind], k=chance.randint(4, 6))
+        for other in KINDS:
+            words += chance.choices(WORDS[other], k=chance.randint(0, 2) * (other != kind))
+        words += chance.choices(FILLING, k=chance.randint(0, 8))
+        chance.shuffle(words)
+        cut = chance.randint(1, len(words) - 1)
+        made.append(Example(" ".join(words[:cut]), " ".join(words[cut:]), kind))
+    return made
