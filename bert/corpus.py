@@ -38,6 +38,7 @@ from bert.corpus_shards import (
 from bert.corpus_tokens import (
     Words,
     batches,
+    sync_folder,
     unit_path,
     write_json,
 )
@@ -213,5 +214,7 @@ def _finish(builder: Builder, tokenizer: Tokenizer, say: Callable[[str], None]) 
             f"{counts['examples']:,} examples, as documents of one sentence have no other: check "
             "--document_separator and --split_sentences, or give --nonext_sentence"
         )
-    write_json(builder.output_dir / MANIFEST, builder.facts | {"counts": counts, "shards": shards}, indent=1)
+    write_json(builder.work / MANIFEST, builder.facts | {"counts": counts, "shards": shards}, indent=1)
+    (builder.work / MANIFEST).replace(builder.output_dir / MANIFEST)
+    sync_folder(builder.output_dir)
     shutil.rmtree(builder.work)

@@ -36,6 +36,7 @@ from bert.corpus_tokens import (
     Words,
     id_type,
     read_counts,
+    sync_folder,
     tokenize_unit,
     write_json,
 )
@@ -184,7 +185,7 @@ class Builder:
     def write(self, number: int) -> None:
         start, stop = shard_range(number, self.num_shards, total(self.task_counts, "examples"))
         found = shard_batches(*self.example_files, start, stop)
-        path = self.output_dir / shard_name(number, self.num_shards, self.settings.format)
+        path = self.work / shard_name(number, self.num_shards, self.settings.format)
         if self.settings.format == "tfrecord":
             most = self.settings.max_predictions_per_seq
             facts = write_tfrecord(path, found, self.settings.max_seq_length, most)
@@ -192,6 +193,8 @@ class Builder:
             static = self.settings.masking == "static"
             columns = schema(self.dtype, self.settings.next_sentence, static, self.facts["settings"])
             facts = write_arrow(path, found, columns)
+        path.replace(self.output_dir / path.name)
+        sync_folder(self.output_dir)
         write_json(shard_marker(self.work, number), facts)
 
     # What it is.

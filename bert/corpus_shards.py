@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from bert import InputError
 from bert.corpus_examples import ExampleFiles, Examples, concatenated
-from bert.corpus_tokens import sync_folder
 from bert.documents import find_files
 
 FORMAT_VERSION = 1  # bump when what a shard's columns mean changes
@@ -65,10 +64,9 @@ def schema(vocab_type: np.dtype, next_sentence: bool, static: bool, settings: Ma
 
 
 def write_arrow(path: Path, batches: Iterator[Examples], columns: pa.Schema) -> dict[str, object]:
-    """Writes a shard whole or not at all; its facts for the manifest."""
+    """Writes a shard to disk; its facts for the manifest."""
     examples = tokens = 0
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
+    with open(path, "wb") as file:
         sink = _Hashed(file)
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), columns) as writer:
             for batch in batches:
@@ -77,8 +75,6 @@ def write_arrow(path: Path, batches: Iterator[Examples], columns: pa.Schema) -> 
                 tokens += len(batch.values)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
     return {
         "file": path.name, "examples": examples, "tokens": tokens, "bytes": sink.size,
         "sha256": sink.hash.hexdigest(),

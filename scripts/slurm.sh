@@ -32,12 +32,13 @@ fail() {
   exit 1
 }
 
-# What this Slurm calls PMIx, which Open MPI 5 needs: pmix, or a version of it alone, such as pmix_v4.
+# What this Slurm calls PMIx, which Open MPI 5 needs: pmix, else a version of it such as pmix_v4; else pmi2.
 choose_mpi() {
-  local offered chosen
-  offered=$(srun --mpi=list 2>&1 | grep -oE '\b(pmix(_v[0-9]+)?|pmi2)\b' | sort -u)
-  chosen=$(grep -x pmix <<< "$offered" || grep '^pmix' <<< "$offered" | tail -n 1)
-  echo "${chosen:-$offered}"
+  local offered name
+  offered=$(srun --mpi=list 2>&1 | sed 's/.*available: *//' | tr -s '[:space:],' '\n' | sort -rV)
+  for name in pmix 'pmix_v[0-9]+' pmi2; do
+    grep -xE -m 1 "$name" <<< "$offered" && return
+  done
 }
 
 (($# > 0)) || fail "no program: sbatch [OPTIONS] scripts/slurm.sh bert-squad --flags …"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tasks.classifier_data import Texts
     from tasks.classifier_tasks import Task
 
+HEAD = ("output_weights", "output_bias")
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
 
 
@@ -131,6 +132,8 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     task = find_task(config)
     model_files = world.on_first(find_model_files, config, run)
     labels = world.on_first(decide_labels, config, task, model_files.bert_config, run)
+    stated = world.on_first(labels_of_weights, config)
+    starts_anew = stated is not None and sorted(stated) != sorted(labels or ())
     model_files = replace(model_files, bert_config=with_labels(model_files.bert_config, labels))
     train_set = open_set(config, job, task, "train", model_files, labels) if config.do_train else None
     wants_dev = config.do_eval or (config.do_train and config.evaluates_while_training)
@@ -166,6 +169,7 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
             weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
             loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
             settings=settings,
+            anew=HEAD if starts_anew else (),
             evaluation=while_training(config, task, dev_scores, len(train_set.rows), world.size),
         )
     else:

@@ -126,6 +126,7 @@ def fit(
     order: "RowOrder | None" = None,
     evaluation: "Evaluation | None" = None,
     moments: "Path | None" = None,
+    anew: Sequence[str] = (),
 ) -> None:
     """Trains `model` from where `begin` says to the end of the plan; leaves it in `output_dir/model`.
 
@@ -133,6 +134,7 @@ def fit(
       config: flags that hold `TrainingFlags`.
       collate, weights, loss, order, evaluation: see `distributed.train.train`.
       settings: what must not change between the parts of the run, under the flags' names.
+      anew: tensors that keep their initial values although the weights that a new run starts from have them.
       moments: a checkpoint whose optimizer's moments a new run starts from.
     With `evaluation.best` the model that is left is the one of the best evaluation.
     """
@@ -146,6 +148,8 @@ def fit(
     world, run, tokenizer = job.world, job.run, model_files.tokenizer
     plan = plan_of(config, len(rows), world.size)
     run.say(str(plan))
+    if plan.warmup_steps >= plan.steps:
+        run.say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end in {plan.steps:,} steps")
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
         run.say(warning)
     optimizer = AllreduceOptimizer(
@@ -172,7 +176,10 @@ def fit(
         if begin.weights is None:
             run.say(f"weights: initial values, seed {config.seed}: training from scratch")
             return
+        initial = {} if begin.state else {name: model.named_tensors()[name].numpy() for name in anew}
         run.say(f"weights: {files.load(model, begin.weights, new=new)} ({begin.why})")
+        for name, value in initial.items():
+            model.named_tensors()[name].assign(value)
         if begin.checkpoint:
             checkpoints.restore(begin.checkpoint, optimizer)
         elif moments:
@@ -195,7 +202,7 @@ def fit(
         state = replace(state, evaluations=[])  # the best checkpoint is in the other folder
     if not goes_on_here and (aside := world.on_first(set_aside, checkpoints.folder)):
         run.say(f"the checkpoints of the run before are kept in {aside}")
-    if state is None or state.step < plan.steps:
+    if state is None or (state.step < plan.steps and not (evaluation and evaluation.stops(state))):
         told = {"config": asdict(config), "plan": asdict(plan), "start": begin.why, "environment": environment()}
         run.write_json("run.json", told)
     state = train(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distributed.run import Run
 
 CHECKPOINTS = "checkpoints"
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spiece.model")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def find_model_files(
             f"--max_seq_length {config.max_seq_length} exceeds the model's "
             f"{bert_config.max_position_embeddings} positions"
         )
-    has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES if folder)
+    has_tokenizer = folder is not None and any(any(folder.glob(name)) for name in TOKENIZER_FILES)
     if not (needs_tokenizer or has_tokenizer or config.vocab_file or config.spm_model_file):
         run.say("note: without --vocab_file or --model the model is saved without its vocabulary")
         return ModelFiles(bert_config, None)
@@ -129,6 +129,8 @@ def find_model_files(
         str(config.init_checkpoint or config.model or ""),
         config.spm_model_file,
     )
+    if tokenizer.lacks_capitals(words):
+        run.say(f"warning: {words.source} has no capital letters, which become [UNK]: --do_lower_case is meant")
     if words.vocab_size > bert_config.vocab_size:
         raise InputError(
             f"{words.source} has {words.vocab_size} entries, the model's configuration {bert_config.vocab_size}: "

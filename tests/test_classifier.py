@@ -536,9 +536,7 @@ def test_other_labels_start_the_head_anew_or_are_refused():
     "others",
     [
         ("one", "two"),
-        pytest.param(
-            ("one", "two", "three"), marks=pytest.mark.xfail(strict=True, reason="fit loads the old head")
-        ),
+        ("one", "two", "three"),
     ],
 )
 def test_a_head_that_starts_anew_has_initial_values(trained, data, tmp_path, others):

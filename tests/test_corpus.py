@@ -534,11 +534,14 @@ def test_words_are_encoded_as_the_tokenizer_does(monkeypatch):
     reviews = real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:1000]
     lines = [*odd, *novel, "", *reviews]
     monkeypatch.setattr(corpus_tokens, "MOST_CACHED_WORDS", 500)
-    for name, lower in (("bert-base-uncased.txt", True), ("bert-base-multilingual-cased.txt", False)):
-        words = tokenizer.load(str(real(f"vocab/{name}")), do_lower_case=lower)
+    for words, by_word in (
+        (tokenizer.load(str(real("vocab/bert-base-uncased.txt"))), True),
+        (tokenizer.load(str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=False), True),
+        (tokenizer.load(spm_model_file=str(real("vocab/albert_base_v1.model"))), False),
+    ):
         expected, _ = words.encode(lines)
         encoder = corpus_tokens.Encoder(corpus_tokens.Words.of(words))
-        assert encoder._by_word
+        assert encoder._by_word == by_word
         parts = [encoder(lines[at : at + 100]) for at in range(0, len(lines), 100)]
         assert np.concatenate([lengths for _, lengths in parts]).tolist() == [len(ids) for ids in expected]
         assert np.array_equal(np.concatenate([values for values, _ in parts]), np.concatenate(expected))
@@ -627,7 +630,7 @@ def test_googles_command_line_works(tmp_path):
 
 
 def test_a_vocabulary_of_the_corpus_builds_the_corpus(tmp_path):
-    novel = real("text/british_fiction/Austen_Emma.txt").read_text(encoding="utf-8")
+    novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8")
     (tmp_path / "a.txt").write_text(novel[:300_000], encoding="utf-8")
     text = ("--input_file=a.txt", "--split_sentences", "--document_separator=file")
     done = run("vocab", *text, "--output_dir=v", "--vocab_size=2000", "--max_bytes=200000", folder=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import shlex
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tasks import flags
+from tasks import classifier, corpus, features, flags, pretraining
 from tasks.squad import Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -521,6 +522,80 @@ RUN_SQUAD = shlex.split("""
 
 def test_every_flag_of_run_squad_is_a_field() -> None:
     assert set(RUN_SQUAD) <= set(Config.__dataclass_fields__)
+
+
+# The flags of the other scripts, but for those of TPUs; and their commands in google-research/bert's READMEs.
+OTHER_SCRIPTS = {
+    classifier.Config: """bert_config_file data_dir do_eval do_lower_case do_predict do_train eval_batch_size
+        init_checkpoint learning_rate max_seq_length num_train_epochs output_dir predict_batch_size
+        save_checkpoints_steps task_name train_batch_size vocab_file warmup_proportion""",
+    pretraining.Config: """bert_config_file do_eval do_train eval_batch_size init_checkpoint input_file
+        learning_rate max_eval_steps max_predictions_per_seq max_seq_length num_train_steps num_warmup_steps
+        output_dir save_checkpoints_steps train_batch_size""",
+    corpus.BuildConfig: """do_lower_case do_whole_word_mask dupe_factor input_file masked_lm_prob
+        max_predictions_per_seq max_seq_length output_file random_seed short_seq_prob vocab_file""",
+    features.Config: """batch_size bert_config_file do_lower_case init_checkpoint input_file layers max_seq_length
+        output_file vocab_file""",
+}
+FILES = (
+    "--vocab_file=/bert/vocab.txt --bert_config_file=/bert/bert_config.json "
+    "--init_checkpoint=/bert/bert_model.ckpt"
+)
+OTHER_COMMANDS = [
+    (
+        classifier.Config,
+        f"--task_name=MRPC --do_train=true --do_eval=true --data_dir=/glue/MRPC {FILES} --max_seq_length=128 "
+        "--train_batch_size=32 --learning_rate=2e-5 --num_train_epochs=3.0 --output_dir=/tmp/mrpc_output/",
+        {"task_name": "MRPC", "do_eval": True, "learning_rate": 2e-5, "train_batch_size": 32},
+    ),
+    (
+        classifier.Config,
+        f"--task_name=MRPC --do_predict=true --data_dir=/glue/MRPC {FILES} --max_seq_length=128 "
+        "--output_dir=/tmp/mrpc_output/",
+        {"do_train": False, "do_predict": True},
+    ),
+    (
+        classifier.Config,
+        f"--task_name=XNLI --do_train=true --do_eval=true --data_dir=/xnli {FILES} --max_seq_length=128 "
+        "--train_batch_size=32 --learning_rate=5e-5 --num_train_epochs=2.0 --output_dir=/tmp/xnli_output/",
+        {"task_name": "XNLI", "num_train_epochs": 2.0},
+    ),
+    (
+        corpus.BuildConfig,
+        "--input_file=./sample_text.txt --output_file=/tmp/tf_examples.tfrecord --vocab_file=/bert/vocab.txt "
+        "--do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20 --masked_lm_prob=0.15 "
+        "--random_seed=12345 --dupe_factor=5",
+        {"output_dir": "/tmp/tf_examples.tfrecord", "random_seed": 12345, "dupe_factor": 5, "do_lower_case": True},
+    ),
+    (
+        pretraining.Config,
+        "--input_file=/tmp/tf_examples.tfrecord --output_dir=/tmp/pretraining_output --do_train=True "
+        "--do_eval=True --bert_config_file=/bert/bert_config.json --init_checkpoint=/bert/bert_model.ckpt "
+        "--train_batch_size=32 --max_seq_length=128 --max_predictions_per_seq=20 --num_train_steps=20 "
+        "--num_warmup_steps=10 --learning_rate=2e-5",
+        {"num_train_steps": 20, "num_warmup_steps": 10, "max_predictions_per_seq": 20},
+    ),
+    (
+        features.Config,
+        f"--input_file=/tmp/input.txt --output_file=/tmp/output.jsonl {FILES} --layers=-1,-2,-3,-4 "
+        "--max_seq_length=128 --batch_size=8",
+        {"layers": "-1,-2,-3,-4", "batch_size": 8, "output_dir": "/tmp"},
+    ),
+]
+
+
+@pytest.mark.parametrize("config_class", OTHER_SCRIPTS, ids=lambda c: c.__module__)
+def test_every_flag_of_the_other_scripts_is_known(config_class) -> None:
+    fields = dataclasses.fields(config_class)
+    known = {field.name for field in fields if field.init}
+    known |= {alias.lstrip("-") for field in fields for alias in field.metadata.get("aliases", ())}
+    assert set(OTHER_SCRIPTS[config_class].split()) <= known
+
+
+@pytest.mark.parametrize(("config_class", "command", "expected"), OTHER_COMMANDS)
+def test_the_other_scripts_old_command_lines(config_class, command: str, expected: dict) -> None:
+    config = flags.parse(config_class, shlex.split(command), prog="prog", description="")
+    assert {name: getattr(config, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("flag", ["--do_lower_case=False", "--nodo_lower_case", "--do_lower_case false"])
