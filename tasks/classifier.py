@@ -5,6 +5,7 @@ columns. The story is `run_classifier`, below. Tensors bear their shape as a suf
 """
 
 import re
+import gc
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -203,6 +204,7 @@ def run_seeds(config: Config, job: start.Job) -> None:
         results[seed] = run_classifier(with_seed, replace(job, run=run))
         run.close()
         keras.backend.clear_session()
+        gc.collect()  # the last seed's model and compiled functions hold each other
     names = list(next(iter(results.values())))
     columns = {name: [scores[name] for scores in results.values()] for name in names}
     means = {name: statistics.mean(values) for name, values in columns.items()}

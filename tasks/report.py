@@ -12,7 +12,7 @@ import io
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,14 @@ def read_run(folder: Path) -> dict[str, Any]:
             metrics.append(json.loads(line))
         except ValueError:  # a line that is being written
             continue
-    if not metrics:
+    steps = [line for line in metrics if "loss" in line]
+    if not steps:
         raise InputError(f"{folder}: no step is logged yet")
     result = folder / "result.json"
     return {
         "folder": folder,
-        "metrics": metrics,
+        "steps": steps,
+        "evaluations": [line for line in metrics if "loss" not in line],
         **run,
         "result": json.loads(result.read_text()) if result.is_file() else {},
     }
@@ -72,8 +74,11 @@ def make_page(runs: list[dict[str, Any]]) -> str:
     """The page as one HTML file, pictures inside."""
     rows = []
     for run in runs:
-        plan, last = run["plan"], run["metrics"][-1]
-        scores = ", ".join(f"{name} {value:.2f}" for name, value in run["result"].get("scores", {}).items())
+        plan, last = run["plan"], run["steps"][-1]
+        scores = ", ".join(
+            f"{name} {value:.2f}" if value > 1 else f"{name} {value:.4f}"
+            for name, value in run["result"].get("scores", {}).items()
+        )
         cells = (
             run["folder"].name,
             f"{last['step']:,} of {plan['steps']:,}",
@@ -114,15 +119,17 @@ def draw(runs: list[dict[str, Any]]) -> bytes:
 
     figure, axes = pyplot.subplots(3, 2, figsize=(11, 10.5), layout="constrained")
     for axis, (key, label) in zip(axes.flat, PANELS, strict=False):
-        for run in runs:
-            points = [(m["step"], m[key]) for m in run["metrics"] if key in m]
-            axis.plot(*zip(*points, strict=True), label=run["folder"].name, linewidth=1.3)
+        for number, run in enumerate(runs):
+            points = [(m["step"], m[key]) for m in run["steps"] if key in m]
+            axis.plot(*zip(*points, strict=True), label=run["folder"].name, linewidth=1.3, color=f"C{number}")
+            if key == "loss":
+                _draw_evaluations(axis, run, lambda name: name.endswith("loss"), alpha=0.6)
         axis.set(title=label, xlabel="step")
         axis.grid(alpha=0.3)
         if key in ("loss", "examples_per_s", "gradient_norm"):
             axis.set_ylim(bottom=0)
-    if len(runs) > 1:
-        axes[0, 0].legend()
+    if len(runs) > 1 or runs[0]["evaluations"]:
+        axes[0, 0].legend(fontsize=8)
     time_axis = axes[2, 0]
     names = [run["folder"].name for run in runs]
     left = [0.0] * len(runs)
@@ -132,26 +139,49 @@ def draw(runs: list[dict[str, Any]]) -> bytes:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     time_axis.set(title="where a step's time goes (median)", xlabel="ms", ylim=(-0.8, len(runs)))
     time_axis.legend(ncols=4, fontsize=8)
-    score_axis = axes[2, 1]
-    named = [(run["folder"].name, run["result"].get("scores", {})) for run in runs]
-    bars = [(f"{run} {name}", value) for run, scores in named for name, value in scores.items()]
-    shown = [(name, value) for name, value in bars if name.split()[-1] in ("exact_match", "exact", "f1")]
-    if shown:
-        drawn = score_axis.barh([name for name, _ in shown], [value for _, value in shown], height=0.5)
-        score_axis.bar_label(drawn, fmt="%.2f", padding=3)
-        score_axis.set(title="scores (percent)", xlim=(0, 112))
-        score_axis.invert_yaxis()
-    else:
-        score_axis.set_axis_off()
+    _draw_scores(axes[2, 1], runs)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     pyplot.close(figure)
     return buffer.getvalue()
 
 
+def _draw_evaluations(axis: Any, run: dict[str, Any], is_wanted: Callable[[str], bool], **style: Any) -> None:
+    """What was measured while training, over steps: one dashed line per score."""
+    names = {name for line in run["evaluations"] for name in line if is_wanted(name)} - {"step", "time", "rows"}
+    for name in sorted(names):
+        points = [(line["step"], line[name]) for line in run["evaluations"] if name in line]
+        axis.plot(
+            *zip(*points, strict=True), "o--", label=f"{run['folder'].name} {name}", linewidth=1, markersize=3
+        )
+
+
+def _draw_scores(axis: Any, runs: list[dict[str, Any]]) -> None:
+    """The scores over steps where they were measured while training, else those of the end as bars."""
+    if any(run["evaluations"] for run in runs):
+        for run in runs:
+            _draw_evaluations(axis, run, lambda name: not name.endswith("loss"))
+        axis.set(title="scores on held-out data", xlabel="step")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+        return
+    scores = [(run["folder"].name, run["result"].get("scores", {})) for run in runs]
+    bars = [
+        (f"{run} {name}", value) for run, found in scores for name, value in found.items() if "loss" not in name
+    ]
+    if not bars:
+        axis.set_axis_off()
+        return
+    percent = max(value for _, value in bars) > 1
+    drawn = axis.barh([name for name, _ in bars], [value for _, value in bars], height=0.5)
+    axis.bar_label(drawn, fmt="%.2f" if percent else "%.4f", padding=3)
+    axis.set(title="scores (percent)" if percent else "scores", xlim=(0, 112 if percent else 1.2))
+    axis.invert_yaxis()
+
+
 def _median(run: dict[str, Any], key: str) -> float:
     # The first entry holds the compilation, unless it is the only one.
-    values = [m[key] for m in run["metrics"] if key in m]
+    values = [m[key] for m in run["steps"] if key in m]
     return statistics.median(values[1:] or values) if values else 0.0
 
 

@@ -103,6 +103,13 @@ def test_report_draws_a_run_from_its_files(tmp_path, capsys):
     (folder / "result.json").write_text(json.dumps({"scores": {"exact_match": 81.25, "f1": 88.5}}))
     report.main([str(folder)])
     assert "f1 88.50" in (folder / "report.html").read_text()
+    measured = json.dumps({"step": 40, "rows": 1, "time": 1.0, "eval_accuracy": 0.75, "eval_loss": 0.5})
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, measured]) + "\n")  # the last line is an evaluation
+    (folder / "result.json").write_text(json.dumps({"scores": {"eval_accuracy": 0.75}}))
+    report.main([str(folder)])
+    page = (folder / "report.html").read_text()
+    assert "eval_accuracy 0.7500" in page
+    assert "<td>2.0000</td>" in page  # the last loss, of the line before
     with pytest.raises(SystemExit) as stop:
         report.main([str(tmp_path)])
     assert stop.value.code == 1
