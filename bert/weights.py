@@ -127,7 +127,7 @@ def find(name_or_path: str) -> Path:
         return path
     if name_or_path.count("/") > 1 or name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path:
         raise InputError(f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)")
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     wanted = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
@@ -135,6 +135,8 @@ def find(name_or_path: str) -> Path:
         return Path(snapshot_download(name_or_path, allow_patterns=wanted))
     except (HFValidationError, OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if constants.HF_HUB_OFFLINE:
+            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `hf download {name_or_path}` with a network"
         raise InputError(
             f"--model {name_or_path} is no folder here and cannot be had from the hub: {reason}"
         ) from error

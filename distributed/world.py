@@ -291,7 +291,7 @@ def share_cores(masks: Sequence[frozenset[int]], local_rank: int, machine_cores:
     if len(masks) * threads < machine_cores and len(allowed) < machine_cores:
         return threads, (
             f"each rank is bound to {len(mine)} of {machine_cores} cores; "
-            "mpirun --bind-to none (bert-launch sets it) gives them all"
+            "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
         )
     return threads, None
 

@@ -4,8 +4,8 @@ GLUE's tasks and others by `--task_name` (their table is tasks/classifier_tasks.
 columns. The story is `run_classifier`, below. Tensors bear their shape as a suffix: B rows, L labels.
 """
 
-import re
 import gc
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
