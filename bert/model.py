@@ -5,7 +5,9 @@ size, V vocabulary, L labels, M gathered tokens. Inside the encoder the hidden s
 
 Inputs are a dict of int32 tensors [B, T]: `input_ids`; `token_type_ids`, 0 for sentence A and 1 for B;
 `position_ids`, which restart at 0 for each example of a row; `example_ids`, 0 for padding and 1, 2, … for the
-examples of a row. A token attends to the tokens of its own example and to nothing else.
+examples of a row. A token attends to the tokens of its own example and to nothing else. Rows of unlike lengths
+come as K groups of like ones: then the four are flat [R], and `groups` holds K pairs, rows and length of each
+(bert/packing.py); the linear layers see all R tokens at once, attention one group at a time.
 
 Every variable bears the name of Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
@@ -24,6 +26,7 @@ ACTIVATIONS = {
 }
 HEADS = ("span", "classifier", "pretraining", "features")
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
+PLACES_PER_GROUP = 1 << 16  # numbers of dropouts: those of attention differ by group
 
 
 def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.Tensor:
@@ -46,6 +49,25 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
         tf.reshape(draws < kept_of_65536 - 32768, tf.shape(x)) if kept_of_65536 < 65536 else tf.ones_like(x, bool)
     )
     return x * tf.cast(keep, x.dtype) * tf.cast(65536 / kept_of_65536, x.dtype)
+
+
+def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    """What belongs to the tokens, [R, …] or [B, T, …], as one tensor [B, T, …] for each group of the inputs."""
+    if "groups" not in inputs:
+        return [values]
+    groups = [(pair[0], pair[1]) for pair in inputs["groups"]]
+    parts = tf.split(values, [rows * length for rows, length in groups])
+    rest = tf.shape(values)[1:]
+    return [
+        tf.reshape(part, tf.concat([[rows, length], rest], 0))
+        for part, (rows, length) in zip(parts, groups, strict=True)
+    ]
+
+
+def _mask(example_ids_BT: tf.Tensor) -> tf.Tensor:
+    """What is added to the scores of attention, float32 [B, 1, T, T]."""
+    hidden_from_B1TT = example_ids_BT[:, None, :, None] != example_ids_BT[:, None, None, :]
+    return tf.cast(hidden_from_B1TT, tf.float32) * MASKED_SCORE
 
 
 class _Scope(keras.layers.Layer):
@@ -120,30 +142,38 @@ class SelfAttention(_Scope):
     """Multi-head attention within each example (Vaswani et al. 2017, section 3.2)."""
 
     def __init__(self, scope: str, config: BertConfig, init: Initializer, place: int):
-        super().__init__(scope)
+        super().__init__(scope, autocast=False)  # the masks stay float32
         hidden, self.place = config.hidden_size, place
         self.query, self.key, self.value = (
             Linear(f"{scope}/{part}", hidden, hidden, init) for part in ("query", "key", "value")
         )
         self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
 
-    def call(self, hidden_RH, example_ids, key):
-        batch, length = tf.unstack(tf.shape(example_ids))
+    def call(self, hidden_RH, masks, key):
+        """`masks`: for each group, float32 [B, 1, T, T], what is added to the scores."""
         width = hidden_RH.shape[-1]
         head = width // self.num_heads
+        shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in masks]
+        sizes = [batch * length for batch, length in shapes]
 
         def heads(x_RH):
-            return tf.transpose(tf.reshape(x_RH, [batch, length, self.num_heads, head]), [0, 2, 1, 3])
+            """For each group [B, N, T, D]."""
+            parts = [x_RH] if len(sizes) == 1 else tf.split(x_RH, sizes)
+            return [
+                tf.transpose(tf.reshape(part, [batch, length, self.num_heads, head]), [0, 2, 1, 3])
+                for part, (batch, length) in zip(parts, shapes, strict=True)
+            ]
 
-        query_BNTD = heads(self.query(hidden_RH) * tf.cast(head**-0.5, self.compute_dtype))
-        scores_BNTT = tf.matmul(query_BNTD, heads(self.key(hidden_RH)), transpose_b=True)
-        hidden_from_B1TT = example_ids[:, None, :, None] != example_ids[:, None, None, :]
-        scores_BNTT = tf.cast(scores_BNTT, self.variable_dtype)
-        scores_BNTT += tf.cast(hidden_from_B1TT, self.variable_dtype) * MASKED_SCORE
-        probs_BNTT = tf.cast(tf.nn.softmax(scores_BNTT), self.compute_dtype)
-        probs_BNTT = dropout(probs_BNTT, self.rate, key, self.place)
-        context_BNTD = tf.matmul(probs_BNTT, heads(self.value(hidden_RH)))
-        return tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width])
+        queries = heads(self.query(hidden_RH) * tf.cast(head**-0.5, self.compute_dtype))
+        keys, values = heads(self.key(hidden_RH)), heads(self.value(hidden_RH))
+        contexts = []
+        for group, (mask, query, key_, value) in enumerate(zip(masks, queries, keys, values, strict=True)):
+            scores_BNTT = tf.cast(tf.matmul(query, key_, transpose_b=True), self.variable_dtype) + mask
+            probs_BNTT = tf.cast(tf.nn.softmax(scores_BNTT), self.compute_dtype)
+            probs_BNTT = dropout(probs_BNTT, self.rate, key, self.place + group * PLACES_PER_GROUP)
+            context_BNTD = tf.matmul(probs_BNTT, value)
+            contexts.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
+        return contexts[0] if len(contexts) == 1 else tf.concat(contexts, 0)
 
 
 class EncoderLayer(keras.layers.Layer):
@@ -151,7 +181,7 @@ class EncoderLayer(keras.layers.Layer):
 
     def __init__(self, number: int, config: BertConfig, init: Initializer):
         scope, hidden = f"bert/encoder/layer_{number}", config.hidden_size
-        super().__init__(name=scope.replace("/", "."))
+        super().__init__(name=scope.replace("/", "."), autocast=False)
         self.first_place = 1 + 3 * number
         self.attention = SelfAttention(f"{scope}/attention/self", config, init, self.first_place)
         self.attention_output = Linear(f"{scope}/attention/output/dense", hidden, hidden, init)
@@ -162,8 +192,8 @@ class EncoderLayer(keras.layers.Layer):
         self.activation, self.rate = ACTIVATIONS[config.hidden_act], config.hidden_dropout_prob
         self.built = True
 
-    def call(self, hidden_RH, example_ids, key):
-        attended_RH = self.attention_output(self.attention(hidden_RH, example_ids, key))
+    def call(self, hidden_RH, masks, key):
+        attended_RH = self.attention_output(self.attention(hidden_RH, masks, key))
         hidden_RH = self.attention_norm(hidden_RH + dropout(attended_RH, self.rate, key, self.first_place + 1))
         hidden_RH = tf.cast(hidden_RH, self.compute_dtype)
         expanded_RI = tf.cast(self.intermediate(hidden_RH), self.variable_dtype)
@@ -174,7 +204,7 @@ class EncoderLayer(keras.layers.Layer):
 
 
 class SpanHead(_Scope):
-    """Start and end scores of every token (google-research/bert `run_squad.py`) -> float32 [B, T, 2]."""
+    """Start and end scores of every token (google-research/bert `run_squad.py`) -> float32 [B, T, 2] or [R, 2]."""
 
     def __init__(self, config: BertConfig, init: Initializer):
         super().__init__("cls/squad", dtype="float32")
@@ -278,8 +308,9 @@ class Bert(keras.Model):
         """The embeddings and every layer's output, each [B*T, H] in the compute dtype."""
         embedded_RH = tf.cast(self.embeddings(inputs), self.compute_dtype)
         states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
+        masks = [_mask(example_ids_BT) for example_ids_BT in in_groups(inputs["example_ids"], inputs)]
         for layer in self.encoder:
-            states.append(layer(states[-1], inputs["example_ids"], dropout_key))
+            states.append(layer(states[-1], masks, dropout_key))
         return states
 
     def call(self, inputs, dropout_key=None):

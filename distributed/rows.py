@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributed.run import sync_folder
 
@@ -82,6 +83,10 @@ class Rows:
         as_asked[by_row] = np.arange(len(rows))
         return pa.Table.from_batches(pieces, self.table.schema).combine_chunks().take(pa.array(as_asked))
 
+    def lengths(self, name: str) -> np.ndarray:
+        """How many values each row of a list column has, int64 [n]."""
+        return pc.list_value_length(self.table.column(name)).to_numpy().astype(np.int64)
+
     def column(self, name: str) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """A whole column, in the same form."""
         return _to_numpy(self.table.column(name))
@@ -116,6 +121,17 @@ def pad(values_and_offsets: tuple[np.ndarray, np.ndarray], length: int, value: i
     padded = np.full((len(lengths), length), value, np.int32)
     padded[np.arange(length) < lengths[:, None]] = values
     return padded
+
+
+def reordered(values: np.ndarray | tuple[np.ndarray, np.ndarray], order: np.ndarray):
+    """An array [n], or (values, offsets) of n rows, with row `order[i]` at place i."""
+    if isinstance(values, np.ndarray):
+        return values[order]
+    flat, offsets = values
+    lengths = np.diff(offsets)[order]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    return flat[np.repeat(offsets[:-1][order], lengths) + within], starts
 
 
 def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -232,6 +248,18 @@ def _mixed(words: np.ndarray) -> np.ndarray:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
+
+
+def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
+    """Row numbers, ascending, of `num_parts` parts with nearly equal numbers of tokens: the longest row that is
+    left goes to the part with the fewest tokens so far (Graham 1969, LPT). Empty parts only when rows run out."""
+    totals = np.zeros(num_parts, np.int64)
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    for row in np.argsort(-np.asarray(lengths), kind="stable"):
+        part = int(np.argmin(totals))
+        totals[part] += lengths[row]
+        parts[part].append(int(row))
+    return [np.sort(np.array(part, np.int64)) for part in parts]
 
 
 def fixed_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:

@@ -13,11 +13,11 @@ from distributed import InputError, Preempted
 from distributed.checkpoint import Checkpoints, State
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
-from distributed.rows import Order, RowOrder, RowSource, prefetched
+from distributed.rows import Order, RowOrder, RowSource, balanced, prefetched
 from distributed.run import Run
 from distributed.world import World
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Any]  # arrays, or tuples of them
 MOST_SKIPPED_STEPS = 20
 TRAINING_MEMORY_FLAGS = (
     "--train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
@@ -65,6 +65,7 @@ def train(
     save_every: int = 1000,
     log_every: int = 25,
     order: RowOrder | None = None,
+    lengths: np.ndarray | None = None,
     evaluation: Evaluation | None = None,
 ) -> State:
     """Trains for the steps of the plan, from `start` if given; returns the last state, which is saved.
@@ -76,6 +77,8 @@ def train(
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
       settings: kept in each checkpoint; a later command must bring the same (see `check_settings`).
       order: which row stands at a position of the stream; a full permutation per epoch unless given.
+      lengths: tokens of every row; a step's rows are then shared out so that ranks and micro-batches have nearly
+        equal numbers of them. Without, each takes neighbouring positions. The step's sum is the same.
     Raises:
       Preempted: SIGUSR1 came; all ranks finished the same step and saved.
       InputError: the gradients stay non-finite, or the replicas are not equal.
@@ -89,12 +92,19 @@ def train(
     def micro_batches(step: int) -> list[Batch]:
         position = first_position + (step - first_step) * plan.global_batch_size
 
-        def fields(piece: slice) -> dict:
-            positions = np.arange(position + piece.start, position + piece.stop)
-            indices = order.rows_at(position + piece.start, position + piece.stop)
-            return rows.take(indices) | {"row": indices, "epoch": positions // len(rows)}
+        if lengths is None:
+            places = [np.arange(piece.start, piece.stop) for piece in pieces]
+        else:
+            of_step = lengths[order.rows_at(position, position + plan.global_batch_size)]
+            mine = balanced(of_step, world.size)[world.rank]
+            places = [mine[piece] for piece in balanced(of_step[mine], plan.accumulation)]
 
-        return [collate(fields(piece)) for piece in pieces if piece.stop > piece.start]
+        def fields(piece: np.ndarray) -> dict:
+            first, last = position + int(piece[0]), position + int(piece[-1])
+            indices = order.rows_at(first, last + 1)[piece - piece[0]]
+            return rows.take(indices) | {"row": indices, "epoch": (position + piece) // len(rows)}
+
+        return [collate(fields(piece)) for piece in places if len(piece)]
 
     if evaluation and evaluation.stops(state):
         return state
@@ -224,9 +234,9 @@ def gradient_function(optimizer: AllreduceOptimizer, loss: Callable, example: Ba
     return tf.function(gradient, input_signature=signature, autograph=False)
 
 
-def batch_signature(example: Batch) -> dict[str, tf.TensorSpec]:
+def batch_signature(example: Batch) -> dict[str, Any]:
     """The types of a batch's arrays, every dimension unknown."""
-    return {name: tf.TensorSpec([None] * array.ndim, array.dtype) for name, array in example.items()}
+    return tf.nest.map_structure(lambda array: tf.TensorSpec([None] * array.ndim, array.dtype), example)
 
 
 def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:

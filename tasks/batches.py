@@ -7,35 +7,51 @@ if TYPE_CHECKING:
 
     from distributed.train import Batch
 
-LENGTH_MULTIPLE = 8  # rows are padded to the longest of their batch, rounded up
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "example_ids")
+NUM_GROUPS = {"auto": 4, "off": 1}  # by --packing
 
 
-def encoder_inputs(input_ids: "tuple[np.ndarray, np.ndarray]", sentence_a_tokens: "np.ndarray") -> "Batch":
-    """(values, offsets) of B rows -> the encoder's four inputs, int32 [B, T], one example per row.
+def grouped(fields: dict, num_groups: int) -> "tuple[dict, np.ndarray]":
+    """The fields of B rows in the order of their groups, and the groups (int32 [K, 2]): see bert/packing.py.
 
-    T is the longest row rounded up to a multiple of 8. `sentence_a_tokens` (int [B]): how many leading tokens of
-    each row are of type 0; those after them are of type 1.
+    With one group nothing is reordered.
     """
     import numpy as np
 
-    from distributed.rows import pad
+    from bert.packing import group
+    from distributed.rows import reordered
 
-    lengths = np.diff(input_ids[1])
-    length = -(-int(lengths.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    place = np.arange(length, dtype=np.int32)
-    inside = place < lengths[:, None]
-    return {
-        "input_ids": pad(input_ids, length),
-        "token_type_ids": ((place >= sentence_a_tokens[:, None]) & inside).astype(np.int32),
-        "position_ids": np.broadcast_to(place, inside.shape),
-        "example_ids": inside.astype(np.int32),
-    }
+    order, groups = group(np.diff(fields["input_ids"][1]), num_groups)
+    if num_groups == 1:
+        return fields, groups
+    return {name: reordered(values, order) for name, values in fields.items()}, groups
 
 
-def first_tokens(inputs: "Batch") -> "np.ndarray":
-    """Indices into B*T of each row's first token, int32 [B]."""
+def encoder_inputs(fields: dict, groups: "np.ndarray") -> "Batch":
+    """The encoder's four inputs and `first_tokens`, int32, one example per row.
+
+    Args:
+      fields: `input_ids` (values, offsets) of B rows, and `sentence_a_tokens` (int [B]): how many leading tokens
+        of each row are of type 0; those after them are of type 1.
+      groups: as `grouped` gives them. Of one group the inputs are [B, T]; of several flat [R], with `groups`.
+    `first_tokens` [B] are the indices of each row's first token into R, or B*T.
+    """
     import numpy as np
 
-    rows, length = inputs["input_ids"].shape
-    return np.arange(rows, dtype=np.int32) * np.int32(length)
+    values, offsets = fields["input_ids"]
+    widths = np.repeat(groups[:, 1], groups[:, 0])
+    ends = np.cumsum(widths, dtype=np.int32)
+    first = ends - widths
+    place = np.arange(ends[-1], dtype=np.int32) - np.repeat(first, widths)
+    inside = place < np.repeat(np.diff(offsets), widths)
+    input_ids = np.zeros(len(place), np.int32)
+    input_ids[inside] = values
+    inputs = {
+        "input_ids": input_ids,
+        "token_type_ids": ((place >= np.repeat(fields["sentence_a_tokens"], widths)) & inside).astype(np.int32),
+        "position_ids": place,
+        "example_ids": inside.astype(np.int32),
+    }
+    if len(groups) == 1:
+        return {name: array.reshape(groups[0]) for name, array in inputs.items()} | {"first_tokens": first}
+    return inputs | {"first_tokens": first, "groups": tuple(groups)}

@@ -9,12 +9,13 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import INPUTS, encoder_inputs, first_tokens
+from tasks.batches import INPUTS, NUM_GROUPS, encoder_inputs, grouped
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, plan_of, settings_of
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start, newest_checkpoint
 from tasks.start import MachineFlags
@@ -166,11 +167,12 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
             model_files,
             train_set.rows,
             train_set.key,
-            collate=collate,
+            collate=partial(collate, num_groups=NUM_GROUPS[config.packing]),
             weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
             loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
             settings=settings,
             anew=HEAD if starts_anew else (),
+            lengths=train_set.rows.lengths("input_ids"),
             evaluation=while_training(config, task, dev_scores, len(train_set.rows), world.size),
         )
     else:
@@ -357,10 +359,10 @@ def open_set(
     return data
 
 
-def collate(fields: dict) -> "Batch":
-    """Examples -> the encoder's inputs [B, T], their first tokens [B] and their labels [B]."""
-    inputs = encoder_inputs(fields["input_ids"], fields["sentence_a_tokens"])
-    return inputs | {"first_tokens": first_tokens(inputs), "label": fields["label"]}
+def collate(fields: dict, num_groups: int = 1) -> "Batch":
+    """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
+    fields, groups = grouped(fields, num_groups)
+    return encoder_inputs(fields, groups) | {"label": fields["label"]}
 
 
 # -- training -----------------------------------------------------------------------------------------------------

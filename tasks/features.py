@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import INPUTS, encoder_inputs
+from tasks.batches import INPUTS, encoder_inputs, grouped
 from tasks.fit import load_for_prediction
 from tasks.model_files import ModelFlags, Start, find_model_files
 from tasks.start import MachineFlags
@@ -163,7 +163,8 @@ def tokenize(config: Config, tokenizer: "Tokenizer") -> Any:
 
 def collate(fields: dict) -> dict:
     """Lines -> the encoder's inputs [B, T]."""
-    return encoder_inputs(fields["input_ids"], fields["sentence_a_tokens"])
+    batch = encoder_inputs(*grouped(fields, 1))
+    return {name: batch[name] for name in INPUTS}
 
 
 def write(

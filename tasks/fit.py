@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import keras
+    import numpy as np
     import tensorflow as tf
 
     from bert.model import Bert
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from distributed.rows import RowOrder, RowSource
     from distributed.train import Batch, Evaluation
     from tasks.start import Job
+
+
+STEPS_LOOKED_AT = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,9 @@ class TrainingFlags:
     save_checkpoints_steps: int = flags.flag(1000, "steps between checkpoints", "training")
     keep_checkpoints: int = flags.flag(5, "how many checkpoints are kept", "training")
     resume: str = flags.flag("auto", "auto, never, or the folder of a run to go on from", "training")
+    packing: Literal["auto", "off"] = flags.flag(
+        "auto", "auto: rows of like length in groups, instead of padding all to the longest of a batch", "training"
+    )
     log_steps: int = flags.flag(25, "steps between lines of metrics.jsonl", "training")
 
 
@@ -101,6 +108,28 @@ def plan_of(config: TrainingFlags, num_rows: int, size: int) -> "Plan":
     )
 
 
+def padding_of(packing: str, plan: "Plan", rows: "RowSource", order: "RowOrder") -> str:
+    """What share of the tokens of the first steps is padding, told with and without packing."""
+    import numpy as np
+
+    from bert.packing import group
+    from distributed.rows import balanced
+    from tasks.batches import NUM_GROUPS
+
+    real = padded = packed = 0
+    for step in range(min(plan.steps, STEPS_LOOKED_AT)):
+        position = step * plan.global_batch_size
+        lengths = np.diff(rows.take(order.rows_at(position, position + plan.global_batch_size))["input_ids"][1])
+        real += int(lengths.sum())
+        neighbours = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
+        padded += sum(int(group(part, 1)[1].prod(1).sum()) for part in neighbours if len(part))
+        for share in balanced(lengths, plan.size):
+            for piece in balanced(lengths[share], plan.accumulation):
+                packed += int(group(lengths[share][piece], NUM_GROUPS["auto"])[1].prod(1).sum())
+    shares = f"{1 - real / padded:.1%} of the tokens are padding without packing, {1 - real / packed:.1%} with it"
+    return f"packing {packing}: {shares}"
+
+
 def make_optimizer(name: str, plan: "Plan") -> "keras.optimizers.Optimizer":
     """AdamWeightDecay or LAMB with BERT's schedule over the steps of the plan."""
     from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay
@@ -124,6 +153,7 @@ def fit(
     settings: dict[str, object],
     loss_terms: Sequence[str] = ("loss",),
     order: "RowOrder | None" = None,
+    lengths: "np.ndarray | None" = None,
     evaluation: "Evaluation | None" = None,
     moments: "Path | None" = None,
     anew: Sequence[str] = (),
@@ -132,7 +162,7 @@ def fit(
 
     Args:
       config: flags that hold `TrainingFlags`.
-      collate, weights, loss, order, evaluation: see `distributed.train.train`.
+      collate, weights, loss, order, lengths, evaluation: see `distributed.train.train`.
       settings: what must not change between the parts of the run, under the flags' names.
       anew: tensors that keep their initial values although the weights that a new run starts from have them.
       moments: a checkpoint whose optimizer's moments a new run starts from.
@@ -142,12 +172,14 @@ def fit(
     from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
     from distributed.optimizer import AllreduceOptimizer, broadcast_variables
     from distributed.plan import rate_warning
+    from distributed.rows import Order
     from distributed.run import environment
     from distributed.train import train
 
     world, run, tokenizer = job.world, job.run, model_files.tokenizer
     plan = plan_of(config, len(rows), world.size)
     run.say(str(plan))
+    run.say(padding_of(config.packing, plan, rows, order or Order(len(rows), config.seed)))
     if plan.warmup_steps >= plan.steps:
         run.say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end in {plan.steps:,} steps")
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
@@ -221,6 +253,7 @@ def fit(
         save_every=config.save_checkpoints_steps,
         log_every=config.log_steps,
         order=order,
+        lengths=lengths if config.packing == "auto" else None,
         evaluation=evaluation,
     )
     if evaluation and evaluation.best and state.best and state.best[0] != state.position:

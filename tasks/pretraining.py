@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import encoder_inputs, first_tokens
+from tasks.batches import NUM_GROUPS, encoder_inputs, grouped
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from bert.masking import Masking
 
+    from bert.masking import Masking
     from bert.model import Bert
     from distributed.rows import RowSource
     from distributed.train import Batch, Evaluation
@@ -111,7 +111,9 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
             model_files,
             shards.rows,
             shards.key,
-            collate=partial(collate, masking=shards.masking, seed=config.seed),
+            collate=partial(
+                collate, masking=shards.masking, seed=config.seed, num_groups=NUM_GROUPS[config.packing]
+            ),
             weights=weights,
             loss=lambda batch, key: losses(model(batch, dropout_key=key), batch),
             loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
@@ -220,23 +222,24 @@ def dynamic_masking(config: Config, manifest: dict, model_files: ModelFiles) -> 
     )
 
 
-def collate(fields: dict, masking: "Masking | None", seed: int) -> "Batch":
-    """Examples -> the encoder's inputs [B, T], `masked_tokens` (indices into B*T) and `masked_ids` [M], first
-    tokens [B] and `next_sentence_label` [B] (1: the second sentence is a random one)."""
+def collate(fields: dict, masking: "Masking | None", seed: int, num_groups: int = 1) -> "Batch":
+    """Examples -> the encoder's inputs, `masked_tokens` (indices into them) and `masked_ids` [M], first tokens [B]
+    and `next_sentence_label` [B] (1: the second sentence is a random one)."""
     import numpy as np
+
     from bert.masking import example_keys, mask
 
+    fields, groups = grouped(fields, num_groups)
     values, offsets = fields["input_ids"]
     if masking:
         drawn = mask(values, offsets, example_keys(seed, fields["row"], fields["epoch"]), masking)
         values, positions, position_offsets, masked_ids = drawn
     else:
         (positions, position_offsets), (masked_ids, _) = fields["masked_lm_positions"], fields["masked_lm_ids"]
-    inputs = encoder_inputs((values, offsets), fields["sentence_a_tokens"])
-    first = first_tokens(inputs)
+    inputs = encoder_inputs(fields | {"input_ids": (values, offsets)}, groups)
+    first = np.repeat(inputs["first_tokens"], np.diff(position_offsets))
     batch = inputs | {
-        "first_tokens": first,
-        "masked_tokens": np.repeat(first, np.diff(position_offsets)) + positions.astype(np.int32),
+        "masked_tokens": first + positions.astype(np.int32),
         "masked_ids": masked_ids.astype(np.int32),
     }
     if "is_random_next" in fields:

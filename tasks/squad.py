@@ -6,10 +6,11 @@ as a suffix: B rows, T positions of a row, 2 for start and end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from tasks import flags, start
-from tasks.batches import INPUTS, encoder_inputs
+from tasks.batches import INPUTS, NUM_GROUPS, encoder_inputs, grouped
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
@@ -108,10 +109,11 @@ def run_squad(config: Config, job: start.Job) -> dict[str, float]:
             model_files,
             train_data.windows,
             train_data.key,
-            collate=collate,
-            weights=lambda batch: {"loss": float(len(batch["input_ids"]))},
+            collate=partial(collate, num_groups=NUM_GROUPS[config.packing]),
+            weights=lambda batch: {"loss": float(len(batch["start_position"]))},
             loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
             settings=settings,
+            lengths=train_data.windows.lengths("input_ids"),
         )
     else:
         load_for_prediction(job, begin, model)
@@ -180,24 +182,33 @@ def open_data(config: Config, job: start.Job, model_files: ModelFiles, training:
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 
 
-def collate(fields: dict) -> "Batch":
-    """Windows -> the encoder's inputs [B, T] and the answers' positions [B]."""
+def collate(fields: dict, num_groups: int = 1) -> "Batch":
+    """Windows -> the encoder's inputs and the answers' positions [B]."""
+    fields, groups = grouped(fields, num_groups)
     answers = {name: fields[name] for name in ("start_position", "end_position")}
-    return encoder_inputs(fields["input_ids"], fields["question_tokens"]) | answers
+    return encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups) | answers
 
 
 # -- training -----------------------------------------------------------------------------------------------------
 
 
-def span_loss(scores_BT2: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
+def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
     """Sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, padding left out."""
     import tensorflow as tf
 
-    padding_BT1 = tf.cast(batch["example_ids"] == 0, scores_BT2.dtype)[:, :, None]
-    log_probs_BT2 = tf.nn.log_softmax(scores_BT2 - LARGE * padding_BT1, axis=1)
+    from bert.model import in_groups
+
     targets_B2 = tf.stack([batch["start_position"], batch["end_position"]], 1)
-    found_B2 = tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), targets_B2, batch_dims=2)
-    return -tf.reduce_sum(found_B2) / 2
+    found = []
+    for scores_BT2, example_ids_BT in zip(
+        in_groups(scores, batch), in_groups(batch["example_ids"], batch), strict=True
+    ):
+        padding_BT1 = tf.cast(example_ids_BT == 0, scores_BT2.dtype)[:, :, None]
+        log_probs_BT2 = tf.nn.log_softmax(scores_BT2 - LARGE * padding_BT1, axis=1)
+        rows = tf.shape(scores_BT2)[0]
+        here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
+        found.append(tf.reduce_sum(tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), here_B2, batch_dims=2)))
+    return -tf.add_n(found) / 2
 
 
 # -- prediction ---------------------------------------------------------------------------------------------------
@@ -217,7 +228,8 @@ def predict_windows(config: Config, job: start.Job, model: "Bert", windows: "Row
     forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
 
     def inputs(fields: dict) -> "Batch":
-        return encoder_inputs(fields["input_ids"], fields["question_tokens"])
+        batch = collate(fields)
+        return {name: batch[name] for name in INPUTS}
 
     outputs = predict(job.world, windows, batches, job.run, collate=inputs, forward=forward)
     if outputs is None:

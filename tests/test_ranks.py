@@ -80,6 +80,11 @@ def test_bert_training_is_one_ranks(launched: Callable, num_ranks: int, task: st
     assert_same_bert(launched(1)[1], launched(num_ranks)[1], task, task)
 
 
+@pytest.mark.parametrize("num_ranks", [1, *RANKS])
+def test_packed_training_is_one_rank_s_unpacked(launched: Callable, num_ranks: int) -> None:
+    assert_same_bert(launched(1)[1], launched(num_ranks)[1], "packed")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_comparison_sees_faults(launched: Callable, fault: str) -> None:
     """One row lost on one rank in one step; the rate off by 0.1 %; the mean of per-rank means."""

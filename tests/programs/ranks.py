@@ -90,7 +90,7 @@ def small_bert(head: str, **changes) -> Bert:
 
 def train_for_20_steps(
     world: World, collectives, folder: Path, model: Bert, rows: Rows, collate, weights, loss, *,
-    terms: tuple[str, ...] = ("loss",), rate_factor: float = 1,
+    terms: tuple[str, ...] = ("loss",), rate_factor: float = 1, lengths: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """In float32; the first and last values, and the losses."""
     plan = make_plan(40, world.size, learning_rate=BERT_RATE, global_batch_size=BERT_BATCH,
@@ -106,10 +106,21 @@ def train_for_20_steps(
     run = Run(folder, is_writer=world.rank == 0)
     checkpoints = Checkpoints(folder / "checkpoints", world, lambda into: None)
     train(world, optimizer, plan, rows, run, checkpoints, collate=collate, weights=weights, loss=loss,
-          seed=5, settings={}, log_every=1)  # fmt: skip
+          seed=5, settings={}, log_every=1, lengths=lengths)  # fmt: skip
     run.close()
     world.barrier()
     return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}
+
+
+def train_packed(world: World, collectives, folder: Path) -> dict[str, np.ndarray]:
+    """The span training in groups of like length, its rows shared out by their tokens."""
+    model, rows = small_bert("span"), bert_rows()
+    return train_for_20_steps(
+        world, collectives, folder, model, rows, lambda fields: collate(fields, 3),
+        lambda batch: {"loss": float(len(batch["start_position"]))},
+        lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
+        lengths=rows.lengths("input_ids"),
+    )  # fmt: skip
 
 
 def train_classifier(world: World, collectives, folder: Path) -> dict[str, np.ndarray]:
@@ -343,6 +354,7 @@ def main() -> None:
             "toy again": train_toy(world, collectives, here / "again"),
             "toy, accumulation": train_toy(world, collectives, here / "accumulation", accumulation=2),
             "bert": train_bert(world, collectives, here / "bert"),
+            "packed": train_packed(world, collectives, here / "packed"),
             "classifier": train_classifier(world, collectives, here / "classifier"),
             "pretraining": train_pretraining(world, collectives, here / "pretraining"),
         }
