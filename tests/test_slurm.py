@@ -346,6 +346,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_one_rank_alone_looks_at_the_hub(tmp_path):
     """Two ranks and a model that the hub does not have: asked for once, told in one line."""
     Hub.asked.clear()
@@ -381,6 +382,7 @@ def test_without_a_network_a_missing_model_is_told_with_the_reason():
     assert "\n" not in str(failed.value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(hosts.available() is not None, reason=hosts.available() or "")
 def test_once_per_machine_and_first_on_rank_0():
     """What is kept in files (downloaded data, prepared rows) is made by the first rank of each machine."""
