@@ -80,7 +80,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._apply_adam(gradient, variable, self.m[index], self.v[index], rate)
 
     def _apply_adam(self, gradient, variable, m, v, rate):
-        """TensorFlow's own kernel: one pass over the four arrays, on all cores; powers of 0 mean no bias correction.
+        """TensorFlow's own kernel: one pass over the four arrays, on all cores; powers of 0: no bias correction.
 
         It takes 1 - beta_2 in float32, which is 1.3e-5 less than the 0.001 of Google's graph: so much less is v.
         """
