@@ -1,12 +1,14 @@
-"""bert-bench: how fast one training step and the all-reduce are here, over all ranks, on synthetic data.
+"""bert-bench: how fast one training step and the all-reduce are here, over all ranks, on synthetic data; corpora.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench allreduce
+    bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt --google_dir bert
 
 What Horovod's synthetic benchmark printed for ResNet: examples per second of a rank and in total.
 """
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bert import InputError
 from tasks import flags, start
+from tasks.bench_corpus import CorpusConfig, measure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,11 +81,14 @@ class AllreduceConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    commands: dict[str, type] = {"step": StepConfig, "allreduce": AllreduceConfig}
+    commands: dict[str, type] = {"step": StepConfig, "allreduce": AllreduceConfig, "corpus": CorpusConfig}
     config: Any
     name, config = flags.parse_command(commands, argv, prog="bert-bench", description=str(__doc__))
     start.check_packages()
     start.set_environment()
+    if name == "corpus":
+        bench_corpus(config)
+        return
     start.import_tensorflow()
     from distributed.world import World
 
@@ -90,6 +96,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         figures = bench_step(config, world) if name == "step" else bench_allreduce(config, world)
         if config.output_file:
             world.on_first(Path(config.output_file).write_text, json.dumps(figures, indent=1) + "\n")
+
+
+def bench_corpus(config: CorpusConfig) -> None:
+    """Measures in one process, and processes that it starts; MPI is joined for the training step alone."""
+    from distributed.world import LAUNCHER_SIZES, World
+
+    with World(program="bert-bench", user_errors=(InputError, OSError)) as world:
+        if any(os.environ.get(name, "1") not in ("", "1") for name in LAUNCHER_SIZES):
+            raise InputError("bert-bench corpus is one process: start it without mpirun or srun")
+        figures = measure(config, SIZES[config.model_size], world.say)
+        if config.output_file:
+            Path(config.output_file).expanduser().write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
