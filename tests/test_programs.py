@@ -19,7 +19,10 @@ def python(*arguments: str, path: str = str(ROOT), cwd: Path = ROOT) -> subproce
     )
 
 
-@pytest.mark.parametrize("module", ["tasks.squad", "tasks.bench", "tasks.report", "distributed.launch"])
+PROGRAMS = ("squad", "classifier", "pretraining", "features", "corpus", "bench", "report")
+
+
+@pytest.mark.parametrize("module", [*(f"tasks.{name}" for name in PROGRAMS), "distributed.launch"])
 def test_help_needs_no_heavy_import(module):
     done = python("-c", f"import sys, {module}; print(*sys.modules)")
     assert not HEAVY & set(done.stdout.split()), done.stderr
@@ -135,13 +138,20 @@ def test_an_installed_wheel_has_our_packages(tmp_path):
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True, timeout=200)
     (wheel,) = tmp_path.glob("ringbert-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True, timeout=200)
-    modules = "bert.model, distributed.train, distributed.collectives.mpi, tasks.squad, tasks.bench, tasks.report"
+    modules = (
+        "bert.model, bert.corpus, distributed.train, distributed.collectives.mpi, tasks.squad, tasks.classifier, "
+        "tasks.pretraining, tasks.features, tasks.corpus, tasks.bench, tasks.report"
+    )
     code = f"import {modules}; from tasks import start; start.check_packages(); print(distributed.__file__)"
     done = python("-c", code, path=str(tmp_path / "site"), cwd=tmp_path)
     assert done.stdout.strip() == str(tmp_path / "site" / "distributed" / "__init__.py"), done.stderr
     assert sorted(path.name for path in (tmp_path / "site" / "bin").glob("bert-*")) == [
         "bert-bench",
+        "bert-classifier",
+        "bert-corpus",
+        "bert-features",
         "bert-launch",
+        "bert-pretraining",
         "bert-report",
         "bert-squad",
     ]
