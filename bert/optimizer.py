@@ -3,7 +3,6 @@
 import re
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 
@@ -31,11 +30,6 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return {name: getattr(self, name) for name in ("rate", "train_steps", "warmup_steps", "continuous")}
-
-
-def _handle(variable) -> tf.Tensor:
-    """What TensorFlow's kernels take; Keras hands its own variables or TensorFlow's."""
-    return (variable.value if isinstance(variable, keras.Variable) else variable).handle
 
 
 class AdamWeightDecay(keras.optimizers.Optimizer):
@@ -74,29 +68,20 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        rate = tf.cast(learning_rate, variable.dtype)
-        if self.decays(variable):  # of the parameter before the step, as Google has it
-            self.assign(variable, variable * (1 - rate * self.weight_decay_rate))
-        self._apply_adam(gradient, variable, self.m[index], self.v[index], rate)
+        gradient = ops.cast(gradient, variable.dtype)
+        m = self.beta_1 * self.m[index] + (1 - self.beta_1) * gradient
+        v = self.beta_2 * self.v[index] + (1 - self.beta_2) * ops.square(gradient)
+        update = m / (ops.sqrt(v) + self.epsilon)
+        if self.decays(variable):
+            update += self.weight_decay_rate * variable
+        self.assign(self.m[index], m)
+        self.assign(self.v[index], v)
+        rate = ops.cast(learning_rate, variable.dtype) * self.trust_ratio(variable, update)
+        self.assign_sub(variable, rate * update)
 
-    def _apply_adam(self, gradient, variable, m, v, rate):
-        """TensorFlow's own kernel: one pass over the four arrays, on all cores; powers of 0: no bias correction.
-
-        It takes 1 - beta_2 in float32, which is 1.3e-5 less than the 0.001 of Google's graph: so much less is v.
-        """
-        kind = variable.dtype
-        tf.raw_ops.ResourceApplyAdam(
-            var=_handle(variable),
-            m=_handle(m),
-            v=_handle(v),
-            beta1_power=tf.zeros([], kind),
-            beta2_power=tf.zeros([], kind),
-            lr=rate,
-            beta1=tf.constant(self.beta_1, kind),
-            beta2=tf.constant(self.beta_2, kind),
-            epsilon=tf.constant(self.epsilon, kind),
-            grad=tf.cast(gradient, kind),
-        )
+    def trust_ratio(self, variable: keras.Variable, update):
+        """What the rate of a variable is multiplied by: 1."""
+        return 1.0
 
     def get_config(self):
         names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude")
@@ -109,25 +94,12 @@ class LAMB(AdamWeightDecay):
 
         ||parameter|| / ||update||     (1 where either norm is 0)
 
-    Variables that do not decay have no such factor: theirs is AdamWeightDecay's step.
+    Variables that do not decay have no such factor.
     """
 
-    def update_step(self, gradient, variable, learning_rate):
-        if not self.decays(variable):
-            super().update_step(gradient, variable, learning_rate)
-            return
-        index = self._get_variable_index(variable)
-        gradient = ops.cast(gradient, variable.dtype)
-        m = self.beta_1 * self.m[index] + (1 - self.beta_1) * gradient
-        v = self.beta_2 * self.v[index] + (1 - self.beta_2) * ops.square(gradient)
-        update = m / (ops.sqrt(v) + self.epsilon) + self.weight_decay_rate * variable
-        self.assign(self.m[index], m)
-        self.assign(self.v[index], v)
-        rate = ops.cast(learning_rate, variable.dtype) * self.trust_ratio(variable, update)
-        self.assign_sub(variable, rate * update)
-
     def trust_ratio(self, variable: keras.Variable, update):
-        """What the rate of a variable is multiplied by."""
+        if not self.decays(variable):
+            return 1.0
         parameter_norm, update_norm = ops.norm(variable), ops.norm(update)
         defined = ops.logical_and(parameter_norm > 0, update_norm > 0)
         return ops.where(defined, parameter_norm / ops.where(defined, update_norm, 1.0), 1.0)

@@ -108,15 +108,17 @@ class AllreduceOptimizer:
         *pieces, sums = tf.split(flat, [*self._sizes, len(self.loss_terms)])
         norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(piece)) for piece in pieces]))
         finite = tf.math.is_finite(norm)
+        scale = tf.ones([], flat.dtype)
+        if self.clip_norm is not None:
+            clip = tf.constant(self.clip_norm, flat.dtype)
+            scale = clip / tf.maximum(norm, clip)
+        gradients = [
+            tf.reshape(piece * scale, variable.shape)
+            for piece, variable in zip(pieces, self.trainable, strict=True)
+        ]
 
         def apply():
-            clipped = flat
-            if self.clip_norm is not None:  # without a pass over the buffer where nothing is clipped
-                clip = tf.constant(self.clip_norm, flat.dtype)
-                clipped = tf.cond(norm > clip, lambda: flat * (clip / norm), lambda: flat)
-            *parts, _ = tf.split(clipped, [*self._sizes, len(self.loss_terms)])
-            shaped = zip(parts, self.trainable, strict=True)
-            self.optimizer.apply([tf.reshape(part, variable.shape) for part, variable in shaped])
+            self.optimizer.apply(gradients)
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
