@@ -25,6 +25,39 @@ def test_a_network_that_is_not_there(network: str, words: str, monkeypatch: pyte
         host_address(World())
 
 
+@pytest.mark.parametrize(
+    ("device", "own", "others", "chosen"),
+    [
+        ("gpu", "b", ["a", "c"], "nccl"),
+        ("gpu", "b", ["a", "b"], "mpi"),  # NCCL refuses two ranks on one GPU
+        ("cpu", "b", ["a", "c"], "mpi"),
+        ("gpu", "b", [], "local"),
+    ],
+)
+def test_auto_is_nccl_where_every_rank_has_a_gpu_of_its_own(
+    device: str, own: str, others: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver and the other ranks are made up: this machine need not have three GPUs."""
+    from distributed import collectives
+    from distributed.collectives import tensorflow
+
+    class MadeUpWorld(World):
+        def all_gather(self, value):
+            return [value, *others]
+
+    gpus = {"a": "GPU:0", own: "GPU:1", "c": "GPU:2"}
+    monkeypatch.setattr(tensorflow, "visible_gpus", lambda: list(gpus))
+    monkeypatch.setattr(tensorflow.tf.config, "list_physical_devices", lambda kind: list(gpus.values()))
+    monkeypatch.setattr(tensorflow.tf.config, "get_visible_devices", lambda kind: [gpus[own]])
+    world = MadeUpWorld(size=1 + len(others), device=device)
+    assert collectives._fitting(world) == chosen
+    if chosen == "mpi":
+        with pytest.raises(
+            InputError, match=f"^--backend nccl .*{'share GPUs' if device == 'gpu' else 'on CPUs'}"
+        ):
+            tensorflow.open(world, "nccl")
+
+
 def test_a_machine_that_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     from distributed.collectives import tensorflow
 

@@ -27,7 +27,7 @@ GROUP_KEYS = {"nccl": 1, "ring": 2}
 CONNECT_S = 20  # until a rank that answers no connection is told of
 # Below the ports that Linux gives to connections, so that none takes the port between our look and the server.
 PORTS = range(15000, 32000)
-# Parts of a rank's share that travel at the same time: 88 MB take 2 to 3 times as long with TensorFlow's default, -1.
+# Parts of a rank's share that travel at once: by TensorFlow's default, -1, 88 MB take 2 to 3 times as long.
 SUBDIVISIONS = {"nccl": -1, "ring": 16}
 # Values go as they are: a type of the same width that every kernel of the broadcast, NCCL's too, knows.
 BROADCAST_AS = {1: tf.float16, 2: tf.float16, 4: tf.float32, 8: tf.float64}
@@ -135,7 +135,7 @@ def _without_proxy(servers: Sequence[str]) -> None:
     """Keeps gRPC from asking a proxy that the environment names for the way to the other ranks."""
     kept = next(filter(None, map(os.environ.get, ("no_grpc_proxy", "no_proxy", "NO_PROXY"))), "")
     hosts = sorted({server.rpartition(":")[0] for server in servers})
-    os.environ["no_grpc_proxy"] = ",".join(filter(None, [kept, *hosts]))  # noqa: SIM112: gRPC's spelling
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, [kept, *hosts]))  # noqa: SIM112
 
 
 def _server_definition(world: World, servers: Sequence[str]) -> tensorflow_server_pb2.ServerDef:
