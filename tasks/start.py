@@ -31,7 +31,9 @@ class MachineFlags:
     )
     device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
     share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
-    backend: Literal["auto", "mpi", "local"] = flags.flag("auto", "what sums the gradients", "machine")
+    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = flags.flag(
+        "auto", "what sums the gradients", "machine"
+    )
 
 
 Config = TypeVar("Config", bound=MachineFlags)

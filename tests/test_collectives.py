@@ -1,13 +1,71 @@
 """One contract for every file of distributed/collectives, and World's messages, on 1, 2 and 3 ranks."""
 
+import pytest
 from mpi import ROOT, alone, mpirun
 
+from distributed import InputError
 from distributed.collectives import BACKENDS
+from distributed.world import World
 
 
-def test_each_backend_is_a_file_and_each_file_a_backend() -> None:
+def test_each_backend_has_a_file_and_each_file_a_backend() -> None:
     files = {path.stem for path in (ROOT / "distributed" / "collectives").glob("*.py")} - {"__init__"}
-    assert files == set(BACKENDS)
+    assert files == set(BACKENDS.values())
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [("203.0.113.0/24", "has no address in this network"), ("eth0", "is no network such as 10.0.0.0/24")],
+)
+def test_a_network_that_is_not_there(network: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed.collectives.tensorflow import host_address
+
+    monkeypatch.setenv("RINGBERT_NETWORK", network)
+    with pytest.raises(InputError, match=f"^RINGBERT_NETWORK={network}.* {words}"):
+        host_address(World())
+
+
+@pytest.mark.parametrize(
+    ("device", "own", "others", "chosen"),
+    [
+        ("gpu", "b", ["a", "c"], "nccl"),
+        ("gpu", "b", ["a", "b"], "mpi"),  # NCCL refuses two ranks on one GPU
+        ("cpu", "b", ["a", "c"], "mpi"),
+        ("gpu", "b", [], "local"),
+    ],
+)
+def test_auto_is_nccl_where_every_rank_has_a_gpu_of_its_own(
+    device: str, own: str, others: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver and the other ranks are made up: this machine need not have three GPUs."""
+    from distributed import collectives
+    from distributed.collectives import tensorflow
+
+    class MadeUpWorld(World):
+        def all_gather(self, value):
+            return [value, *others]
+
+    gpus = {"a": "GPU:0", own: "GPU:1", "c": "GPU:2"}
+    monkeypatch.setattr(tensorflow, "visible_gpus", lambda: list(gpus))
+    monkeypatch.setattr(tensorflow.tf.config, "list_physical_devices", lambda kind: list(gpus.values()))
+    monkeypatch.setattr(tensorflow.tf.config, "get_visible_devices", lambda kind: [gpus[own]])
+    world = MadeUpWorld(size=1 + len(others), device=device)
+    assert collectives._fitting(world) == chosen
+    if chosen == "mpi":
+        with pytest.raises(
+            InputError, match=f"^--backend nccl .*{'share GPUs' if device == 'gpu' else 'on CPUs'}"
+        ):
+            tensorflow.open(world, "nccl")
+
+
+def test_a_machine_that_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed.collectives import tensorflow
+
+    with tensorflow._listening() as listener:
+        host, port = "127.0.0.1", listener.getsockname()[1]
+        tensorflow._check_reachable(World(), [f"{host}:{port}"])
+    with pytest.raises(InputError, match=f"does not reach {host}:{port} .*refused.*: set RINGBERT_NETWORK"):
+        tensorflow._check_reachable(World(), [f"{host}:{port}"])
 
 
 def test_one_rank() -> None:
@@ -15,8 +73,15 @@ def test_one_rank() -> None:
 
 
 def test_two_ranks() -> None:
-    assert mpirun(2, "collectives.py", "mpi").json() == {"size": 2, "checks": 6}
+    # A proxy that the environment names, and that is not there, stands in nobody's way.
+    proxy = {
+        "http_proxy": "http://127.0.0.1:9",
+        "no_proxy": "",
+        "no_grpc_proxy": "",
+        "RINGBERT_NETWORK": "127.0.0.0/8",
+    }
+    assert mpirun(2, "collectives.py", "ring", "mpi", env=proxy).json() == {"size": 2, "checks": 7}
 
 
 def test_three_ranks() -> None:
-    assert mpirun(3, "collectives.py", "mpi").json() == {"size": 3, "checks": 6}
+    assert mpirun(3, "collectives.py", "ring", "mpi").json() == {"size": 3, "checks": 7}

@@ -84,8 +84,9 @@ def test_sys_exit_with_words_on_one_rank() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_rank() -> None:
-    done = fails("killed")
+@pytest.mark.parametrize("mode", ["killed", "killed in the ring"])
+def test_a_killed_rank(mode: str) -> None:
+    done = fails(mode)
     assert "signal 9" in done.stderr, done  # in mpirun's own words
 
 

@@ -1,6 +1,6 @@
-"""How a buffer is summed over ranks: one file per backend, found by its name.
+"""How a buffer is summed over ranks: one file per way, found by the backend's name.
 
-A backend module has `open(world) -> Collectives`, called before the first TensorFlow operation, because
+A backend's module has `open(world, name) -> Collectives`, called before the first TensorFlow operation, because
 TensorFlow's own collectives must be configured by then. Control messages never come here (see `World`).
 """
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from distributed.world import World
 
-BACKENDS = ("mpi", "local")
+# Name -> module in this folder.
+BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
 
 
 class Collectives(Protocol):
@@ -34,7 +35,17 @@ class Collectives(Protocol):
 
 
 def open_collectives(world: "World", backend: str = "auto") -> Collectives:
-    """The backend of that name; "auto" is "local" for one rank, else "mpi"."""
+    """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
-        backend = "local" if world.size == 1 else "mpi"
-    return importlib.import_module(f"distributed.collectives.{backend}").open(world)
+        backend = _fitting(world)
+    return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
+
+
+def _fitting(world: "World") -> str:
+    if world.size == 1:
+        return "local"
+    if world.device != "gpu":
+        return "mpi"
+    from distributed.collectives.tensorflow import own_gpus
+
+    return "nccl" if own_gpus(world) else "mpi"

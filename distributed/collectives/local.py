@@ -21,7 +21,7 @@ class LocalCollectives:
         pass
 
 
-def open(world: World) -> LocalCollectives:
+def open(world: World, name: str) -> LocalCollectives:
     if world.size > 1:
         raise InputError(f"--backend local is for one rank, there are {world.size}: use --backend auto")
     return LocalCollectives()

@@ -46,7 +46,7 @@ class MpiCollectives:
         self._shared, self._received = None, np.empty(0)
 
 
-def open(world: World) -> MpiCollectives:
+def open(world: World, name: str) -> MpiCollectives:
     if world.comm is None:
         raise InputError("--backend mpi needs several ranks: start the program under mpirun or bert-launch")
     return MpiCollectives(world.comm)

@@ -2,7 +2,7 @@
 
 Usage: failures.py MODE [FOLDER]
 A rank prints "failing at SECONDS" (since the epoch) right before it fails; TensorFlow is imported for the modes
-in `TRAINING_MODES` alone.
+in `TRAINING_MODES` and for RING_MODE alone.
 """
 
 import os
@@ -18,6 +18,7 @@ from distributed import InputError
 from distributed.world import World
 
 TRAINING_MODES = ("step", "prefetch", "signal")
+RING_MODE = "killed in the ring"
 
 
 class Planned(Exception):
@@ -33,13 +34,13 @@ def fail(error: type[BaseException] = Planned, text: str = "the planned failure"
     raise error(text)
 
 
-def work(world: World, only_rank: int, failure) -> None:
+def work(world: World, only_rank: int, failure, all_reduce_sum=None) -> None:
     """A loop of sums, as the steps of training are; `failure` strikes one rank while the others are in the sum."""
     for step in range(1000):
         if step == 20 and world.rank == only_rank:
             time.sleep(0.3)
             failure()
-        world.all_reduce_sum(np.ones(10))
+        (all_reduce_sum or world.all_reduce_sum)(np.ones(10))
 
 
 def killed() -> None:
@@ -80,6 +81,15 @@ def train(world: World, mode: str, folder: Path) -> None:
     toy.train(world, open_collectives(world), folder, steps=1000, collate=collate, weights=weights)
 
 
+def die_in_ring(world: World) -> None:
+    import tensorflow as tf
+
+    from distributed.collectives import open_collectives
+
+    ring = open_collectives(world, "ring")
+    work(world, 1, killed, lambda values: ring.all_reduce_sum(tf.constant(values)))
+
+
 def misbehave(world: World, mode: str) -> None:
     user_error = "--train_file x.json: broken\n  in line 3"
     match mode:
@@ -89,6 +99,8 @@ def misbehave(world: World, mode: str) -> None:
             work(world, 1, lambda: exit_with("the words"))
         case "killed":
             work(world, 1, killed)
+        case "killed in the ring":
+            die_in_ring(world)
         case "exception":
             work(world, 1, fail)
         case "thread":
@@ -114,7 +126,7 @@ def misbehave(world: World, mode: str) -> None:
 
 
 mode = sys.argv[1]
-with World.join(device="cpu" if mode in TRAINING_MODES else None, program="prog") as world:
+with World.join(device="cpu" if mode in (*TRAINING_MODES, RING_MODE) else None, program="prog") as world:
     if mode in TRAINING_MODES:
         train(world, mode, Path(sys.argv[2]))
     else:

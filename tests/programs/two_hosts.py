@@ -1,4 +1,4 @@
-"""SPMD: where each rank is, and a 4 MiB sum over all of them; rank 0 prints the placement as JSON."""
+"""SPMD: where each rank is, and 4 MiB sums over all of them; rank 0 prints the placement as JSON."""
 
 import json
 import socket
@@ -12,13 +12,14 @@ from distributed.world import World
 NUM_VALUES = 1 << 20  # float32: four of the backend's pieces of 1 MiB
 
 with World.join(device="cpu") as world:
-    collectives = open_collectives(world, "mpi")
+    backends = [open_collectives(world, name) for name in ("ring", "mpi")]
     # Small whole numbers: float32 adds them exactly, in any order.
     values = np.arange(NUM_VALUES, dtype=np.float32) % 997
-    total = collectives.all_reduce_sum(tf.constant(values + np.float32(world.rank)))
     expected = world.size * values + np.float32(sum(range(world.size)))
-    np.testing.assert_array_equal(total.numpy(), expected)
-    collectives.close()
+    for collectives in backends:
+        total = collectives.all_reduce_sum(tf.constant(values + np.float32(world.rank)))
+        np.testing.assert_array_equal(total.numpy(), expected, err_msg=collectives.name)
+        collectives.close()
 
     place = [world.rank, world.local_rank, world.local_size, world.node, socket.gethostname()]
     places = world.gather(place)

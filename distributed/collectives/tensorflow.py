@@ -1,0 +1,222 @@
+"""Sums by TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between CPUs.
+
+With NCCL gradients never pass through host memory. The ring is the same code where there are no GPUs; there MPI
+through shared memory is faster. Every process runs a TensorFlow server, which must be there before the
+first TensorFlow operation; the servers learn of each other over MPI.
+"""
+
+import contextlib
+import ipaddress
+import os
+import random
+import socket
+from collections.abc import Sequence
+
+import tensorflow as tf
+from tensorflow.core.protobuf import tensorflow_server_pb2
+
+# TensorFlow has no public name for it: MultiWorkerMirroredStrategy, which is public, calls the same functions.
+from tensorflow.python.eager import context
+
+from distributed import InputError
+from distributed.world import World, visible_gpus
+
+NETWORK_VARIABLE = "RINGBERT_NETWORK"  # the same on every machine, unlike an address: bert-launch forwards it
+JOB = "worker"
+GROUP_KEYS = {"nccl": 1, "ring": 2}
+CONNECT_S = 20  # until a rank that answers no connection is told of
+# Below the ports that Linux gives to connections, so that none takes the port between our look and the server.
+PORTS = range(15000, 32000)
+# Parts of a rank's share that travel at once: by TensorFlow's default, -1, 88 MB take 2 to 3 times as long.
+SUBDIVISIONS = {"nccl": -1, "ring": 16}
+# Values go as they are: a type of the same width that every kernel of the broadcast, NCCL's too, knows.
+BROADCAST_AS = {1: tf.float16, 2: tf.float16, 4: tf.float32, 8: tf.float64}
+
+_started = False  # whether this process has its server, which it keeps to its end
+_instance_keys: dict[tuple, int] = {}  # of the process, as TensorFlow's own table is
+
+
+class TensorflowCollectives:
+    """Sums with CollectiveReduceV2 on this rank's device."""
+
+    def __init__(self, world: World, name: str):
+        self.name = name
+        self._rank, self._size = world.rank, world.size
+        self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
+
+    def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
+        if not flat.shape.num_elements():
+            return flat
+        with self._device:
+            return tf.raw_ops.CollectiveReduceV2(
+                input=flat,
+                merge_op="Add",
+                final_op="Id",
+                ordering_token=[],
+                max_subdivs_per_device=SUBDIVISIONS[self.name],
+                **self._call("sum", flat),
+            )
+
+    def broadcast(self, value: tf.Tensor) -> tf.Tensor:
+        if not value.shape.num_elements():
+            return value
+        with self._device:
+            kind = BROADCAST_AS[value.dtype.size]
+            sent = tf.cast(value, kind) if value.dtype.size == 1 else tf.bitcast(value, kind)
+            call = self._call("broadcast", sent)
+            if self._rank == 0:
+                received = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
+            else:
+                received = tf.raw_ops.CollectiveBcastRecvV2(T=kind, shape=sent.shape, **call)
+            if value.dtype.size == 1:
+                return tf.cast(received, value.dtype)
+            return tf.bitcast(received, value.dtype)
+
+    def close(self) -> None:
+        pass  # the server lives as long as the process
+
+    def _call(self, what: str, tensor: tf.Tensor) -> dict:
+        """Says which operation of the other ranks this one meets: the same call on the same type and shape.
+
+        One key serves all calls of its kind, which come in the same order on every rank. TensorFlow never forgets
+        a key, so that a new one for each call would fill the memory.
+        """
+        kind = (self.name, what, tensor.dtype, tuple(tensor.shape))
+        return {
+            "group_size": self._size,
+            "group_key": GROUP_KEYS[self.name],
+            "instance_key": _instance_keys.setdefault(kind, len(_instance_keys) + 1),
+            "communication_hint": self.name,
+        }
+
+
+def open(world: World, name: str) -> TensorflowCollectives:
+    """Starts this process's server, unless it runs. `name` is "nccl" or "ring"."""
+    if world.size == 1:
+        raise InputError(f"--backend {name} needs several ranks: start the program under mpirun or bert-launch")
+    if name == "nccl" and not own_gpus(world):
+        raise InputError(
+            f"--backend nccl needs a GPU of its own for each rank, these {world.size} ranks "
+            f"{'share GPUs' if world.device == 'gpu' else 'compute on CPUs'}: use --backend auto"
+        )
+    if not _started:
+        _start_server(world)
+    return TensorflowCollectives(world, name)
+
+
+def own_gpus(world: World) -> bool:
+    """Whether every rank computes on a GPU that no other rank uses."""
+    if world.device != "gpu":
+        return False
+    mine = tf.config.get_visible_devices("GPU")[0]  # World left one visible
+    uuid = visible_gpus()[tf.config.list_physical_devices("GPU").index(mine)]
+    return len(set(world.all_gather(uuid))) == world.size
+
+
+def _start_server(world: World) -> None:
+    global _started
+    if context.context()._context_handle is not None:
+        raise RuntimeError("open_collectives must come before the first TensorFlow operation")
+    host = host_address(world)
+    with _listening() as reserved:
+        servers = world.all_gather(f"{host}:{reserved.getsockname()[1]}")
+        _check_reachable(world, servers)
+    _without_proxy(servers)
+    context.context().configure_collective_ops(
+        collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device == "gpu"
+    )
+    context.context().enable_collective_ops(_server_definition(world, servers))
+    context.context().ensure_initialized()
+    _started = True
+    world.barrier()  # nobody calls a server that is not there yet
+
+
+def _without_proxy(servers: Sequence[str]) -> None:
+    """Keeps gRPC from asking a proxy that the environment names for the way to the other ranks."""
+    kept = next(filter(None, map(os.environ.get, ("no_grpc_proxy", "no_proxy", "NO_PROXY"))), "")
+    hosts = sorted({server.rpartition(":")[0] for server in servers})
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, [kept, *hosts]))  # noqa: SIM112
+
+
+def _server_definition(world: World, servers: Sequence[str]) -> tensorflow_server_pb2.ServerDef:
+    return tensorflow_server_pb2.ServerDef(
+        cluster=tf.train.ClusterSpec({JOB: list(servers)}).as_cluster_def(),
+        job_name=JOB,
+        task_index=world.rank,
+        protocol="grpc",
+        default_session_config=context.context().config,
+    )
+
+
+def host_address(world: World) -> str:
+    """The IPv4 address under which the other ranks reach this one.
+
+    It is this machine's in the network that the environment's RINGBERT_NETWORK names. Without it: on one machine
+    the loopback's, else the one from which this machine would send to another by its name, or to anywhere.
+    Raises InputError when there is none.
+    """
+    names = world.all_gather((world.node, socket.gethostname()))
+    given = os.environ.get(NETWORK_VARIABLE)
+    if given:
+        return _address_in(given)
+    if world.num_nodes == 1:
+        return "127.0.0.1"
+    others = dict.fromkeys(name for node, name in names if node != world.node)
+    for target in (*others, "192.0.2.1"):
+        address = _address_towards(target)
+        if address and not address.startswith("127."):
+            return address
+    raise InputError(
+        f"no address of {socket.gethostname()} that other machines reach was found: "
+        f"set {NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
+    )
+
+
+def _address_in(given: str) -> str:
+    try:
+        network = ipaddress.IPv4Network(given, strict=False)
+    except ValueError as error:
+        raise InputError(f"{NETWORK_VARIABLE}={given} is no network such as 10.0.0.0/24 ({error})") from None
+    address = _address_towards(str(next(network.hosts())))
+    if address is None or ipaddress.IPv4Address(address) not in network:
+        raise InputError(f"{NETWORK_VARIABLE}={given}: {socket.gethostname()} has no address in this network")
+    return address
+
+
+def _address_towards(target: str) -> str | None:
+    """This machine's address on the way to another; None without a way or where the name is unknown."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((target, 9))  # sends nothing, but chooses the interface
+        return probe.getsockname()[0]
+    return None
+
+
+def _listening() -> socket.socket:
+    """A socket on a free port, which waits for the other ranks' look."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind(("", port))
+            listener.listen(1024)
+            return listener
+        except OSError:
+            listener.close()
+    raise InputError(f"no free port among {PORTS.start} to {PORTS.stop}: use --backend mpi")
+
+
+def _check_reachable(world: World, servers: Sequence[str]) -> None:
+    """Raises InputError on every rank unless each machine can connect to every rank: gRPC would wait forever."""
+    refused = None
+    for server in servers if world.local_rank == 0 else ():
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+        except OSError as error:
+            refused = f"{socket.gethostname()} does not reach {server} ({error})"
+            break
+    refusals = [told for told in world.all_gather(refused) if told]
+    if refusals:
+        raise InputError(
+            f"{refusals[0]}: set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, "
+            "or use --backend mpi"
+        )
