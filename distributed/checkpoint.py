@@ -70,6 +70,8 @@ class Checkpoints:
         """Fills the optimizer's variables on rank 0; the caller broadcasts. InputError when they do not fit."""
         from safetensors.numpy import load_file
 
+        if not (path / "optimizer.safetensors").is_file():
+            raise InputError(f"{path} has no optimizer.safetensors: needed is a folder in a run's checkpoints/")
         saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
         wrong = sorted(saved.keys() ^ variables.keys()) or [
             name for name, variable in variables.items() if saved[name].shape != tuple(variable.shape)

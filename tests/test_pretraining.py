@@ -197,6 +197,14 @@ def test_a_second_phase_starts_from_the_first_s_model_and_moments(trained, corpu
         )
 
 
+def test_moments_are_only_in_checkpoints(trained, corpus, environment, tmp_path):
+    flags = ("--do_train", "--num_train_steps=1", f"--max_seq_length={LENGTH}", "--init_moments")
+    arguments = command(corpus, tmp_path / "out", "dynamic/*.arrow", *flags, f"--init_checkpoint={trained}/model")
+    printed = run(arguments, environment, status=1)
+    assert "has no optimizer.safetensors: needed is a folder in a run's checkpoints/" in printed
+    assert "Traceback" not in printed
+
+
 @pytest.mark.parametrize(
     ("shards", "flags", "message"),
     [
