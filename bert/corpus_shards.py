@@ -85,7 +85,7 @@ def write_tfrecord(
     path: Path, batches: Iterator[Examples], max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, object]:
     """The same in Google's format."""
-    from bert.tfrecord import RecordWriter
+    from bert.tfrecord_writer import RecordWriter
 
     examples = tokens = 0
     lengths = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}

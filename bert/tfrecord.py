@@ -1,4 +1,6 @@
-"""Google's TFRecord shards of pretraining examples (`create_pretraining_data.py`), read as rows and written.
+"""Google's TFRecord shards of pretraining examples (`create_pretraining_data.py`), read as rows.
+
+tfrecord_writer.py writes them.
 
 A record of a TFRecord file is a length n (uint64), the masked CRC32C of those 8 bytes (uint32), n bytes, and their
 masked CRC32C (uint32), all little-endian (tensorflow/core/lib/io/record_writer.h); the n bytes are a
@@ -11,23 +13,24 @@ import glob
 import hashlib
 import os
 import shlex
-import socket
 import struct
 from array import array
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format  # type: ignore[import-untyped]
 
 from bert import InputError
+from bert.replacement import Replacement
 
 INDEX_VERSION = 1  # bump when the form of an index changes: old ones are then not used
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 AROUND_BYTES = HEADER_BYTES + FOOTER_BYTES
 LONGEST_RECORD = 1 << 17  # bytes; 1,024 tokens make 40,000 at most
 GZIP_MAGIC = b"\x1f\x8b\x08"  # as the start of a length it would be of a longer record
-RECORDS_AT_ONCE, EXAMPLES_AT_ONCE = 1 << 16, 256
+RECORDS_AT_ONCE = 1 << 16
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 KEYS = (*TOKENS, *PREDICTIONS, "next_sentence_labels")
@@ -105,8 +108,7 @@ class RecordRows:
                 raise InputError(f"{self.flag} {self.files[number]}: {error.strerror or error}") from error
         contents = [record[HEADER_BYTES:-FOOTER_BYTES] for record in records]
         stored = np.frombuffer(b"".join(record[-FOOTER_BYTES:] for record in records), "<u4")
-        flat = np.frombuffer(b"".join(contents), np.uint8)
-        computed = masked_crc32c(flat, np.fromiter(map(len, contents), np.int64, len(contents)))
+        computed = np.fromiter(map(masked_crc32c, contents), np.uint32, len(contents))
         self._check(stored != computed, indices, "the checksum of its content is wrong: the file is damaged")
         return contents
 
@@ -220,7 +222,7 @@ def _index(file: Path, cache_dir: Path, flag: str) -> tuple[np.ndarray, bytes]:
         if not index.exists():
             offsets, checksum = _find_records(file, f"{flag} {file}")
             index.parent.mkdir(parents=True, exist_ok=True)
-            with _Replacement(index) as temporary:
+            with Replacement(index) as temporary:
                 np.save(temporary, np.concatenate([offsets, np.frombuffer(checksum, np.int64)]))
     except OSError as error:
         raise InputError(f"{flag} {file}: {error.strerror or error}: {error.filename}") from error
@@ -269,7 +271,8 @@ def _check_lengths(data: np.ndarray, starts: np.ndarray, first: int, where: str)
     headers = data[starts[:, None] + np.arange(HEADER_BYTES)]
     lengths = np.ascontiguousarray(headers[:, :8]).view("<u8")[:, 0]
     stored = np.ascontiguousarray(headers[:, 8:]).view("<u4")[:, 0]
-    wrong = np.flatnonzero(stored != masked_crc32c(headers[:, :8].reshape(-1), np.full(len(starts), 8)))
+    computed = np.fromiter((masked_crc32c(header[:8].tobytes()) for header in headers), np.uint32, len(starts))
+    wrong = np.flatnonzero(stored != computed)
     if len(wrong):
         record = first + wrong[0]
         what = "the file is damaged" if record else "no TFRecord file, or a damaged one"
@@ -281,157 +284,13 @@ def _check_lengths(data: np.ndarray, starts: np.ndarray, first: int, where: str)
         raise InputError(f"{where}: record {first + long} at byte {starts[long]} {told}")
 
 
-# -- writing ------------------------------------------------------------------------------------------------------
-
-
-class RecordWriter:
-    """Writes a TFRecord file under a temporary name, renamed when the `with` block ends well.
-
-    The bytes are a function of the fields. `num_records` counts what was written.
-    """
-
-    def __init__(self, path: Path, *, max_seq_length: int, max_predictions_per_seq: int):
-        self.max_seq_length, self.max_predictions_per_seq = max_seq_length, max_predictions_per_seq
-        self.num_records = 0
-        self._replacement = _Replacement(path)
-
-    def __enter__(self) -> "RecordWriter":
-        self._file = self._replacement.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._replacement.__exit__(*error)
-
-    def write(self, fields: Columns) -> None:
-        """Appends examples: columns as `RecordRows.take` gives them, `input_ids` with masks applied.
-
-        Padded with 0, as Google does. Without `is_random_next` (absent or None) next_sentence_labels is 0:
-        Google's reader wants the key.
-        Raises InputError: an example of more tokens or predictions than the file is for.
-        """
-        input_ids, inside = self._padded(fields, "input_ids", self.max_seq_length, "--max_seq_length")
-        longest = (self.max_predictions_per_seq, "--max_predictions_per_seq")
-        positions, predicted = self._padded(fields, "masked_lm_positions", *longest)
-        original_ids, _ = self._padded(fields, "masked_lm_ids", *longest)
-        first = np.asarray(fields["sentence_a_tokens"])[:, None]
-        labels = fields.get("is_random_next")
-        columns = {
-            "input_ids": input_ids,
-            "input_mask": inside,
-            "segment_ids": (np.arange(self.max_seq_length) >= first) & inside,
-            "masked_lm_positions": positions,
-            "masked_lm_ids": original_ids,
-            "masked_lm_weights": predicted,
-            "next_sentence_labels": np.zeros_like(first) if labels is None else np.asarray(labels)[:, None] != 0,
-        }
-        for start in range(0, len(first), EXAMPLES_AT_ONCE):
-            some = slice(start, start + EXAMPLES_AT_ONCE)
-            rows: list[list] = [values[some].astype(_kind(key)[1]).tolist() for key, values in columns.items()]
-            self._append([_serialized(dict(zip(columns, row, strict=True))) for row in zip(*rows, strict=True)])
-
-    def _append(self, contents: list[bytes]) -> None:
-        lengths = np.fromiter(map(len, contents), np.int64, len(contents))
-        headers = lengths.astype("<u8").view(np.uint8)
-        of_lengths = masked_crc32c(headers, np.full(len(contents), 8)).astype("<u4").tobytes()
-        of_contents = masked_crc32c(np.frombuffer(b"".join(contents), np.uint8), lengths).astype("<u4").tobytes()
-        for number, content in enumerate(contents):
-            self._file.write(headers[8 * number : 8 * number + 8].tobytes())
-            self._file.write(of_lengths[4 * number : 4 * number + 4])
-            self._file.write(content)
-            self._file.write(of_contents[4 * number : 4 * number + 4])
-        self.num_records += len(contents)
-
-    def _padded(self, fields: Columns, key: str, length: int, flag: str) -> tuple[np.ndarray, np.ndarray]:
-        """[n, length] filled up with 0, and where it is filled."""
-        values, offsets = fields[key]
-        lengths = np.diff(offsets)
-        if lengths.max(initial=0) > length:
-            raise InputError(f"{key} of {lengths.max()} values do not fit into {flag} {length}")
-        inside = np.arange(length) < lengths[:, None]
-        padded = np.zeros(inside.shape, np.int64)
-        padded[inside] = values
-        return padded, inside
-
-
-def write_records(path: Path, fields: Columns, *, max_seq_length: int, max_predictions_per_seq: int) -> None:
-    """Writes examples as a TFRecord file, whole or not at all; `fields` as for `RecordWriter.write`."""
-    lengths = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
-    with RecordWriter(path, **lengths) as writer:
-        writer.write(fields)
-
-
-class _Replacement:
-    """A file written beside `path`, which it replaces when the `with` block ends well; what a killed writer of the
-    same host left there is removed."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._prefix = f".{path.name}.{socket.gethostname()}."
-        self._temporary = path.with_name(f"{self._prefix}{os.getpid()}.tmp")
-
-    def __enter__(self):
-        for left in self.path.parent.glob(f"{glob.escape(self._prefix)}*.tmp"):
-            if not _is_running(int(left.name.split(".")[-2])):
-                left.unlink(missing_ok=True)
-        self._file = self._temporary.open("wb")
-        return self._file
-
-    def __exit__(self, kind, *_) -> None:
-        try:
-            with self._file:
-                if kind is None:
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-            if kind is None:
-                self._temporary.replace(self.path)
-                parent = os.open(self.path.parent, os.O_RDONLY)
-                os.fsync(parent)
-                os.close(parent)
-        finally:
-            self._temporary.unlink(missing_ok=True)
-
-
-def _is_running(process_id: int) -> bool:
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # somebody else's
-    return True
-
-
 # -- the format ---------------------------------------------------------------------------------------------------
 
 
-def masked_crc32c(data: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """TensorFlow's masked CRC32C (uint32 [n]) of n byte strings that stand one after the other in `data` (uint8).
-
-    The sum of a string is, by the linearity of a CRC, the exclusive or of what each byte gives when followed by as
-    many zeros as bytes come after it, and of what the initial value gives: no loop over bytes.
-    """
-    table, of_nothing = _crc32c_tables(1 << int(lengths.max(initial=1)).bit_length())
-    ends = np.cumsum(lengths)
-    behind = np.repeat(ends, lengths) - 1 - np.arange(len(data))
-    sums = of_nothing[lengths] ^ np.uint32(0xFFFFFFFF)
-    filled = lengths > 0
-    if filled.any():
-        sums[filled] ^= np.bitwise_xor.reduceat(table[behind, data], (ends - lengths)[filled])
-    return ((sums >> np.uint32(15)) | (sums << np.uint32(17))) + np.uint32(0xA282EAD8)
-
-
-@functools.lru_cache(maxsize=4)
-def _crc32c_tables(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """[length, 256]: what a byte gives that k zeros follow; [length]: what the initial value then gives."""
-    one = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        one = (one >> np.uint32(1)) ^ (one & np.uint32(1)) * np.uint32(0x82F63B78)  # Castagnoli's, reversed
-    table = np.empty((length, 257), np.uint32)
-    table[0, :256], table[0, 256] = one, 0xFFFFFFFF
-    for zeros in range(1, length):
-        before = table[zeros - 1]
-        table[zeros] = (before >> 8) ^ one[before & 0xFF]
-    return np.ascontiguousarray(table[:, :256]), table[:, 256].copy()
+def masked_crc32c(data: bytes) -> int:
+    """TensorFlow's CRC32C, masked because the sums stand among the bytes that they are sums of."""
+    found = google_crc32c.value(data)
+    return ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 _PROTO = """
@@ -460,13 +319,6 @@ def _example_class() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-def _serialized(features: dict[str, list]) -> bytes:
-    example = _example_class()()
-    for key, values in features.items():
-        getattr(example.features.feature[key], _kind(key)[0]).value.extend(values)
-    return example.SerializeToString(deterministic=True)
 
 
 def _kind(key: str) -> tuple[str, type]:

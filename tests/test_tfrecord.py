@@ -15,7 +15,8 @@ from mpi import ROOT
 
 from bert import InputError
 from bert.masking import Masking, example_keys, mask
-from bert.tfrecord import RecordRows, RecordWriter, masked_crc32c, write_records
+from bert.tfrecord import RecordRows, masked_crc32c
+from bert.tfrecord_writer import RecordWriter, write_records
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
 FLAGS = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
@@ -41,7 +42,7 @@ def fields(number: int, seed: int = 0) -> dict:
     }
 
 
-def padded(columns: dict, row: int) -> dict[str, list]:
+def padded(columns: dict, row: int, length: int = LENGTH, predictions: int = PREDICTIONS) -> dict[str, list]:
     """One example as create_pretraining_data.py's write_instance_to_example_files pads it, written out."""
 
     def part(key: str) -> list[int]:
@@ -61,10 +62,10 @@ def padded(columns: dict, row: int) -> dict[str, list]:
         "next_sentence_labels": [int(columns["is_random_next"][row])],
     }
     for key in ("input_ids", "input_mask", "segment_ids"):
-        features[key] = features[key] + [0] * (LENGTH - len(ids))
+        features[key] = features[key] + [0] * (length - len(ids))
     for key in ("masked_lm_positions", "masked_lm_ids"):
-        features[key] = features[key] + [0] * (PREDICTIONS - len(positions))
-    features["masked_lm_weights"] = weights + [0.0] * (PREDICTIONS - len(positions))
+        features[key] = features[key] + [0] * (predictions - len(positions))
+    features["masked_lm_weights"] = weights + [0.0] * (predictions - len(positions))
     return features
 
 
@@ -145,6 +146,24 @@ def test_the_bytes_are_those_of_tensorflow(tmp_path: Path) -> None:
     assert (tmp_path / "in steps").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
+def test_the_bytes_are_those_of_tensorflow_for_numbers_of_any_size(tmp_path: Path) -> None:
+    """Ids of one, two and three bytes, positions of two, and lists of which no, some and all values are there."""
+    lengths = np.array([300, 5, 129, 1])
+    ends, predicted = np.concatenate([[0], np.cumsum(lengths)]), np.array([0, 40, 42, 43, 43])
+    columns = {
+        "input_ids": (np.random.default_rng(1).integers(0, 1 << 21, ends[-1]).astype(np.int32), ends),
+        "sentence_a_tokens": np.array([300, 2, 128, 1], np.int32),
+        "masked_lm_positions": (np.arange(200, 243).astype(np.int32), predicted),
+        "masked_lm_ids": (np.array([0, 127, 128, 16383, 16384, 2097151, *range(37)], np.int32), predicted),
+        "is_random_next": np.array([0, 1, 1, 0], np.int8),
+    }
+    lengths = {"max_seq_length": 300, "max_predictions_per_seq": 40}
+    write_records(tmp_path / "ours", columns, **lengths)
+    records = [tensorflows(padded(columns, row, 300, 40)) for row in range(4)]
+    write_by_tensorflow(tmp_path / "theirs", records)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
 def test_we_read_what_tensorflow_writes(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -195,11 +214,8 @@ def test_crc32c_of_the_published_vectors() -> None:
         b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43,
         bytes(range(32)): 0x46DD794E, bytes(range(31, -1, -1)): 0x113FDB5C, b"a": 0xC1D04330,
     }  # fmt: skip
-    flat = np.frombuffer(b"".join(strings), np.uint8)
-    found = masked_crc32c(flat, np.array([len(string) for string in strings]))
     expected = [((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32 for crc in strings.values()]
-    assert found.tolist() == expected
-    assert found.dtype == np.uint32
+    assert [masked_crc32c(string) for string in strings] == expected
 
 
 def test_neither_reading_nor_writing_imports_tensorflow(tmp_path: Path) -> None:
@@ -208,7 +224,8 @@ def test_neither_reading_nor_writing_imports_tensorflow(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import numpy as np
-from bert.tfrecord import RecordRows, write_records
+from bert.tfrecord import RecordRows
+from bert.tfrecord_writer import write_records
 folder = Path(sys.argv[1])
 lengths = dict(max_seq_length=24, max_predictions_per_seq=4)
 rows = RecordRows(str(folder / "file"), folder / "cache", vocab_size=500, **lengths).take(np.arange(3))
@@ -469,7 +486,8 @@ def test_a_killed_writer_leaves_no_shard_and_the_next_removes_its_remains(tmp_pa
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from bert.tfrecord import RecordRows, RecordWriter
+from bert.tfrecord import RecordRows
+from bert.tfrecord_writer import RecordWriter
 folder = Path(sys.argv[1])
 lengths = dict(max_seq_length=24, max_predictions_per_seq=4)
 rows = RecordRows(str(folder / "source"), folder / "cache", vocab_size=500, **lengths)
