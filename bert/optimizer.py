@@ -1,9 +1,14 @@
 """AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert `optimization.py`)."""
 
+import functools
 import re
 
 import keras
+import numpy as np
+import tensorflow as tf
 from keras import ops
+
+COMPILED_FROM = 1 << 15  # numbers of a variable; below, starting compiled code costs more than it saves
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -55,6 +60,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self._scale = None
 
     def build(self, variables):
         if self.built:
@@ -66,21 +72,43 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def decays(self, variable: keras.Variable) -> bool:
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
+    def apply_scaled(self, gradients, scale) -> None:
+        """`apply` of scale * gradients, multiplied where they are read: no pass over memory of its own."""
+        self._scale = scale
+        try:
+            self.apply(gradients)
+        finally:
+            self._scale = None
+
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        gradient = ops.cast(gradient, variable.dtype)
-        m = self.beta_1 * self.m[index] + (1 - self.beta_1) * gradient
-        v = self.beta_2 * self.v[index] + (1 - self.beta_2) * ops.square(gradient)
-        update = m / (ops.sqrt(v) + self.epsilon)
-        if self.decays(variable):
-            update += self.weight_decay_rate * variable
-        self.assign(self.m[index], m)
-        self.assign(self.v[index], v)
-        rate = ops.cast(learning_rate, variable.dtype) * self.trust_ratio(variable, update)
-        self.assign_sub(variable, rate * update)
+        m, v, decays = self.m[index], self.v[index], self.decays(variable)
+        step = self._compiled if int(np.prod(variable.shape)) >= COMPILED_FROM else self._step
+        rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
+        values = (tf.convert_to_tensor(x) for x in (variable, m, v))
+        changed = step(*values, ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype), rate, decays)
+        for old, new in zip((variable, m, v), changed, strict=True):
+            self.assign(old, new)
 
-    def trust_ratio(self, variable: keras.Variable, update):
-        """What the rate of a variable is multiplied by: 1."""
+    def _step(self, parameter, m, v, gradient, scale, rate, decays: bool):
+        """The new parameter, m and v."""
+        gradient *= scale
+        m = self.beta_1 * m + (1 - self.beta_1) * gradient
+        v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
+        update = m / (ops.sqrt(v) + self.epsilon)
+        if decays:
+            update += self.weight_decay_rate * parameter
+            rate *= self.trust_ratio(parameter, update)
+        return parameter - rate * update, m, v
+
+    @functools.cached_property
+    def _compiled(self):
+        """`_step` by XLA, one pass over memory instead of ten; variables of one shape share the code, so that it
+        is compiled within a second where a graph of all variables takes ten."""
+        return tf.function(self._step, jit_compile=True, autograph=False)
+
+    def trust_ratio(self, parameter, update):
+        """What the rate of a variable that decays is multiplied by: 1."""
         return 1.0
 
     def get_config(self):
@@ -97,9 +125,7 @@ class LAMB(AdamWeightDecay):
     Variables that do not decay have no such factor.
     """
 
-    def trust_ratio(self, variable: keras.Variable, update):
-        if not self.decays(variable):
-            return 1.0
-        parameter_norm, update_norm = ops.norm(variable), ops.norm(update)
+    def trust_ratio(self, parameter, update):
+        parameter_norm, update_norm = ops.norm(parameter), ops.norm(update)
         defined = ops.logical_and(parameter_norm > 0, update_norm > 0)
         return ops.where(defined, parameter_norm / ops.where(defined, update_norm, 1.0), 1.0)
