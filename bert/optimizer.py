@@ -1,10 +1,10 @@
 """AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert `optimization.py`)."""
 
 import functools
+import math
 import re
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -82,13 +82,18 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        m, v, decays = self.m[index], self.v[index], self.decays(variable)
-        step = self._compiled if int(np.prod(variable.shape)) >= COMPILED_FROM else self._step
+        m, v, decays = self.m[index].value, self.v[index].value, self.decays(variable)
+        variable = variable.value if isinstance(variable, keras.Variable) else variable
         rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
-        values = (tf.convert_to_tensor(x) for x in (variable, m, v))
-        changed = step(*values, ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype), rate, decays)
-        for old, new in zip((variable, m, v), changed, strict=True):
-            self.assign(old, new)
+        gradient, scale = ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype)
+        if math.prod(variable.shape) >= COMPILED_FROM:
+            step = self._in_place(tuple(variable.shape), variable.dtype, decays)
+            step(variable.handle, m.handle, v.handle, gradient, scale, rate)
+            return
+        for old, new in zip(
+            (variable, m, v), self._step(variable, m, v, gradient, scale, rate, decays), strict=True
+        ):
+            old.assign(new)
 
     def _step(self, parameter, m, v, gradient, scale, rate, decays: bool):
         """The new parameter, m and v."""
@@ -101,11 +106,23 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             rate *= self.trust_ratio(parameter, update)
         return parameter - rate * update, m, v
 
-    @functools.cached_property
-    def _compiled(self):
-        """`_step` by XLA, one pass over memory instead of ten; variables of one shape share the code, so that it
-        is compiled within a second where a graph of all variables takes ten."""
-        return tf.function(self._step, jit_compile=True, autograph=False)
+    @functools.cache  # noqa: B019 (as many entries as a model has shapes)
+    def _in_place(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
+        """`_step` of variables of one shape, given by their handles, by XLA: one pass over memory, nothing new
+        allocated. All variables of that shape share the code; for a graph of all variables XLA takes ten times as
+        long to compile."""
+        handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
+
+        def step(parameter, m, v, gradient, scale, rate):
+            def read(resource):
+                return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype), shape)
+
+            changed = self._step(read(parameter), read(m), read(v), gradient, scale, rate, decays)
+            for old, new in zip((parameter, m, v), changed, strict=True):
+                tf.raw_ops.AssignVariableOp(resource=old, value=new)
+
+        signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, number]
+        return tf.function(step, input_signature=signature, jit_compile=True, autograph=False)
 
     def trust_ratio(self, parameter, update):
         """What the rate of a variable that decays is multiplied by: 1."""

@@ -19,6 +19,8 @@ import tensorflow as tf
 from distributed.collectives import Collectives
 from distributed.world import World
 
+LINE = 16  # numbers: the 64 bytes of a cache line in float32
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -86,13 +88,20 @@ class AllreduceOptimizer:
         return dict(zip(self.loss_terms, map(float, total), strict=True)), bool(stops)
 
     def flatten(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """[gradient | loss sums] as one vector in the variables' dtype; sparse gradients become dense."""
-        parts = [
-            tf.zeros([size], self.dtype) if gradient is None else tf.reshape(tf.convert_to_tensor(gradient), [-1])
-            for gradient, size in zip(gradients, self._sizes, strict=True)
-        ]
+        """[gradient | loss sums] as one vector in the variables' dtype; sparse gradients become dense.
+
+        Zeros fill each gradient up to whole lines of a cache, so that no part has to be copied to be used alone.
+        """
+        parts = []
+        for gradient, size in zip(gradients, self._sizes, strict=True):
+            if gradient is None:
+                parts.append(tf.zeros([size + -size % LINE], self.dtype))
+                continue
+            parts.append(tf.reshape(tf.convert_to_tensor(gradient), [-1]))
+            if size % LINE:
+                parts.append(tf.zeros([-size % LINE], self.dtype))
         sums = tf.stack([tf.cast(loss_sums[term], self.dtype) for term in self.loss_terms])
-        return tf.concat([*parts, sums], 0)
+        return tf.concat([*parts, sums, tf.zeros([-len(self.loss_terms) % LINE], self.dtype)], 0)
 
     def all_reduce(self, flat: tf.Tensor) -> tf.Tensor:
         """The sum of the flat buffers of all ranks."""
@@ -106,15 +115,19 @@ class AllreduceOptimizer:
         return StepResult(losses, float(norm.numpy()), rate, bool(finite.numpy()))
 
     def _update(self, flat: tf.Tensor):
-        *pieces, sums = tf.split(flat, [*self._sizes, len(self.loss_terms)])
-        norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(piece) for piece in pieces]))
+        # Lines as rows: TensorFlow then splits without copying.
+        lines = [-(-size // LINE) for size in (*self._sizes, len(self.loss_terms))]
+        gradient, sums = tf.split(tf.reshape(flat, [-1, LINE]), [sum(lines[:-1]), lines[-1]])
+        norm = tf.sqrt(2.0 * tf.nn.l2_loss(gradient))  # one pass; a product with itself would lose digits
+        pieces = tf.split(gradient, lines[:-1])
         finite = tf.math.is_finite(norm)
         scale = tf.ones([], flat.dtype)
         if self.clip_norm is not None:
             clip = tf.constant(self.clip_norm, flat.dtype)
             scale = clip / tf.maximum(norm, clip)
         gradients = [
-            tf.reshape(piece, variable.shape) for piece, variable in zip(pieces, self.trainable, strict=True)
+            tf.reshape(tf.reshape(piece, [-1])[:size] if size % LINE else piece, variable.shape)
+            for piece, size, variable in zip(pieces, self._sizes, self.trainable, strict=True)
         ]
 
         def apply():
@@ -125,7 +138,7 @@ class AllreduceOptimizer:
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
-        return sums, norm, finite
+        return tf.reshape(sums, [-1])[: len(self.loss_terms)], norm, finite
 
     def broadcast_variables(self) -> None:
         """Gives every rank rank 0's trainable variables and optimizer state."""

@@ -159,6 +159,20 @@ def test_a_scale_multiplies_the_gradient(shape, optimizer_class):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_values_read_before_an_update_stay(shape):
+    """Although variables are updated in place."""
+    variable = keras.Variable(np.ones(shape), name="dense.kernel")
+    optimizer = AdamWeightDecay(1e-3)
+    optimizer.build([variable])
+    before, moment = tf.convert_to_tensor(variable), tf.convert_to_tensor(optimizer.m[0])
+    optimizer.apply([tf.ones(shape)])
+    assert np.all(before.numpy() == 1)
+    assert np.all(moment.numpy() == 0)
+    assert np.all(variable.numpy() < 1)
+    assert np.all(optimizer.m[0].numpy() > 0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_lamb_is_albert_s(shape):
     """google-research/albert `lamb_optimizer.py`: AdamWeightDecay's update times ||parameter|| / ||update||."""
     f, generator = np.float32, np.random.default_rng(7)
