@@ -85,12 +85,13 @@ class BuildConfig(InputFlags):
 
     masking: Literal["dynamic", "static"] | None = flags.flag(
         None,
-        "dynamic: drawn anew when read; static: in the shards. Default: dynamic, for tfrecord static",
+        "dynamic: drawn anew when read, by the flags below unless bert-pretraining gets others; static: in the "
+        "shards. Default: dynamic, for tfrecord static",
         "masks",
     )
-    masked_lm_prob: float = flags.flag(0.15, "share of the tokens to predict (static)", "masks")
-    max_predictions_per_seq: int = flags.flag(20, "most predictions of an example (static)", "masks")
-    do_whole_word_mask: bool = flags.flag(False, "mask all pieces of a word together (static)", "masks")
+    masked_lm_prob: float = flags.flag(0.15, "share of the tokens to predict", "masks")
+    max_predictions_per_seq: int = flags.flag(20, "most predictions of an example", "masks")
+    do_whole_word_mask: bool = flags.flag(False, "mask all pieces of a word together", "masks")
 
     def __post_init__(self):
         _check_input(self)

@@ -4,7 +4,7 @@ The shards are those of `bert-corpus build`, or Google's TFRecord files. The sto
 Tensors bear their shape as a suffix: B rows, T positions of a row, M masked tokens of all rows, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
 EVALUATION_SEED = 0  # of the masks of held-out examples: the same in every run, so that runs compare
+MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 
 
@@ -37,9 +38,15 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
     input_file: str = flags.needed("shards to train on: comma-separated globs, .arrow or TFRecord files", "data")
     eval_input_file: str | None = flags.flag(None, "shards to evaluate on; else those of --input_file", "data")
     max_seq_length: int = flags.flag(128, "tokens per example at most", "data")
-    max_predictions_per_seq: int = flags.flag(20, "masked tokens per example at most", "data")
-    masked_lm_prob: float = flags.flag(0.15, "share of tokens masked, where masks are drawn here", "data")
-    do_whole_word_mask: bool = flags.flag(False, "mask whole words, where masks are drawn here", "data")
+    max_predictions_per_seq: int | None = flags.flag(
+        None, "masked tokens per example at most (what the shards were built with, else 20)", "data"
+    )
+    masked_lm_prob: float | None = flags.flag(
+        None, "share of tokens masked, where masks are drawn here (what the shards were built with)", "data"
+    )
+    do_whole_word_mask: bool | None = flags.flag(
+        None, "mask whole words, where masks are drawn here (what the shards were built with)", "data"
+    )
 
     num_train_epochs: float | None = flags.flag(None, "passes over the shards, instead of steps", "training")
     num_train_steps: int | None = flags.flag(
@@ -68,7 +75,7 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
                     object.__setattr__(self, name, default)
         if self.init_moments and not self.init_checkpoint:
             raise ValueError("--init_moments needs --init_checkpoint, a folder in a run's checkpoints/")
-        if not 0 < self.masked_lm_prob < 1:
+        if self.masked_lm_prob is not None and not 0 < self.masked_lm_prob < 1:
             raise ValueError(f"--masked_lm_prob is {self.masked_lm_prob}, needed is a share between 0 and 1")
         limits = ("max_predictions_per_seq", "eval_batch_size", "max_eval_steps", "eval_steps", "max_seq_length")
         check_ranges(self, limits)
@@ -95,8 +102,7 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
         open_shards(config, job, config.eval_input_file or config.input_file, model_files) if measures else None
     )
 
-    masks = ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
-    settings = settings_of(config, masks, shards.key) if shards else None
+    settings = settings_of(config, ("max_seq_length",), shards.key) | shards.masks if shards else None
     begin = world.on_first(find_start, config, settings, run)
     run.remove("result.json")  # from here on the run is not complete
     model = Bert(model_files.bert_config, "pretraining", seed=config.seed)
@@ -139,11 +145,13 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Shards:
-    """Examples as rows; `masking` says how their masks are drawn, None when they are in the shards already."""
+    """Examples as rows; `masking` says how their masks are drawn, None when they are in the shards already, and
+    `masks` the same as flags."""
 
     rows: "RowSource"
     key: str
     masking: "Masking | None"
+    masks: dict[str, object]
     has_next_sentence: bool
 
 
@@ -169,17 +177,20 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
         from distributed.rows import Rows, digest
 
         table, manifest = corpus.open_table(patterns)
-        rows, key, masking = Rows(table), digest(manifest), dynamic_masking(config, manifest, model_files)
+        masks = masks_of(config, manifest["settings"])
+        rows, key, masking = Rows(table), digest(manifest), dynamic_masking(config, masks, manifest, model_files)
         has_next_sentence = "is_random_next" in table.column_names
     else:
         from bert.tfrecord import RecordRows
+
+        masks = masks_of(config, {})
 
         def open_records() -> RecordRows:
             return RecordRows(
                 patterns,
                 start.cache_folder(),
                 max_seq_length=config.max_seq_length,
-                max_predictions_per_seq=config.max_predictions_per_seq,
+                max_predictions_per_seq=masks["max_predictions_per_seq"],
                 vocab_size=model_files.bert_config.vocab_size,
             )
 
@@ -189,10 +200,18 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
     job.world.agree({f"the shards {patterns}": (key, len(rows))})
     drawn = "drawn for every epoch" if masking else "those of the shards"
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
-    return Shards(rows, key, masking, has_next_sentence)
+    return Shards(rows, key, masking, {f"--{name}": value for name, value in masks.items()}, has_next_sentence)
 
 
-def dynamic_masking(config: Config, manifest: dict, model_files: ModelFiles) -> "Masking | None":
+def masks_of(config: Config, built: Mapping[str, Any]) -> dict[str, Any]:
+    """The masks' flags: as given, else as the shards were built with."""
+    given = {name: getattr(config, name) for name in MASKS}
+    return {name: built.get(name, MASKS[name]) if value is None else value for name, value in given.items()}
+
+
+def dynamic_masking(
+    config: Config, masks: Mapping[str, Any], manifest: dict, model_files: ModelFiles
+) -> "Masking | None":
     """How masks are drawn for these shards; None when they hold masks. Raises InputError: they do not fit."""
     from bert.masking import Masking
 
@@ -206,9 +225,9 @@ def dynamic_masking(config: Config, manifest: dict, model_files: ModelFiles) -> 
             f"{made['max_seq_length']} tokens"
         )
     if made["masking"] == "static":
-        if made["max_predictions_per_seq"] > config.max_predictions_per_seq:
+        if made["max_predictions_per_seq"] > masks["max_predictions_per_seq"]:
             raise InputError(
-                f"--max_predictions_per_seq {config.max_predictions_per_seq}, but the masks of the shards are "
+                f"--max_predictions_per_seq {masks['max_predictions_per_seq']}, but the masks of the shards are "
                 f"up to {made['max_predictions_per_seq']}"
             )
         return None
@@ -216,9 +235,9 @@ def dynamic_masking(config: Config, manifest: dict, model_files: ModelFiles) -> 
         vocab_size=tokenizer.vocab_size,
         mask_id=tokenizer.mask_id,
         special_ids=(tokenizer.cls_id, tokenizer.sep_id),
-        masked_lm_prob=config.masked_lm_prob,
-        max_predictions_per_seq=config.max_predictions_per_seq,
-        continues_word=tokenizer.continues_word if config.do_whole_word_mask else None,
+        masked_lm_prob=masks["masked_lm_prob"],
+        max_predictions_per_seq=masks["max_predictions_per_seq"],
+        continues_word=tokenizer.continues_word if masks["do_whole_word_mask"] else None,
     )
 
 

@@ -274,14 +274,27 @@ def test_flags_that_do_not_fit_are_one_line(flags, message, capsys):
 
 
 def test_the_defaults_are_google_s():
-    from tasks.pretraining import Config
+    from tasks.pretraining import Config, masks_of
 
     config = Config(output_dir="o", input_file="i", do_train=True)
     found = (config.num_train_steps, config.num_warmup_steps, config.learning_rate, config.max_seq_length)
     assert found == (100_000, 10_000, 5e-5, 128)
-    assert (config.max_predictions_per_seq, config.eval_batch_size, config.max_eval_steps) == (20, 8, 100)
+    assert (config.eval_batch_size, config.max_eval_steps) == (8, 100)
+    found = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
+    assert masks_of(config, {}) == found
     by_epochs = Config(output_dir="o", input_file="i", do_train=True, num_train_epochs=2.0)
     assert (by_epochs.num_train_steps, by_epochs.num_warmup_steps) == (None, None)
+
+
+def test_masks_are_those_that_the_shards_were_built_for_unless_flags_say_otherwise():
+    from tasks.pretraining import Config, masks_of
+
+    built = {"max_predictions_per_seq": 13, "masked_lm_prob": 0.4, "do_whole_word_mask": True, "format": "arrow"}
+    config = Config(output_dir="o", input_file="i", do_train=True)
+    assert masks_of(config, built) == {name: built[name] for name in list(built)[:3]}
+    config = Config(output_dir="o", input_file="i", do_train=True, masked_lm_prob=0.2, do_whole_word_mask=False)
+    found = {"max_predictions_per_seq": 13, "masked_lm_prob": 0.2, "do_whole_word_mask": False}
+    assert masks_of(config, built) == found
 
 
 def test_the_loss_is_pytorch_s(goldens):
