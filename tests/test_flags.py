@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -590,6 +591,35 @@ def test_every_flag_of_the_other_scripts_is_known(config_class) -> None:
     known = {field.name for field in fields if field.init}
     known |= {alias.lstrip("-") for field in fields for alias in field.metadata.get("aliases", ())}
     assert set(OTHER_SCRIPTS[config_class].split()) <= known
+
+
+def flags_by_program() -> dict[str, set[str]]:
+    """What docs/flags.md tells of each program, and of all."""
+    page = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
+    sections = page.split("\n## ")[1:]
+    rows = {part.partition("\n")[0]: re.findall(r"^\| (`--.*?) \|", part, re.MULTILINE) for part in sections}
+    return {name: set(re.findall(r"`--(\w+)`", " ".join(cells))) for name, cells in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("program", "config_class", "needed"),
+    [
+        ("bert-squad", Config, set(RUN_SQUAD)),
+        ("bert-classifier", classifier.Config, set(OTHER_SCRIPTS[classifier.Config].split())),
+        ("bert-pretraining", pretraining.Config, set(OTHER_SCRIPTS[pretraining.Config].split())),
+        ("bert-corpus build", corpus.BuildConfig, set(OTHER_SCRIPTS[corpus.BuildConfig].split()) - {"output_dir"}),
+        ("bert-features", features.Config, set(OTHER_SCRIPTS[features.Config].split())),
+    ],
+)
+def test_the_table_of_flags_is_whole_and_true(program: str, config_class, needed: set[str]) -> None:
+    """docs/flags.md names each flag of the script, and the program knows each flag that it names."""
+    told = flags_by_program()
+    assert needed <= told[program]
+    fields = [field for field in dataclasses.fields(config_class) if field.init]
+    known = {field.name for field in fields}
+    known |= {alias.lstrip("-") for field in fields for alias in field.metadata.get("aliases", ())}
+    assert told[program] <= known
+    assert {name for name, _, _ in flags._IGNORED} <= told["All programs"]
 
 
 @pytest.mark.parametrize(("config_class", "command", "expected"), OTHER_COMMANDS)
