@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from distributed import InputError
-from distributed.optimizer import AllreduceOptimizer
+from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.run import sync_folder
 from distributed.world import World
 
@@ -73,6 +73,9 @@ class Checkpoints:
         if not (path / "optimizer.safetensors").is_file():
             raise InputError(f"{path} has no optimizer.safetensors: needed is a folder in a run's checkpoints/")
         saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
+        if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # another precision from here on
+            saved.pop(LOSS_SCALE, None)
+            variables.pop(LOSS_SCALE, None)
         wrong = sorted(saved.keys() ^ variables.keys()) or [
             name for name, variable in variables.items() if saved[name].shape != tuple(variable.shape)
         ]

@@ -20,6 +20,10 @@ from distributed.collectives import Collectives
 from distributed.world import World
 
 LINE = 16  # numbers: the 64 bytes of a cache line in float32
+# The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
+# numbers of PyTorch's GradScaler and Keras' LossScaleOptimizer, which agree but for the first scale.
+LOSS_SCALE = "loss_scale"
+FIRST_LOSS_SCALE, STEPS_TO_GROW, LEAST_LOSS_SCALE = 2.0**15, 2000, 1.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class AllreduceOptimizer:
       variables: the trainable variables, in the order of the gradients; all of one dtype.
       loss_terms: names of the loss terms, whose sums travel behind the gradient.
       clip_norm: global norm that the summed gradient is clipped to, as tf.clip_by_global_norm does; None for none.
+      scales_loss: multiply the losses by a scale that adapts itself, for a model that computes in float16.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class AllreduceOptimizer:
         collectives: Collectives,
         loss_terms: Sequence[str] = ("loss",),
         clip_norm: float | None = 1.0,
+        scales_loss: bool = False,
     ):
         kinds = {variable.dtype for variable in variables}
         if len(kinds) != 1:
@@ -61,6 +67,9 @@ class AllreduceOptimizer:
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]
+        self._lines = [-(-size // LINE) for size in (*self._sizes, len(self.loss_terms))]
+        start = (FIRST_LOSS_SCALE, 0.0)  # and how many steps in a row were finite
+        self._loss_scale = keras.Variable(start, dtype="float32", trainable=False) if scales_loss else None
         # On CPUs XLA would take 10 s to compile the whole; an optimizer may compile its parts (bert/optimizer.py).
         self._compiled_update = tf.function(self._update, jit_compile=world.device == "gpu", autograph=False)
 
@@ -69,9 +78,11 @@ class AllreduceOptimizer:
         return int(self.optimizer.iterations.numpy())
 
     def state(self) -> dict[str, keras.Variable]:
-        """The optimizer's variables but for the rate, under names that depend on their order alone."""
+        """The optimizer's variables but for the rate, under names that depend on their order alone, and the loss
+        scale."""
         kept = [v for v in self.optimizer.variables if v is not self.optimizer._learning_rate]
-        return {f"{number:04d}": variable for number, variable in enumerate(kept)}
+        named = {f"{number:04d}": variable for number, variable in enumerate(kept)}
+        return named if self._loss_scale is None else named | {LOSS_SCALE: self._loss_scale}
 
     def reduce_weights(self, weights: Mapping[str, float], stop: bool = False) -> tuple[dict[str, float], bool]:
         """Each loss term's weight summed over ranks (in float64), and whether any rank wants to stop.
@@ -103,32 +114,54 @@ class AllreduceOptimizer:
         sums = tf.stack([tf.cast(loss_sums[term], self.dtype) for term in self.loss_terms])
         return tf.concat([*parts, sums, tf.zeros([-len(self.loss_terms) % LINE], self.dtype)], 0)
 
-    def all_reduce(self, flat: tf.Tensor) -> tf.Tensor:
-        """The sum of the flat buffers of all ranks."""
-        return self.collectives.all_reduce_sum(flat)
-
-    def update(self, flat: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
-        """Checks, clips and applies a reduced buffer; a gradient that is not finite is skipped on every rank."""
-        rate = float(self.optimizer.learning_rate.numpy())
-        sums, norm, finite = self._compiled_update(flat)
-        losses = {t: float(s) / weights[t] for t, s in zip(self.loss_terms, sums.numpy(), strict=True)}
-        return StepResult(losses, float(norm.numpy()), rate, bool(finite.numpy()))
-
-    def _update(self, flat: tf.Tensor):
-        # Lines as rows: TensorFlow then splits without copying.
-        lines = [-(-size // LINE) for size in (*self._sizes, len(self.loss_terms))]
-        gradient, sums = tf.split(tf.reshape(flat, [-1, LINE]), [sum(lines[:-1]), lines[-1]])
-        norm = tf.sqrt(2.0 * tf.nn.l2_loss(gradient))  # one pass; a product with itself would lose digits
-        pieces = tf.split(gradient, lines[:-1])
-        finite = tf.math.is_finite(norm)
-        scale = tf.ones([], flat.dtype)
-        if self.clip_norm is not None:
-            clip = tf.constant(self.clip_norm, flat.dtype)
-            scale = clip / tf.maximum(norm, clip)
+    def unflatten(self, flat: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The gradients, in the shapes of the variables, and the loss sums of a buffer that `flatten` made."""
+        *pieces, sums = tf.split(tf.reshape(flat, [-1, LINE]), self._lines)  # rows of a line are not copied
         gradients = [
             tf.reshape(tf.reshape(piece, [-1])[:size] if size % LINE else piece, variable.shape)
             for piece, size, variable in zip(pieces, self._sizes, self.trainable, strict=True)
         ]
+        return gradients, tf.reshape(sums, [-1])[: len(self.loss_terms)]
+
+    def all_reduce(self, flat: tf.Tensor) -> tf.Tensor:
+        """The sum of the flat buffers of all ranks."""
+        return self.collectives.all_reduce_sum(flat)
+
+    def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
+        """What each loss term's sum is multiplied by before the backward pass: [terms], 1 / its weight over all
+        ranks, times the loss scale."""
+        return tf.constant([self.loss_scale / totals[term] for term in self.loss_terms], self.dtype)
+
+    @property
+    def scales_loss(self) -> bool:
+        return self._loss_scale is not None
+
+    @property
+    def loss_scale(self) -> float:
+        """What the losses are multiplied by so that float16 gradients do not vanish; 1 without `scales_loss`."""
+        return 1.0 if self._loss_scale is None else float(self._loss_scale.numpy()[0])
+
+    def update(self, flat: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
+        """Checks, clips and applies a reduced buffer; a gradient that is not finite is skipped on every rank."""
+        rate = float(self.optimizer.learning_rate.numpy())
+        sums, norm, finite = self._compiled_update(flat, tf.constant(1 / self.loss_scale, self.dtype))
+        losses = {t: float(s) / weights[t] for t, s in zip(self.loss_terms, sums.numpy(), strict=True)}
+        result = StepResult(losses, float(norm.numpy()), rate, bool(finite.numpy()))
+        if self._loss_scale is not None:
+            scale, finite_steps = self._loss_scale.numpy().tolist()
+            self._loss_scale.assign(next_loss_scale(scale, finite_steps, result.applied))
+        return result
+
+    def _update(self, flat: tf.Tensor, unscale: tf.Tensor):
+        gradients, sums = self.unflatten(flat)
+        whole = tf.reshape(flat, [-1, LINE])[: -self._lines[-1]]
+        # One pass over memory; the product of the vector with itself would lose digits.
+        norm = tf.sqrt(2.0 * tf.nn.l2_loss(whole)) * unscale
+        finite = tf.math.is_finite(norm)
+        scale = unscale
+        if self.clip_norm is not None:
+            clip = tf.constant(self.clip_norm, flat.dtype)
+            scale *= clip / tf.maximum(norm, clip)
 
         def apply():
             if hasattr(self.optimizer, "apply_scaled"):
@@ -138,7 +171,7 @@ class AllreduceOptimizer:
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
-        return tf.reshape(sums, [-1])[: len(self.loss_terms)], norm, finite
+        return sums, norm, finite
 
     def broadcast_variables(self) -> None:
         """Gives every rank rank 0's trainable variables and optimizer state."""
@@ -155,6 +188,16 @@ class AllreduceOptimizer:
         """Raises InputError on every rank when the ranks' variables are not equal to the bit."""
         if self.world.size > 1:
             self.world.agree({f"the trainable variables after {self.steps_done} steps": self.replica_digest()})
+
+
+def next_loss_scale(scale: float, finite_steps: float, applied: bool) -> tuple[float, float]:
+    """The scale and the number of finite steps in a row after a step: halved when its gradient was not finite,
+    doubled after 2,000 that were. Every rank comes to the same, as `applied` is decided after the reduction."""
+    if not applied:
+        return max(scale / 2, LEAST_LOSS_SCALE), 0.0
+    if finite_steps + 1 == STEPS_TO_GROW:
+        return scale * 2, 0.0
+    return scale, finite_steps + 1
 
 
 def broadcast_variables(variables: Sequence[keras.Variable], collectives: Collectives) -> None:

@@ -119,8 +119,7 @@ def train(
             {term: sum(w[term] for w in local) for term in optimizer.loss_terms}, world.stop_wanted.is_set()
         )
         gradient = gradient or gradient_function(optimizer, loss, batches[0])
-        inverse = tf.constant([1 / totals[term] for term in optimizer.loss_terms], optimizer.dtype)
-        flat = None
+        inverse, flat = optimizer.inverse_weights(totals), None
         for number, batch in enumerate(batches):
             with _told_out_of_memory(batch):
                 part = gradient(batch, inverse, dropout_key(seed, step, number, world.rank))
@@ -133,10 +132,11 @@ def train(
 
         skipped = 0 if result.applied else skipped + 1
         if skipped:
-            run.say(f"step {step + 1}: the gradient is not finite; the step is skipped on every rank")
+            told = f"; the loss scale is {optimizer.loss_scale:g} now" if optimizer.scales_loss else ""
+            run.say(f"step {step + 1}: the gradient is not finite; the step is skipped on every rank{told}")
         if skipped == MOST_SKIPPED_STEPS:
             raise InputError(
-                f"no finite gradient in {skipped} steps: lower --learning_rate, or use --precision fp32"
+                f"no finite gradient in {skipped} steps: lower --learning_rate, or use --precision fp32 or bf16"
             )
         done = step + 1
         position = first_position + (done - first_step) * plan.global_batch_size
@@ -144,8 +144,10 @@ def train(
         shown = {name: f"{value:.4f}" for name, value in losses.items()}
         bar.update(done, **shown, rate=f"{result.learning_rate:.2e}", examples_s=f"{meter.rows_per_s():.1f}")
         if done % log_every == 0 or done in (1, plan.steps):
-            told = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
-            run.metrics(done, {"rows": position, **losses, **told, **meter.read()})
+            more = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
+            if optimizer.scales_loss:
+                more["loss_scale"] = optimizer.loss_scale
+            run.metrics(done, {"rows": position, **losses, **more, **meter.read()})
         state = State(position, done, plan.steps, plan.global_batch_size, settings, state.evaluations)
         is_measured = evaluation is not None and (done % evaluation.every == 0 or done == plan.steps)
         if evaluation and is_measured:

@@ -46,7 +46,7 @@ class StepConfig:
     gradient_accumulation_steps: int = flags.flag(1, "micro-batches per step", "load")
     num_warmup: int = flags.flag(3, "steps before the measurement", "load")
     num_steps: int = flags.flag(10, "steps measured", "load")
-    precision: Literal["fp32", "bf16"] = flags.flag("fp32", "as in training", "machine")
+    precision: Literal["fp32", "bf16", "fp16"] = flags.flag("fp32", "as in training", "machine")
     device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
     share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
     backend: Literal["auto", "mpi", "nccl", "ring", "local"] = flags.flag(
@@ -115,7 +115,6 @@ def bench_corpus(config: CorpusConfig) -> None:
 def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     """Times whole training steps on every rank; the figures, the same on every rank."""
     import numpy as np
-    import tensorflow as tf
     from transformers import BertConfig
 
     from bert import weights
@@ -138,7 +137,13 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
             intermediate_size=intermediate, max_position_embeddings=max(512, config.seq_length),
         )  # fmt: skip
     model = Bert(bert_config, "span")
-    optimizer = AllreduceOptimizer(AdamWeightDecay(1e-5), model.trainable_variables, world, collectives)
+    optimizer = AllreduceOptimizer(
+        AdamWeightDecay(1e-5),
+        model.trainable_variables,
+        world,
+        collectives,
+        scales_loss=config.precision == "fp16",
+    )
     optimizer.broadcast_variables()
     num_steps = config.num_warmup + config.num_steps
 
@@ -163,7 +168,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         batch = next(batches)
         meter.mark("data_s")
         totals, _ = optimizer.reduce_weights({"loss": float(rows)})
-        inverse, flat = tf.constant([1 / totals["loss"]], tf.float32), None
+        inverse, flat = optimizer.inverse_weights(totals), None
         for number in range(config.gradient_accumulation_steps):
             part = gradient(batch, inverse, dropout_key(0, step, number, world.rank))
             flat = part if flat is None else flat + part

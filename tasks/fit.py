@@ -185,7 +185,12 @@ def fit(
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
         run.say(warning)
     optimizer = AllreduceOptimizer(
-        make_optimizer(config.optimizer, plan), model.trainable_variables, world, job.collectives, loss_terms
+        make_optimizer(config.optimizer, plan),
+        model.trainable_variables,
+        world,
+        job.collectives,
+        loss_terms,
+        scales_loss=config.precision == "fp16",
     )
     world.agree(
         {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distributed.run import Run
     from distributed.world import World
 
-POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
 
 
@@ -26,8 +26,11 @@ class MachineFlags:
     """Where and how a program computes, and where it writes."""
 
     output_dir: str = flags.needed("folder of this run: checkpoints, metrics, results", "data")
-    precision: Literal["fp32", "bf16"] = flags.flag(
-        "fp32", "bf16: bfloat16 products, float32 weights and sums", "machine"
+    precision: Literal["fp32", "bf16", "fp16"] = flags.flag(
+        "fp32",
+        "bf16: bfloat16 products, float32 weights and sums; fp16: float16 products and a loss scale that adapts "
+        "itself, for GPUs without bfloat16",
+        "machine",
     )
     device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
     share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")

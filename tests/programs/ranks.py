@@ -205,9 +205,10 @@ def gradient_of_two_terms(world: World, collectives, accumulation: int) -> np.nd
     assert totals == {"squared": 13.0, "absolute": 3.0}, totals
     assert not stop
     gradient = gradient_function(optimizer, loss, batches[0])
-    inverse = tf.constant([1 / totals[term] for term in optimizer.loss_terms], tf.float64)
+    inverse = optimizer.inverse_weights(totals)
     parts = [gradient(batch, inverse, dropout_key(0, 0, n, world.rank)) for n, batch in enumerate(batches)]
-    return optimizer.all_reduce(tf.add_n(parts)).numpy().copy()
+    gradients, sums = optimizer.unflatten(optimizer.all_reduce(tf.add_n(parts)))
+    return np.concatenate([*(g.numpy().reshape(-1) for g in gradients), sums.numpy()])
 
 
 def gradient_of_two_terms_on_paper() -> np.ndarray:
@@ -262,7 +263,7 @@ def check_not_finite(world: World, collectives) -> None:
     """A NaN or an infinity on the last rank alone changes nothing on any."""
     for bad in (np.nan, np.inf, -np.inf):
         optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives)
-        good = np.ones(len(toy.flat(optimizer)) + 1)
+        good = toy.buffer(optimizer, np.ones(len(toy.flat(optimizer))), 1.0)
         result = optimizer.update(optimizer.all_reduce(tf.constant(good)), {"loss": 1.0})
         assert result.applied, "a finite gradient is skipped"
         before = [variable.numpy() for variable in (*optimizer.trainable, *optimizer.state().values())]
@@ -301,6 +302,33 @@ def check_not_finite_in_training(world: World, collectives, folder: Path) -> Non
         toy.train(world, collectives, folder / "all", steps=50, collate=spoil_all)
 
 
+def check_loss_scale(world: World, collectives) -> None:
+    """A scaled gradient moves the weights as the plain one does, to the bit; one that overflows on the last rank
+    halves the scale on every rank, and a checkpoint keeps it."""
+    values = np.random.default_rng(4).standard_normal(
+        len(toy.flat(toy.make_optimizer(toy.make_model(0), world, collectives)))
+    )
+    moved = {}
+    for scales_loss in (False, True):
+        optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, scales_loss=scales_loss)
+        for expected in (2.0**15, 2.0**15, 2.0**14):
+            scale = optimizer.loss_scale
+            assert scale == (expected if scales_loss else 1.0), scale
+            assert optimizer.inverse_weights({"loss": 4.0}).numpy().tolist() == [scale / 4]
+            mine = toy.buffer(optimizer, values * scale, 7.0) / world.size
+            if expected == 2.0**15 and optimizer.steps_done == 1 and world.rank == world.size - 1:
+                mine[2] = np.inf
+            result = optimizer.update(optimizer.all_reduce(tf.constant(mine)), {"loss": 2.0})
+            np.testing.assert_allclose(result.losses["loss"], 3.5, rtol=1e-12)
+        assert optimizer.steps_done == 2
+        moved[scales_loss] = toy.flat(optimizer)
+        kept = optimizer.state()
+        assert ("loss_scale" in kept) is scales_loss
+        if scales_loss:
+            assert kept["loss_scale"].numpy().tolist() == [2.0**14, 1.0]
+    assert moved[True].tobytes() == moved[False].tobytes()
+
+
 def check_clip(world: World, collectives) -> None:
     for norm, clip in ((5.0, 1.0), (0.5, 1.0), (1.0, 1.0), (300.0, 2.5), (5.0, None)):
         model, inner = toy.make_model(seed=0), keras.optimizers.SGD(1.0)
@@ -308,7 +336,7 @@ def check_clip(world: World, collectives) -> None:
         before = toy.flat(optimizer)
         values = np.random.default_rng(2).standard_normal(len(before))
         values *= norm / np.linalg.norm(values)
-        mine = np.concatenate([values, [7.0]]) / world.size  # the sum is clipped, not each rank's part
+        mine = toy.buffer(optimizer, values, 7.0) / world.size  # the sum is clipped, not each rank's part
         result = optimizer.update(optimizer.all_reduce(tf.constant(mine)), {"loss": 2.0})
         expected = values
         if clip is not None:
@@ -342,7 +370,14 @@ def main() -> None:
     with World.join(device="cpu") as world:
         collectives = open_collectives(world)
         here = folder / f"on-{world.size}"
-        for check in (check_replicas, check_broadcast_of_state, check_not_finite, check_clip, check_weights):
+        for check in (
+            check_replicas,
+            check_broadcast_of_state,
+            check_not_finite,
+            check_loss_scale,
+            check_clip,
+            check_weights,
+        ):
             check(world, collectives)
         check_not_finite_in_training(world, collectives, here / "spoiled")
 
@@ -367,4 +402,5 @@ def main() -> None:
             print(json.dumps({"size": world.size, "trainings": list(trainings)}), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

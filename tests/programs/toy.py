@@ -140,3 +140,12 @@ def train(
 def flat(optimizer: AllreduceOptimizer) -> np.ndarray:
     """All trainable values as one vector."""
     return np.concatenate([variable.numpy().reshape(-1) for variable in optimizer.trainable])
+
+
+def buffer(optimizer: AllreduceOptimizer, gradient: np.ndarray, *sums: float) -> np.ndarray:
+    """The flat buffer of a gradient, in the order of `flat`, and of loss sums."""
+    shapes = [tuple(variable.shape) for variable in optimizer.trainable]
+    pieces = np.split(gradient, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
+    parts = [tf.constant(piece.reshape(shape)) for piece, shape in zip(pieces, shapes, strict=True)]
+    terms = {term: tf.constant(value, tf.float64) for term, value in zip(optimizer.loss_terms, sums, strict=True)}
+    return optimizer.flatten(parts, terms).numpy()
