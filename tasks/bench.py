@@ -1,6 +1,7 @@
-"""bert-bench: how fast one training step and the all-reduce are here, over all ranks, on synthetic data; corpora.
+"""bert-bench: how fast one training step and its parts are here, over all ranks, on synthetic data; corpora.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
+    mpirun -np 2 bert-bench update --model_size base
     mpirun -np 2 bert-bench allreduce
     bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt --google_dir bert
 
@@ -19,45 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from bert import InputError
 from tasks import flags, start
 from tasks.bench_corpus import CorpusConfig, measure
+from tasks.bench_step import SIZES, StepConfig, bench_step, model_config
+from tasks.bench_update import UpdateConfig, bench_update
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from distributed.world import World
-
-# hidden size, layers, heads, intermediate size
-SIZES = {
-    "tiny": (128, 2, 2, 512),
-    "minilm": (384, 6, 12, 1536),
-    "base": (768, 12, 12, 3072),
-    "large": (1024, 24, 16, 4096),
-}
-VOCABULARY = 30522
-
-
-@dataclass(frozen=True)
-class StepConfig:
-    """bert-bench step: SQuAD training steps on random tokens, every row full."""
-
-    model_size: Literal["tiny", "minilm", "base", "large"] = flags.flag("minilm", "published sizes", "model")
-    bert_config_file: str | None = flags.flag(None, "a configuration instead of --model_size", "model")
-    batch_size: int = flags.flag(8, "rows per rank and micro-batch", "load")
-    seq_length: int = flags.flag(384, "tokens per row", "load")
-    gradient_accumulation_steps: int = flags.flag(1, "micro-batches per step", "load")
-    num_warmup: int = flags.flag(3, "steps before the measurement", "load")
-    num_steps: int = flags.flag(10, "steps measured", "load")
-    precision: Literal["fp32", "bf16", "fp16"] = flags.flag("fp32", "as in training", "machine")
-    device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
-    share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
-    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = flags.flag(
-        "auto", "what sums the gradients", "machine"
-    )
-    output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
-
-    def __post_init__(self):
-        for name in ("batch_size", "seq_length", "gradient_accumulation_steps", "num_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
 
 
 @dataclass(frozen=True)
@@ -83,7 +50,12 @@ class AllreduceConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    commands: dict[str, type] = {"step": StepConfig, "allreduce": AllreduceConfig, "corpus": CorpusConfig}
+    commands: dict[str, type] = {
+        "step": StepConfig,
+        "update": UpdateConfig,
+        "allreduce": AllreduceConfig,
+        "corpus": CorpusConfig,
+    }
     config: Any
     name, config = flags.parse_command(commands, argv, prog="bert-bench", description=str(__doc__))
     start.check_packages()
@@ -95,7 +67,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     from distributed.world import World
 
     with World.join(config.device, config.share_gpus, "bert-bench", (InputError,)) as world:
-        figures = bench_step(config, world) if name == "step" else bench_allreduce(config, world)
+        figures: dict[str, Any]
+        match name:
+            case "step":
+                figures = bench_step(config, world)
+            case "update":
+                figures = bench_update(config, model_config(config.model_size), world)
+            case _:
+                figures = bench_allreduce(config, world)
         if config.output_file:
             world.on_first(Path(config.output_file).write_text, json.dumps(figures, indent=1) + "\n")
 
@@ -110,102 +89,6 @@ def bench_corpus(config: CorpusConfig) -> None:
         figures = measure(config, SIZES[config.model_size], world.say)
         if config.output_file:
             Path(config.output_file).expanduser().write_text(json.dumps(figures, indent=1) + "\n")
-
-
-def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
-    """Times whole training steps on every rank; the figures, the same on every rank."""
-    import numpy as np
-    from transformers import BertConfig
-
-    from bert import weights
-    from bert.model import Bert
-    from bert.optimizer import AdamWeightDecay
-    from distributed.collectives import open_collectives
-    from distributed.optimizer import AllreduceOptimizer
-    from distributed.rows import prefetched
-    from distributed.train import Meter, dropout_key, gradient_function
-    from tasks.squad import span_loss
-
-    start.set_precision(config.precision)
-    collectives = open_collectives(world, config.backend)
-    if config.bert_config_file:
-        bert_config = weights.config_from_file(config.bert_config_file)
-    else:
-        hidden, layers, heads, intermediate = SIZES[config.model_size]
-        bert_config = BertConfig(
-            vocab_size=VOCABULARY, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-            intermediate_size=intermediate, max_position_embeddings=max(512, config.seq_length),
-        )  # fmt: skip
-    model = Bert(bert_config, "span")
-    optimizer = AllreduceOptimizer(
-        AdamWeightDecay(1e-5),
-        model.trainable_variables,
-        world,
-        collectives,
-        scales_loss=config.precision == "fp16",
-    )
-    optimizer.broadcast_variables()
-    num_steps = config.num_warmup + config.num_steps
-
-    def make_batch(step: int) -> "dict[str, np.ndarray]":
-        seed = num_steps * world.rank + step
-        return _random_batch(config.batch_size, config.seq_length, bert_config.vocab_size, seed)
-
-    batches = prefetched(make_batch, range(num_steps))  # as in training
-
-    def loss(batch, key):
-        return {"loss": span_loss(model(batch, dropout_key=key), batch)}
-
-    gradient = gradient_function(optimizer, loss, make_batch(0))
-    rows = config.batch_size * config.gradient_accumulation_steps
-    meter = Meter(rows * world.size)
-    times: list[float] = []
-    parts: dict[str, list[float]] = {}
-    for step in range(num_steps):
-        world.barrier()
-        meter.skip()
-        began = time.perf_counter()
-        batch = next(batches)
-        meter.mark("data_s")
-        totals, _ = optimizer.reduce_weights({"loss": float(rows)})
-        inverse, flat = optimizer.inverse_weights(totals), None
-        for number in range(config.gradient_accumulation_steps):
-            part = gradient(batch, inverse, dropout_key(0, step, number, world.rank))
-            flat = part if flat is None else flat + part
-        meter.mark("compute_s")
-        flat = optimizer.all_reduce(flat)
-        meter.mark("reduce_s")
-        optimizer.update(flat, totals)
-        meter.mark("apply_s")
-        if step >= config.num_warmup:
-            times.append(time.perf_counter() - began)
-            for name, seconds in meter.read().items():
-                parts.setdefault(name, []).append(seconds)
-        else:
-            meter.read()
-    rates = [rows / seconds for seconds in times]
-    of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
-    total, deviation = sum(mean for mean, _ in of_ranks), sum(std for _, std in of_ranks)
-    split = {name: statistics.median(parts[name]) for name in ("data_s", "compute_s", "reduce_s", "apply_s")}
-    count = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-    world.say(
-        f"{config.bert_config_file or config.model_size}: {count / 1e6:.1f} M parameters, "
-        f"batch {rows} x {config.seq_length} tokens per rank, {config.precision}, backend {collectives.name}, "
-        f"{world.threads} threads per rank"
-    )
-    for rank, (mean, std) in enumerate(of_ranks):
-        world.say(f"rank {rank}: {mean:.2f} +- {std:.2f} examples/sec")
-    whole = sum(split.values())
-    told = ", ".join(
-        f"{name.removesuffix('_s')} {value * 1e3:.0f} ms ({value / whole:.0%})" for name, value in split.items()
-    )
-    world.say(f"step (median): {told}")
-    world.say(f"total examples/sec: {total:.2f} +- {deviation:.2f} on {world.size} rank{'s' * (world.size > 1)}")
-    collectives.close()
-    return {
-        "world_size": world.size, "examples_per_s": total, "deviation": deviation, "of_ranks": of_ranks,
-        "parameters": count, **split,
-    }  # fmt: skip
 
 
 def bench_allreduce(config: AllreduceConfig, world: "World") -> dict[str, object]:
@@ -252,21 +135,6 @@ def bench_allreduce(config: AllreduceConfig, world: "World") -> dict[str, object
         figures[f"{size:g}"] = {"ours_s": fast, "plain_s": slow, "ratio": ratio}
     ours.close()
     return figures
-
-
-def _random_batch(rows: int, length: int, vocabulary: int, seed: int) -> "dict[str, np.ndarray]":
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    whole = np.zeros((rows, length), np.int32)
-    return {
-        "input_ids": generator.integers(0, vocabulary, (rows, length), dtype=np.int32),
-        "token_type_ids": whole,
-        "position_ids": whole + np.arange(length, dtype=np.int32),
-        "example_ids": whole + 1,
-        "start_position": generator.integers(0, length, rows, dtype=np.int32),
-        "end_position": generator.integers(0, length, rows, dtype=np.int32),
-    }
 
 
 if __name__ == "__main__":

@@ -76,6 +76,21 @@ def test_bench_step_prints_total_and_split(tmp_path):
     assert figures["parameters"] == embeddings + 2 * layer + 2 * 128 + 2
     assert figures["compute_s"] > 0
     assert 0 < figures["data_s"] < figures["compute_s"]
+    assert 0 < figures["products_alone_s"] < figures["compute_s"]
+    # A multiplication and an addition for each weight and token, the scores and their use; three times as much
+    # with the backward pass.
+    flop = 3 * 2 * (64 * (4 * 128 * 128 + 2 * 128 * 512) + 64 * 2 * 32 * 128) * 2
+    assert figures["flop_per_s"] == pytest.approx(flop * figures["examples_per_s"] / 2, rel=0.5)
+    assert figures["peak_flop_per_s"] > figures["flop_per_s"]
+
+
+def test_bench_update_prints_the_floor(tmp_path):
+    done = python("-m", "tasks.bench", "update", "--model_size=tiny", "--repeat=2", f"--output_file={tmp_path}/f")
+    assert done.returncode == 0, done.stderr
+    assert "clip and adamw" in done.stderr
+    figures = json.loads((tmp_path / "f").read_text())
+    assert figures["ratio_to_floor"] == pytest.approx(figures["ours_s"] / figures["floor_s"], rel=0.5)
+    assert figures["keras_s"] > 0
 
 
 def test_bench_allreduce_needs_ranks():
