@@ -16,6 +16,8 @@ import keras
 import tensorflow as tf
 from transformers import BertConfig
 
+from bert.elementwise import COMPILED_WIDTH, ROWS, activated, dropout, dropout_scale, normalized, residual
+
 ACTIVATIONS = {
     "gelu": lambda x: tf.nn.gelu(x, approximate=False),  # erf: Google's first release and Hugging Face
     "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # tanh: Google's last release
@@ -27,28 +29,6 @@ ACTIVATIONS = {
 HEADS = ("span", "classifier", "pretraining", "features")
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
 PLACES_PER_GROUP = 1 << 16  # numbers of dropouts: those of attention differ by group
-
-
-def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.Tensor:
-    """Zeroes each element with probability `rate`, in steps of 1/65536, and scales the rest to keep the mean.
-
-    Args:
-      x: any float tensor.
-      key: int32 [2], a function of seed, step, micro-batch and rank; None turns dropout off.
-      place: number of this dropout in the model. The mask is a pure function of (key, place, shape).
-    """
-    if key is None or rate == 0.0:
-        return x
-    kept_of_65536 = 65536 - round(rate * 65536)
-    size = tf.size(x)
-    seed = tf.random.experimental.stateless_fold_in(key, place)
-    # Four 16-bit draws from each 64-bit one: on CPUs the generator costs more than the product before it.
-    words = tf.random.stateless_uniform([(size + 3) // 4], seed, minval=None, maxval=None, dtype=tf.uint64)
-    draws = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
-    keep = (
-        tf.reshape(draws < kept_of_65536 - 32768, tf.shape(x)) if kept_of_65536 < 65536 else tf.ones_like(x, bool)
-    )
-    return x * tf.cast(keep, x.dtype) * tf.cast(65536 / kept_of_65536, x.dtype)
 
 
 def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -116,9 +96,12 @@ class LayerNorm(_Scope):
         self.beta = self.tensor("beta", (size,), "zeros")
 
     def call(self, x):
-        centered = x - tf.reduce_mean(x, -1, keepdims=True)
-        variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
-        return centered * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+        return normalized(x, self.gamma, self.beta, self.epsilon)
+
+    def residual(self, hidden, branch, rate, key, place, is_compiled):
+        """LayerNorm(hidden + dropout(branch)), in the dtype of `hidden`."""
+        gamma, beta = self.gamma.value, self.beta.value
+        return residual(hidden, branch, gamma, beta, self.epsilon, rate, key, place, is_compiled)
 
 
 class Embeddings(_Scope):
@@ -132,10 +115,11 @@ class Embeddings(_Scope):
         self.position = self.tensor("position_embeddings", (config.max_position_embeddings, hidden), init())
         self.norm = LayerNorm("bert/embeddings/LayerNorm", hidden, config.layer_norm_eps)
 
-    def call(self, inputs):
+    def call(self, inputs, more_rows=0):
+        """`more_rows` rows of padding follow."""
         parts = ((self.word, "input_ids"), (self.token_type, "token_type_ids"), (self.position, "position_ids"))
-        summed = tf.add_n([tf.gather(table.value, tf.reshape(inputs[ids], [-1])) for table, ids in parts])
-        return self.norm(summed)
+        ids = {name: tf.pad(tf.reshape(inputs[name], [-1]), [[0, more_rows]]) for _, name in parts}
+        return self.norm(tf.add_n([tf.gather(table.value, ids[name]) for table, name in parts]))
 
 
 class SelfAttention(_Scope):
@@ -150,30 +134,33 @@ class SelfAttention(_Scope):
         self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
 
     def call(self, hidden_RH, masks, key):
-        """`masks`: for each group, float32 [B, 1, T, T], what is added to the scores."""
+        """`masks`: for each group, float32 [B, 1, T, T], what is added to the scores. Rows behind them give 0."""
         width = hidden_RH.shape[-1]
         head = width // self.num_heads
         shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in masks]
         sizes = [batch * length for batch, length in shapes]
-
-        def heads(x_RH):
-            """For each group [B, N, T, D]."""
-            parts = [x_RH] if len(sizes) == 1 else tf.split(x_RH, sizes)
-            return [
-                tf.transpose(tf.reshape(part, [batch, length, self.num_heads, head]), [0, 2, 1, 3])
-                for part, (batch, length) in zip(parts, shapes, strict=True)
-            ]
-
-        queries = heads(self.query(hidden_RH) * tf.cast(head**-0.5, self.compute_dtype))
-        keys, values = heads(self.key(hidden_RH)), heads(self.value(hidden_RH))
+        sizes.append(tf.shape(hidden_RH)[0] - tf.add_n(sizes))
+        # One product for the three; the queries are scaled where there are fewest numbers.
+        parts = (self.query, self.key, self.value)
+        scales = (head**-0.5, 1.0, 1.0)
+        kernel = tf.concat([part.kernel.value * scale for part, scale in zip(parts, scales, strict=True)], 1)
+        bias = tf.concat([part.bias.value * scale for part, scale in zip(parts, scales, strict=True)], 0)
+        joined = tf.nn.bias_add(
+            tf.matmul(hidden_RH, tf.cast(kernel, self.compute_dtype)), tf.cast(bias, self.compute_dtype)
+        )
+        *of_groups, _ = tf.split(joined, sizes)
         contexts = []
-        for group, (mask, query, key_, value) in enumerate(zip(masks, queries, keys, values, strict=True)):
+        for group, (mask, of_group, (batch, length)) in enumerate(zip(masks, of_groups, shapes, strict=True)):
+            split = tf.reshape(of_group, [batch, length, 3, self.num_heads, head])
+            query, key_, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
             scores_BNTT = tf.cast(tf.matmul(query, key_, transpose_b=True), self.variable_dtype) + mask
             probs_BNTT = tf.cast(tf.nn.softmax(scores_BNTT), self.compute_dtype)
-            probs_BNTT = dropout(probs_BNTT, self.rate, key, self.place + group * PLACES_PER_GROUP)
-            context_BNTD = tf.matmul(probs_BNTT, value)
+            place = self.place + group * PLACES_PER_GROUP
+            context_BNTD = tf.matmul(dropout(probs_BNTT, self.rate, key, place, scaled=False), value)
             contexts.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
-        return contexts[0] if len(contexts) == 1 else tf.concat(contexts, 0)
+        contexts.append(tf.zeros([sizes[-1], width], self.compute_dtype))
+        scale = 1.0 if key is None else dropout_scale(self.rate)
+        return tf.concat(contexts, 0) * tf.cast(scale, self.compute_dtype)
 
 
 class EncoderLayer(keras.layers.Layer):
@@ -192,15 +179,14 @@ class EncoderLayer(keras.layers.Layer):
         self.activation, self.rate = ACTIVATIONS[config.hidden_act], config.hidden_dropout_prob
         self.built = True
 
-    def call(self, hidden_RH, masks, key):
+    def call(self, hidden_RH, masks, key, is_compiled=False):
         attended_RH = self.attention_output(self.attention(hidden_RH, masks, key))
-        hidden_RH = self.attention_norm(hidden_RH + dropout(attended_RH, self.rate, key, self.first_place + 1))
-        hidden_RH = tf.cast(hidden_RH, self.compute_dtype)
-        expanded_RI = tf.cast(self.intermediate(hidden_RH), self.variable_dtype)
-        # GELU in float32 under every policy: CPUs take twice as long for it in bfloat16.
-        expanded_RI = tf.cast(self.activation(expanded_RI), self.compute_dtype)
-        output_RH = dropout(self.output_dense(expanded_RI), self.rate, key, self.first_place + 2)
-        return tf.cast(self.output_norm(hidden_RH + output_RH), self.compute_dtype)
+        hidden_RH = self.attention_norm.residual(
+            hidden_RH, attended_RH, self.rate, key, self.first_place + 1, is_compiled
+        )
+        expanded_RI = activated(self.intermediate(hidden_RH), self.activation, is_compiled)
+        output_RH = self.output_dense(expanded_RI)
+        return self.output_norm.residual(hidden_RH, output_RH, self.rate, key, self.first_place + 2, is_compiled)
 
 
 class SpanHead(_Scope):
@@ -306,12 +292,16 @@ class Bert(keras.Model):
 
     def hidden_states(self, inputs: dict[str, tf.Tensor], dropout_key: tf.Tensor | None = None) -> list[tf.Tensor]:
         """The embeddings and every layer's output, each [B*T, H] in the compute dtype."""
-        embedded_RH = tf.cast(self.embeddings(inputs), self.compute_dtype)
+        rows = tf.size(inputs["input_ids"])
+        # Prediction meets many shapes a few times each: only training is worth compiling for.
+        is_compiled = dropout_key is not None and self.config.hidden_size >= COMPILED_WIDTH
+        embedded_RH = self.embeddings(inputs, more_rows=-rows % ROWS if is_compiled else 0)
+        embedded_RH = tf.cast(embedded_RH, self.compute_dtype)
         states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
         masks = [_mask(example_ids_BT) for example_ids_BT in in_groups(inputs["example_ids"], inputs)]
         for layer in self.encoder:
-            states.append(layer(states[-1], masks, dropout_key))
-        return states
+            states.append(layer(states[-1], masks, dropout_key, is_compiled=is_compiled))
+        return [state[:rows] for state in states]
 
     def call(self, inputs, dropout_key=None):
         hidden_RH = self.hidden_states(inputs, dropout_key)[-1]

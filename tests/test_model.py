@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import weights
-from bert.model import ACTIVATIONS, Bert, dropout
+from bert.elementwise import COMPILED_WIDTH, dropout, dropout_scale, effective_rate, kept
+from bert.model import ACTIVATIONS, Bert
 from tasks.squad import span_loss
 
 HEADS = ["span_gelu", "classifier_gelu", "pretraining_gelu", "pretraining_gelu_new"]
@@ -210,13 +211,16 @@ def test_padding_changes_nothing(goldens):
 # -- dropout ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_keeps_its_share_and_the_mean(rate):
+@pytest.mark.parametrize(("told", "rate"), [(0.1, 26 / 256), (0.5, 0.5), (0.01, 655 / 65536)])
+def test_dropout_keeps_its_share_and_the_mean(told, rate):
+    """By 8 random bits for each element, by 16 where 8 change the rate by more than 2 %."""
+    assert effective_rate(told) == rate
     x = tf.ones([400, 501])
-    y = dropout(x, rate, KEY, 0).numpy()
+    y = dropout(x, told, KEY, 0).numpy()
     share = (y == 0).mean()
     assert abs(share - rate) < 5 * np.sqrt(rate * (1 - rate) / y.size)  # five standard deviations
-    scale = 65536 / (65536 - round(rate * 65536))
+    scale = dropout_scale(told)
+    assert scale == 1 / (1 - rate)
     np.testing.assert_allclose(np.unique(y), [0, scale], rtol=1e-6)
     assert y.mean() == pytest.approx((1 - share) * scale, rel=1e-5)
     rows = (y == 0).mean(1)  # the share is that of every row too: no stripes
@@ -254,18 +258,65 @@ def test_every_place_of_the_model_has_a_mask_of_its_own(goldens, monkeypatch):
     model, _, inputs = golden(goldens, "classifier_gelu")
     places = []
 
-    def record(x, rate, key, place):
-        places.append((place, x.shape.rank, rate))
-        return dropout(x, rate, key, place)
+    def record(shape, rate, key, place):
+        places.append((place, shape.shape[0], rate))
+        return kept(shape, rate, key, place)
 
-    monkeypatch.setattr("bert.model.dropout", record)
+    monkeypatch.setattr("bert.elementwise.kept", record)
     with_key, without = model(inputs, dropout_key=KEY), model(inputs)
-    recorded = places[: len(places) // 2]
+    recorded = list(places)
     assert [place for place, _, _ in recorded] == list(range(1 + 3 * 2 + 1))
     assert [rank for _, rank, _ in recorded] == [2, 4, 2, 2, 4, 2, 2, 2]
     assert all(rate == 0.1 for _, _, rate in recorded)
     assert error(with_key, without) > 1e-3
     np.testing.assert_array_equal(model(inputs, dropout_key=KEY), with_key)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(("activation", "rate"), [("gelu", 0.1), ("gelu_new", 0.0)])
+def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activation, rate, monkeypatch):
+    """The scores and every gradient of a model that is wide enough for XLA, with and without it."""
+    config = BertConfig(
+        vocab_size=50, hidden_size=COMPILED_WIDTH, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=512, max_position_embeddings=64, hidden_act=activation, hidden_dropout_prob=rate,
+        attention_probs_dropout_prob=rate,
+    )  # fmt: skip
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    model = Bert(config, "span", seed=3)
+    keras.config.set_dtype_policy(before)
+    generator = np.random.default_rng(0)
+    groups = (np.array([3, 40], np.int32), np.array([0, 8], np.int32), np.array([9, 24], np.int32))
+    rows = sum(int(count * length) for count, length in groups)  # 336: with padding 512
+    place = np.concatenate([np.tile(np.arange(length, dtype=np.int32), count) for count, length in groups])
+    inputs = {
+        "input_ids": generator.integers(0, 50, rows, dtype=np.int32),
+        "token_type_ids": (place > 10).astype(np.int32),
+        "position_ids": place,
+        "example_ids": (place < 22).astype(np.int32),
+        "groups": groups,
+    }
+    target = tf.constant(generator.normal(size=(rows, 2)).astype(np.float32))
+
+    def run():
+        with tf.GradientTape() as tape:
+            scores = model(inputs, dropout_key=KEY)
+            loss = tf.reduce_sum(scores * target)
+        return scores, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    compiled_scores, compiled = tf.function(run)()
+    if rate:
+        monkeypatch.setattr("bert.elementwise._compiled", lambda function: function)
+    else:  # nor is there padding, whose masks would change those of the rest
+        monkeypatch.setattr("bert.model.COMPILED_WIDTH", COMPILED_WIDTH + 1)
+    scores, gradients = tf.function(run)()
+    tolerance = 2e-5 if precision == "float32" else 3e-2  # bfloat16 rounds to 2^-8, in other places
+    assert error(compiled_scores, scores) < tolerance
+    for variable, one, other in zip(model.trainable_variables, compiled, gradients, strict=True):
+        if variable.name.endswith("key.bias"):
+            continue  # it adds the same to all scores of a row: its gradient is 0, and what is found is rounding
+        one, other = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
+        assert float(tf.norm(one - other)) < tolerance * float(tf.norm(other)), variable.name
 
 
 # -- precision and initial values ---------------------------------------------------------------------------------
