@@ -62,6 +62,18 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int, scaled
     return dropped * tf.cast(dropout_scale(rate), x.dtype) if scaled else dropped
 
 
+@tf.custom_gradient
+def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """x [R, W] + bias [W]. The gradient of the bias is a product with ones: in bfloat16 that takes a third of the
+    time of TensorFlow's sum over rows; both add up in float32."""
+
+    def gradients(gradient):
+        ones = tf.ones([1, tf.shape(gradient)[0]], gradient.dtype)
+        return gradient, tf.reshape(tf.matmul(ones, gradient), [-1])
+
+    return tf.nn.bias_add(x, bias), gradients
+
+
 def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016)."""
     centered = x - tf.reduce_mean(x, -1, keepdims=True)

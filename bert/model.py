@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert.elementwise import COMPILED_WIDTH, ROWS, activated, dropout, dropout_scale, normalized, residual
+from bert.elementwise import COMPILED_WIDTH, ROWS, activated, biased, dropout, dropout_scale, normalized, residual
 
 ACTIVATIONS = {
     "gelu": lambda x: tf.nn.gelu(x, approximate=False),  # erf: Google's first release and Hugging Face
@@ -83,7 +83,7 @@ class Linear(_Scope):
         self.bias = self.tensor("bias", (out_size,), "zeros")
 
     def call(self, x):
-        return tf.nn.bias_add(tf.matmul(x, self.kernel), self.bias)
+        return biased(tf.matmul(x, self.kernel), tf.convert_to_tensor(self.bias))
 
 
 class LayerNorm(_Scope):
@@ -145,9 +145,8 @@ class SelfAttention(_Scope):
         scales = (head**-0.5, 1.0, 1.0)
         kernel = tf.concat([part.kernel.value * scale for part, scale in zip(parts, scales, strict=True)], 1)
         bias = tf.concat([part.bias.value * scale for part, scale in zip(parts, scales, strict=True)], 0)
-        joined = tf.nn.bias_add(
-            tf.matmul(hidden_RH, tf.cast(kernel, self.compute_dtype)), tf.cast(bias, self.compute_dtype)
-        )
+        kernel, bias = tf.cast(kernel, self.compute_dtype), tf.cast(bias, self.compute_dtype)
+        joined = biased(tf.matmul(hidden_RH, kernel), bias)
         *of_groups, _ = tf.split(joined, sizes)
         contexts = []
         for group, (mask, of_group, (batch, length)) in enumerate(zip(masks, of_groups, shapes, strict=True)):
