@@ -23,9 +23,17 @@ def main() -> None:
     ids, _ = Rows(table).column("input_ids")
     counts = np.bincount(ids, minlength=words.vocab_size)
     counts[list(words.special_ids)] = 0  # never masked, so never right
-    rows = Rows(corpus.open_table(held_out)[0])
+    asked_table, manifest = corpus.open_table(held_out)
+    rows, built = Rows(asked_table), manifest["settings"]
     numbers = np.arange(min(len(rows), int(sys.argv[3]) if len(sys.argv) > 3 else 800))
-    masking = Masking(words.vocab_size, words.mask_id, (words.cls_id, words.sep_id))
+    masking = Masking(
+        words.vocab_size,
+        words.mask_id,
+        (words.cls_id, words.sep_id),
+        built["masked_lm_prob"],
+        built["max_predictions_per_seq"],
+        words.continues_word if built["do_whole_word_mask"] else None,
+    )
     fields = rows.take(numbers) | {"row": numbers, "epoch": 0 * numbers}
     asked = collate(fields, masking, EVALUATION_SEED)["masked_ids"]
     frequent = int(counts.argmax())
