@@ -3,6 +3,7 @@
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench update --model_size base
     mpirun -np 2 bert-bench allreduce
+    bert-bench compare --model MINILM_FOLDER --train_file train-v1.1.json
     bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt --google_dir bert
 
 What Horovod's synthetic benchmark printed for ResNet: examples per second of a rank and in total.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bert import InputError
 from tasks import flags, start
+from tasks.bench_compare import CompareConfig, bench_compare
 from tasks.bench_corpus import CorpusConfig, measure
 from tasks.bench_step import SIZES, StepConfig, bench_step, model_config
 from tasks.bench_update import UpdateConfig, bench_update
@@ -54,14 +56,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         "step": StepConfig,
         "update": UpdateConfig,
         "allreduce": AllreduceConfig,
+        "compare": CompareConfig,
         "corpus": CorpusConfig,
     }
     config: Any
     name, config = flags.parse_command(commands, argv, prog="bert-bench", description=str(__doc__))
     start.check_packages()
     start.set_environment()
-    if name == "corpus":
-        bench_corpus(config)
+    if name in ("compare", "corpus"):
+        in_processes(name, config)
         return
     start.import_tensorflow()
     from distributed.world import World
@@ -79,14 +82,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             world.on_first(Path(config.output_file).write_text, json.dumps(figures, indent=1) + "\n")
 
 
-def bench_corpus(config: CorpusConfig) -> None:
-    """Measures in one process, and processes that it starts; MPI is joined for the training step alone."""
+def in_processes(name: str, config: Any) -> None:
+    """Measures programs that it starts itself; MPI is joined here for bench corpus' training step alone."""
     from distributed.world import LAUNCHER_SIZES, World
 
     with World(program="bert-bench", user_errors=(InputError, OSError)) as world:
-        if any(os.environ.get(name, "1") not in ("", "1") for name in LAUNCHER_SIZES):
-            raise InputError("bert-bench corpus is one process: start it without mpirun or srun")
-        figures = measure(config, SIZES[config.model_size], world.say)
+        if any(os.environ.get(size, "1") not in ("", "1") for size in LAUNCHER_SIZES):
+            raise InputError(f"bert-bench {name} is one process: start it without mpirun or srun")
+        if name == "compare":
+            figures = bench_compare(config, world.say)
+        else:
+            figures = measure(config, SIZES[config.model_size], world.say)
         if config.output_file:
             Path(config.output_file).expanduser().write_text(json.dumps(figures, indent=1) + "\n")
 

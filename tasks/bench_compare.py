@@ -1,0 +1,166 @@
+"""bert-bench compare: bert-squad's training on real windows beside PyTorch and KerasHub, in turn, in one run.
+
+Every contender trains the same model on the same windows with the same number per step; what is counted is
+windows, never padding. Contenders that are not installed are named and left out.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bert import InputError
+from tasks import flags, start
+
+LABELS = {
+    "ringbert": "bert-squad, packed",
+    "torch_example": "PyTorch, float32, padded (transformers' example)",
+    "torch_grouped": "PyTorch, bf16, batches of like length",
+    "torch_grouped_compiled": "PyTorch, bf16, batches of like length, compiled",
+    "keras_hub": "KerasHub, padded, same precision",
+}
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """bert-bench compare: training on SQuAD, windows per second beside PyTorch and KerasHub."""
+
+    model: str = flags.needed("folder of a model in Hugging Face layout", "data")
+    train_file: str = flags.needed("SQuAD JSON to take windows from", "data")
+    max_train_examples: int = flags.flag(2000, "the first N questions", "data")
+    max_seq_length: int = flags.flag(384, "tokens per window", "data")
+    batch_size: int = flags.flag(32, "windows per step, over all ranks", "load")
+    num_ranks: int | None = flags.flag(
+        None, "ranks of bert-squad (one for each core); rivals get the cores", "load"
+    )
+    num_warmup: int = flags.flag(4, "steps before the measurement", "load")
+    num_steps: int = flags.flag(10, "steps measured", "load")
+    repeat: int = flags.flag(3, "turns; medians are printed", "load")
+    precision: Literal["fp32", "bf16"] = flags.flag("bf16", "of bert-squad and KerasHub", "machine")
+    rival_python: str | None = flags.flag(None, "a Python that has the rivals installed (this one)", "machine")
+    output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
+
+    def __post_init__(self):
+        for name in ("max_train_examples", "batch_size", "num_steps", "repeat"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+
+
+def bench_compare(config: CompareConfig, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measures all contenders in turn; windows per second, and the ratios of ours to the rivals'."""
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
+        folder = Path(name)
+        settings = {
+            "windows": str(windows_of(config)), "model": str(Path(config.model).expanduser().resolve()),
+            "batch_size": config.batch_size, "max_seq_length": config.max_seq_length, "seed": 42,
+            "num_warmup": config.num_warmup, "num_steps": config.num_steps, "num_threads": cores,
+            "precision": config.precision,
+        }  # fmt: skip
+        (folder / "settings.json").write_text(json.dumps(settings))
+        rates: dict[str, list[float]] = {}
+        absent: dict[str, str] = {}
+        for turn in range(config.repeat):
+            for contender in LABELS:
+                if contender in absent:
+                    continue
+                try:
+                    if contender == "ringbert":
+                        seconds = ours(config, folder / f"run-{turn}", config.num_ranks or cores)
+                    else:
+                        seconds = rival(config, contender, folder)
+                except Absent as why:
+                    absent[contender] = str(why)
+                    continue
+                rates.setdefault(contender, []).append(config.batch_size * len(seconds) / sum(seconds))
+    say(
+        f"{config.model}: {config.batch_size} windows per step, {config.num_steps} steps, {cores} cores, "
+        f"{config.num_ranks or cores} ranks, {config.precision}; medians of {config.repeat} turns"
+    )
+    figures: dict[str, Any] = {}
+    for contender, label in LABELS.items():
+        if contender in absent:
+            say(f"  {label}: left out: {absent[contender]}")
+            continue
+        pairs = zip(rates["ringbert"], rates[contender], strict=True)
+        figures[contender] = {
+            "windows_per_s": statistics.median(rates[contender]),
+            "ratio": statistics.median(mine / other for mine, other in pairs),
+        }
+        told = (
+            "" if contender == "ringbert" else f", bert-squad is {figures[contender]['ratio']:.2f} times as fast"
+        )
+        say(f"  {label}: {figures[contender]['windows_per_s']:.2f} windows/s{told}")
+    return figures
+
+
+class Absent(Exception):
+    """A rival cannot run here; the reason."""
+
+
+def windows_of(config: CompareConfig) -> Path:
+    """The file of prepared windows: bert-squad's own, from its cache. Raises InputError: no such model or file."""
+    from bert import tokenizer
+    from distributed.run import Run
+    from tasks import squad_data
+
+    folder = Path(config.model).expanduser()
+    if not (folder / "config.json").is_file():
+        raise InputError(f"--model {config.model}: no config.json there")
+    examples = squad_data.read(
+        config.train_file, "--train_file", training=True, allow_impossible=False, most=config.max_train_examples
+    )
+    key = squad_data.windows(
+        examples, tokenizer.load(None, folder), start.cache_folder(), max_seq_length=config.max_seq_length,
+        doc_stride=128, max_query_length=64, allow_unknown=False, run=Run(Path(), is_writer=False),
+    )  # fmt: skip
+    return start.cache_folder() / key / "windows.arrow"
+
+
+def ours(config: CompareConfig, output_dir: Path, num_ranks: int) -> list[float]:
+    """Seconds of each step of the program itself, by its metrics.jsonl."""
+    program = [
+        sys.executable, "-m", "tasks.squad", "--do_train", f"--model={config.model}",
+        f"--train_file={config.train_file}", f"--max_train_examples={config.max_train_examples}",
+        f"--max_seq_length={config.max_seq_length}", f"--global_batch_size={config.batch_size}",
+        f"--num_train_steps={config.num_warmup + config.num_steps}", "--num_warmup_steps=0",
+        "--learning_rate=1e-5", "--log_steps=1", f"--precision={config.precision}", f"--output_dir={output_dir}",
+    ]  # fmt: skip
+    launch = [sys.executable, "-m", "distributed.launch", "-np", str(num_ranks), "--"] if num_ranks > 1 else []
+    done = _run([*launch, *program])
+    if done.returncode:
+        raise InputError(f"bert-squad failed: {_last_line(done)}")
+    told = [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["examples_per_s"] for line in told if "examples_per_s" in line]
+    return [config.batch_size / rate for rate in rates[config.num_warmup :]]
+
+
+def rival(config: CompareConfig, name: str, folder: Path) -> list[float]:
+    """Seconds of each step of a rival. Raises Absent: it is not installed, or cannot run."""
+    python, report = config.rival_python or sys.executable, folder / "report.json"
+    package = "torch" if name.startswith("torch") else name
+    if _run([python, "-c", f"import {package}"]).returncode:
+        raise Absent(f"{python} has no {package} (--rival_python)")
+    report.unlink(missing_ok=True)
+    script = str(Path(__file__).with_name("bench_rivals.py"))
+    done = _run([python, script, name, str(folder / "settings.json"), str(report)])
+    if done.returncode or not report.is_file():
+        raise Absent(f"it failed: {_last_line(done)}")
+    return json.loads(report.read_text())
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def _last_line(done: subprocess.CompletedProcess) -> str:
+    lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit status {done.returncode}"

@@ -1,0 +1,126 @@
+"""Training steps of other people's BERT on the windows that bert-squad trains on, timed in a process of its own.
+
+    python bench_rivals.py NAME SETTINGS.json REPORT.json
+
+`bert-bench compare` starts this file, also with another Python that has the rival installed. Each rival sees the
+same windows in the same order (but for grouping by length), clips and updates; the seconds of each step are
+reported.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MEGABATCH = 50  # batches among which transformers' LengthGroupedSampler sorts
+Batch = dict[str, np.ndarray]
+Step = Callable[[Batch], object]
+
+
+def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator[Batch]:
+    """The first batches of bert-squad's order, [B, T] each; `padded` to the full length, else to their longest."""
+    from distributed.rows import Order, Rows
+    from tasks.squad import collate
+
+    rows, size = Rows.open(Path(settings["windows"])), settings["batch_size"]
+    number, order = settings["num_warmup"] + settings["num_steps"], Order(len(rows), settings["seed"])
+    chosen = [order.rows_at(step * size, (step + 1) * size) for step in range(number)]
+    if by_length:
+        many = order.rows_at(0, min(MEGABATCH * size, len(rows) // size * size))
+        many = many[np.argsort(-rows.lengths("input_ids")[many], kind="stable")].reshape(-1, size)
+        chosen = [many[i] for i in np.random.default_rng(0).permutation(len(many))[:number]]
+    for indices in chosen:
+        batch = collate(rows.take(indices))
+        missing = settings["max_seq_length"] - batch["input_ids"].shape[1] if padded else 0
+        yield {
+            name: np.pad(values, [(0, 0), (0, missing)]) if values.ndim == 2 else values
+            for name, values in batch.items()
+        }
+
+
+def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
+    """PyTorch and transformers: `BertForQuestionAnswering`, AdamW in one pass, as run_qa.py trains it."""
+    import torch
+    from transformers import BertForQuestionAnswering
+
+    torch.set_num_threads(settings["num_threads"])
+    model = BertForQuestionAnswering.from_pretrained(settings["model"]).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    forward = torch.compile(model, dynamic=True) if is_compiled else model
+    names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "example_ids",
+             "start_positions": "start_position", "end_positions": "end_position"}  # fmt: skip
+
+    def step(batch: Batch) -> object:
+        inputs = {theirs: torch.from_numpy(batch[ours].astype(np.int64)) for theirs, ours in names.items()}
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = forward(**inputs).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def keras_hub_step(settings: dict[str, Any], bf16: bool) -> Step:
+    """KerasHub's `BertBackbone` of the same size, with a dense layer for start and end, trained by Keras."""
+    import keras
+    import keras_hub
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(settings["num_threads"])
+    if bf16:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    config = json.loads((Path(settings["model"]) / "config.json").read_text())
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
+        max_sequence_length=config["max_position_embeddings"],
+    )
+    scores = keras.layers.Dense(2, dtype="float32")(backbone.output["sequence_output"])
+    model = keras.Model(backbone.input, [scores[..., 0], scores[..., 1]])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-5, global_clipnorm=1.0), [loss, loss], jit_compile=False)
+
+    def step(batch: Batch) -> object:
+        inputs = {
+            "token_ids": batch["input_ids"],
+            "segment_ids": batch["token_type_ids"],
+            "padding_mask": batch["example_ids"],
+        }
+        return model.train_on_batch(inputs, [batch["start_position"], batch["end_position"]])
+
+    return step
+
+
+# What is padded to --max_seq_length and what to its batch's longest, after grouping by length.
+RIVALS: dict[str, tuple[bool, Callable[[dict[str, Any]], Step]]] = {
+    "torch_example": (True, lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
+    "torch_grouped": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=False)),
+    "torch_grouped_compiled": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=True)),
+    "keras_hub": (True, lambda settings: keras_hub_step(settings, bf16=settings["precision"] == "bf16")),
+}
+
+
+def main() -> None:
+    name, settings_file, report_file = sys.argv[1:]
+    settings = json.loads(Path(settings_file).read_text())
+    padded, make_step = RIVALS[name]
+    step, seconds = make_step(settings), []
+    for batch in batches(settings, by_length=not padded, padded=padded):
+        began = time.perf_counter()
+        step(batch)
+        seconds.append(time.perf_counter() - began)
+    Path(report_file).write_text(json.dumps(seconds[settings["num_warmup"] :]))
+
+
+if __name__ == "__main__":
+    main()
