@@ -169,6 +169,7 @@ def fit(
     With `evaluation.best` the model that is left is the one of the best evaluation.
     """
     from bert import weights as files
+    from bert.elementwise import effective_rate
     from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
     from distributed.optimizer import AllreduceOptimizer, broadcast_variables
     from distributed.plan import rate_warning
@@ -180,6 +181,11 @@ def fit(
     plan = plan_of(config, len(rows), world.size)
     run.say(str(plan))
     run.say(padding_of(config.packing, plan, rows, order or Order(len(rows), config.seed)))
+    rates = {model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob}
+    if changed := [
+        f"{rate} is {effective_rate(rate):.4g}" for rate in sorted(rates) if effective_rate(rate) != rate
+    ]:
+        run.say(f"dropout by few random bits: {', '.join(changed)}")
     if plan.warmup_steps >= plan.steps:
         run.say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end in {plan.steps:,} steps")
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):

@@ -323,3 +323,40 @@ def test_resume_of_another_run_goes_on_with_its_own_progress(trained, docs, tmp_
     assert newest_checkpoint(config, print) == tmp_path / "new" / "checkpoints" / "step-00000010"
     with pytest.raises(ValueError, match=r"--resume .*nowhere: no intact checkpoint there"):
         newest_checkpoint(config_of(docs, tmp_path / "other", resume=f"{tmp_path}/nowhere"), print)
+
+
+def test_bench_compare_measures_us_and_names_who_is_absent(trained, docs, environment, tmp_path):
+    flags = (
+        f"--model={trained[0]}/model", f"--train_file={docs}/train.json", "--max_train_examples=100",
+        "--max_seq_length=96", "--batch_size=8", "--num_ranks=1", "--num_warmup=1", "--num_steps=2", "--repeat=1",
+        "--precision=fp32", "--rival_python=/bin/false", f"--output_file={tmp_path}/figures",
+    )  # fmt: skip
+    printed = run([sys.executable, "-m", "tasks.bench", "compare", *flags], environment)
+    assert printed.count("left out: /bin/false has no ") == 4
+    figures = json.loads((tmp_path / "figures").read_text())
+    assert list(figures) == ["ringbert"]
+    assert figures["ringbert"]["windows_per_s"] > 0
+    assert figures["ringbert"]["ratio"] == 1
+
+
+def test_rivals_see_the_windows_that_we_train_on(trained, environment):
+    from distributed.rows import Order, Rows
+    from tasks.bench_rivals import batches
+
+    windows = max(
+        Path(environment["RINGBERT_CACHE"]).glob("*/windows.arrow"), key=lambda path: path.stat().st_size
+    )
+    rows = Rows.open(windows)
+    settings = {"windows": str(windows), "batch_size": 8, "num_warmup": 1, "num_steps": 2, "seed": 42}
+    settings |= {"max_seq_length": 120}
+    padded = list(batches(settings, by_length=False, padded=True))
+    order = Order(len(rows), 42).rows_at(0, 24)
+    assert len(padded) == 3
+    for number, batch in enumerate(padded):
+        assert batch["input_ids"].shape == (8, 120)
+        mine = rows.take(order[8 * number : 8 * number + 8])
+        assert batch["start_position"].tolist() == mine["start_position"].tolist()
+        np.testing.assert_array_equal(batch["input_ids"][batch["example_ids"] == 1], mine["input_ids"][0])
+    grouped = [batch["example_ids"].sum(1) for batch in batches(settings, by_length=True, padded=False)]
+    spread = max(int(lengths.max() - lengths.min()) for lengths in grouped)
+    assert spread < rows.lengths("input_ids").max() - rows.lengths("input_ids").min()
