@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import jsonargparse
 
-from distributed import launch
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -142,7 +140,7 @@ def stop(text: str, status: int) -> NoReturn:
 
 def _refuse(prog: str, error: _UsageError) -> NoReturn:
     _print_on_first(f"{prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
-    if launch.launched_rank() != "0":
+    if not _is_first():
         # The launcher ends this process when the first rank, which told the same, has exited. If that does not
         # happen the first rank has nothing to tell: only this machine's file is wrong.
         time.sleep(_SECONDS_FOR_FIRST_RANK)
@@ -465,6 +463,13 @@ def _stop(text: str) -> NoReturn:
 
 
 def _print_on_first(text: str, file: typing.TextIO) -> None:
-    """Print once per job. Flags are read before MPI starts, so the launcher's variables tell the rank."""
-    if launch.launched_rank() == "0":
+    """Print once per job."""
+    if _is_first():
         print(text, file=file, flush=True)
+
+
+def _is_first() -> bool:
+    """Flags are read before MPI starts, so the launcher's variables tell the rank."""
+    from distributed import launch  # here, as `start.check_packages` has yet to see whose `distributed` it is
+
+    return launch.launched_rank() == "0"
