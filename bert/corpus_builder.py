@@ -43,7 +43,8 @@ from bert.corpus_tokens import (
 from bert.documents import Source, Unit, input_facts
 from bert.masking import Masking
 
-SHARD_TOKENS = 1 << 26  # of one shard, unless --num_shards is given
+# Of one shard, unless --num_shards is given: small corpora too are written by several workers.
+SHARD_TOKENS, FEWEST_SHARDS, SMALLEST_SHARD_TOKENS = 1 << 26, 16, 1 << 21
 BUCKET_TOKENS = 1 << 20
 BUCKETS_PER_SHARD = 4
 
@@ -53,7 +54,8 @@ class Settings:
     """What decides the examples and the files, besides the input and the tokenizer. Defaults are Google's.
 
     `dupe_factor` None is 1 with dynamic masks and 10 with static ones. `num_shards` None makes one for each
-    67 million tokens. Raises InputError: a value out of its range, or two that exclude each other.
+    67 million tokens, but 16 where these have 2 million or more. Raises InputError: a value out of its range, or
+    two that exclude each other.
     """
 
     max_seq_length: int = 128
@@ -144,7 +146,8 @@ class Builder:
     @property
     def num_shards(self) -> int:
         tokens = total(self.unit_counts, "tokens") * (self.settings.dupe_factor or 1)
-        return self.settings.num_shards or max(1, -(-tokens // SHARD_TOKENS))
+        by_size = max(-(-tokens // SHARD_TOKENS), min(FEWEST_SHARDS, tokens // SMALLEST_SHARD_TOKENS), 1)
+        return self.settings.num_shards or by_size
 
     @property
     def bucket_bits(self) -> int:

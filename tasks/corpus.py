@@ -54,7 +54,9 @@ class BuildConfig(InputFlags):
     """Makes shards of examples; the same command goes on after a kill."""
 
     output_dir: str = flags.flag("", "folder of the shards; needed", "output", ("--output_file",))
-    num_shards: int | None = flags.flag(None, "files; default: one for each 67 million tokens", "output")
+    num_shards: int | None = flags.flag(
+        None, "files; default: one for each 67 million tokens, up to 16 for less", "output"
+    )
     num_workers: int | None = flags.flag(None, "processes of each rank; default: its cores", "output")
     format: Literal["arrow", "tfrecord"] = flags.flag("arrow", "of the shards; tfrecord is Google's", "output")
 
