@@ -87,6 +87,11 @@ class Settings:
             object.__setattr__(self, "dupe_factor", 10 if self.masking == "static" else 1)
 
 
+def shards_by_size(tokens: int) -> int:
+    """How many shards a corpus has unless --num_shards is given: its tokens alone decide, not the workers."""
+    return max(-(-tokens // SHARD_TOKENS), min(FEWEST_SHARDS, tokens // SMALLEST_SHARD_TOKENS), 1)
+
+
 def shard_marker(work: Path, number: int) -> Path:
     return work / f"shard-{number:05d}.json"
 
@@ -146,8 +151,7 @@ class Builder:
     @property
     def num_shards(self) -> int:
         tokens = total(self.unit_counts, "tokens") * (self.settings.dupe_factor or 1)
-        by_size = max(-(-tokens // SHARD_TOKENS), min(FEWEST_SHARDS, tokens // SMALLEST_SHARD_TOKENS), 1)
-        return self.settings.num_shards or by_size
+        return self.settings.num_shards or shards_by_size(tokens)
 
     @property
     def bucket_bits(self) -> int:

@@ -665,3 +665,12 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         )  # fmt: skip
         peaks.append(int(done.stdout.split()[-1]))
     assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_the_number_of_shards_follows_the_tokens():
+    """2 million tokens each up to 16 shards, then 67 million each."""
+    from bert.corpus_builder import shards_by_size
+
+    million = 1 << 20
+    sizes = [0, 1, 4 * million - 1, 4 * million, 33 * million, 16 * 64 * million, 16 * 64 * million + 1]
+    assert [shards_by_size(tokens) for tokens in sizes] == [1, 1, 1, 2, 16, 16, 17]
