@@ -1,6 +1,5 @@
 """AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert `optimization.py`)."""
 
-import functools
 import math
 import re
 
@@ -61,6 +60,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self._scale = None
+        self._in_place: dict = {}  # compiled code by shape, dtype and decay, which ends with this object
 
     def build(self, variables):
         if self.built:
@@ -87,8 +87,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
         gradient, scale = ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype)
         if math.prod(variable.shape) >= COMPILED_FROM:
-            step = self._in_place(tuple(variable.shape), variable.dtype, decays)
-            step(variable.handle, m.handle, v.handle, gradient, scale, rate)
+            kind = (tuple(variable.shape), variable.dtype, decays)
+            if kind not in self._in_place:
+                self._in_place[kind] = self._compiled(*kind)
+            self._in_place[kind](variable.handle, m.handle, v.handle, gradient, scale, rate)
             return
         for old, new in zip(
             (variable, m, v), self._step(variable, m, v, gradient, scale, rate, decays), strict=True
@@ -106,8 +108,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             rate *= self.trust_ratio(parameter, update)
         return parameter - rate * update, m, v
 
-    @functools.cache  # noqa: B019 (as many entries as a model has shapes)
-    def _in_place(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
+    def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
         """`_step` of variables of one shape, given by their handles, by XLA: one pass over memory, nothing new
         allocated. All variables of that shape share the code; for a graph of all variables XLA takes ten times as
         long to compile."""

@@ -1,6 +1,8 @@
 """AdamWeightDecay and its schedule against google-research/bert `optimization.py`, written out in numpy."""
 
+import gc
 import re
+import weakref
 
 import keras
 import numpy as np
@@ -156,6 +158,18 @@ def test_a_scale_multiplies_the_gradient(shape, optimizer_class):
                 optimizer.apply([gradient])
         states.append([variable.numpy(), optimizer.m[0].numpy(), optimizer.v[0].numpy()])
     np.testing.assert_array_equal(states[0], states[1])
+
+
+def test_an_optimizer_that_nobody_holds_leaves_memory():
+    """Several runs in one process (--seeds) do not keep each other's moments."""
+    variable = keras.Variable(np.ones(SHAPES[1]), name="dense.kernel")
+    optimizer = AdamWeightDecay(1e-3)
+    optimizer.build([variable])
+    optimizer.apply([tf.ones(SHAPES[1])])
+    held = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert held() is None
 
 
 @pytest.mark.parametrize("shape", SHAPES)
