@@ -14,7 +14,6 @@ and with static masks (then input_ids are masked already)
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,6 +48,7 @@ from bert.tokenizer import Tokenizer
 __all__ = ["Settings", "build", "open_table", "read_manifest", "tokenizer_folder", "verify"]
 
 MOST_UNKNOWN_SHARE = 0.10
+CHECKED_CHARACTERS = 1 << 17  # before the work begins
 MOST_RANDOM_NEXT = 0.9
 
 
@@ -58,7 +58,7 @@ def build(
     tokenizer: Tokenizer,
     output_dir: Path,
     *,
-    num_workers: int | None = None,
+    workers: Workers,
     share: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] = lambda: None,
     allow_unknown: bool = False,
@@ -67,7 +67,7 @@ def build(
     """Makes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
     Args:
-      num_workers: processes of this rank; None: one for each core that it may use. 1 starts none.
+      workers: the processes of this rank, or none.
       share: this rank's number and how many ranks build together, on a file system that all see.
       barrier: returns when every rank has called it.
     Raises InputError: unreadable input; more than 10 % of the tokens are [UNK] and not `allow_unknown`; an
@@ -90,21 +90,19 @@ def build(
     barrier()
     _check_same_work(builder)
 
-    with Workers(builder, num_workers or len(os.sched_getaffinity(0)), say) as workers:
-        workers.run(
-            "tokenize", _missing(unit_path, builder.work, range(rank, len(units), num_ranks)), "units of text"
-        )
-        barrier()
-        _check_counts(builder, tokenizer, allow_unknown)
-        tasks = range(rank, len(builder.tasks), num_ranks)
-        workers.run("sample", _missing(task_path, builder.work, tasks), "blocks of examples")
-        barrier()
-        num_shards, num_examples = builder.num_shards, total(builder.task_counts, "examples")
-        if num_examples < num_shards:
-            raise InputError(f"--num_shards {num_shards} is more than the corpus has examples ({num_examples})")
-        shards = range(rank, num_shards, num_ranks)
-        workers.run("write", _missing(shard_marker, builder.work, shards), "shards")
-        barrier()
+    workers.work_on(builder)
+    workers.run("tokenize", _missing(unit_path, builder.work, range(rank, len(units), num_ranks)), "units of text")
+    barrier()
+    _check_counts(builder, tokenizer, allow_unknown)
+    tasks = range(rank, len(builder.tasks), num_ranks)
+    workers.run("sample", _missing(task_path, builder.work, tasks), "blocks of examples")
+    barrier()
+    num_shards, num_examples = builder.num_shards, total(builder.task_counts, "examples")
+    if num_examples < num_shards:
+        raise InputError(f"--num_shards {num_shards} is more than the corpus has examples ({num_examples})")
+    shards = range(rank, num_shards, num_ranks)
+    workers.run("write", _missing(shard_marker, builder.work, shards), "shards")
+    barrier()
     if rank == 0:
         _finish(builder, tokenizer, say)
     barrier()
@@ -160,7 +158,7 @@ def _refuse_others(stored: dict[str, Any], builder: Builder, what: str) -> None:
 
 def _check_first(builder: Builder, tokenizer: Tokenizer) -> None:
     """Tokenizes the beginning of the corpus, so that a wrong vocabulary is noticed at once."""
-    first = next(batches(documents(builder.units[0], builder.source)), [])
+    first = next(batches(documents(builder.units[0], builder.source), CHECKED_CHARACTERS), [])
     ids, _ = builder.encoder([sentence for document in first for sentence in document])
     _check_unknown(builder, tokenizer, int((ids == tokenizer.unk_id).sum()), len(ids), "the first ")
 

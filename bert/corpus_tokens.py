@@ -19,10 +19,11 @@ import tokenizers
 from bert.documents import Source, Unit, documents
 from bert.tokenizer import Tokenizer
 
-BATCH_CHARACTERS = 1 << 19
+BATCH_CHARACTERS = 1 << 21
 BLOCK_TOKENS = 1 << 20  # what the second pass holds at a time, plus at most one document
-MOST_CACHED_WORDS = 1 << 17
+MOST_CACHED_WORDS = 1 << 18
 MOST_CACHED_CHARACTERS = 1 << 21
+WORDS_AT_ONCE = 1 << 10
 OPEN_FILES = 256
 # str.split() takes these for white space, BERT's cleaning deletes them.
 _DELETED = dict.fromkeys((0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x1F, 0x85))
@@ -87,17 +88,19 @@ class Encoder:
         self._backend = tokenizers.Tokenizer.from_str(words.serialized)
         self._backend.encode_special_tokens = True  # as in bert/tokenizer.py; the JSON does not hold it
         self._by_word = _splits_at_white_space(json.loads(words.serialized))
-        self._forget()
-
-    def _forget(self) -> None:
+        found = [(mark, self._backend.token_to_id(mark)) for mark in string.punctuation]
+        self._marks = {mark: token for mark, token in found if token is not None}
         self._words, self._parts = _Known(), _Known()
 
     def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids of all sentences, int32 [tokens], and how many each has, int64 [sentences]."""
         if not self._by_word:
             return self._encode(sentences)
-        if len(self._words.numbers) > MOST_CACHED_WORDS or self._words.characters > MOST_CACHED_CHARACTERS:
-            self._forget()
+        # Words with the punctuation around them are many, and soon learnt again from their parts.
+        if self._words.is_full:
+            self._words = _Known()
+        if self._parts.is_full:
+            self._parts = _Known()
         texts = pa.array(
             [text if text.isprintable() else text.translate(_DELETED) for text in sentences], pa.string()
         )
@@ -114,8 +117,26 @@ class Encoder:
             within = word.strip(_PUNCTUATION)
             at = word.find(within)
             parts += (word[:at], within, word[at + len(within) :])
-        values, lengths = self._parts.ids_of(self._parts.numbers_of(parts, self._encode))
+        values, lengths = self._parts.ids_of(self._parts.numbers_of(parts, self._encode_words))
         return values, lengths.reshape(-1, 3).sum(axis=1)
+
+    def _encode_words(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of single words: many in one text, where a mark that is in none of them stands behind each."""
+        found = [self._encode_marked(words[at : at + WORDS_AT_ONCE]) for at in range(0, len(words), WORDS_AT_ONCE)]
+        values, lengths = zip(*found, strict=True)
+        return np.concatenate(values), np.concatenate(lengths)
+
+    def _encode_marked(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        used = set("".join(words))
+        for mark, token in self._marks.items():
+            if mark in used:
+                continue
+            ids, _ = self._encode([f" {mark} ".join(words) + f" {mark}"])
+            is_mark = ids == token
+            ends = np.flatnonzero(is_mark)
+            if len(ends) == len(words):  # not if a letter of them is decomposed into the mark
+                return ids[~is_mark], np.diff(ends, prepend=-1) - 1
+        return self._encode(words)
 
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         # Without the places in the text, which `Tokenizer.encode` gives too.
@@ -132,6 +153,10 @@ class _Known:
         self.numbers, self.characters = _Numbers(), 0
         self._values = np.empty(0, np.int32)
         self._starts = np.zeros(1, np.int64)  # of each text in `_values`, and the end
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.numbers) > MOST_CACHED_WORDS or self.characters > MOST_CACHED_CHARACTERS
 
     def numbers_of(
         self, texts: Sequence[str], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
@@ -262,13 +287,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def batches(found: Iterable[list[str]]) -> Iterator[list[list[str]]]:
-    """Documents in lists of about half a million characters."""
+def batches(found: Iterable[list[str]], characters: int = BATCH_CHARACTERS) -> Iterator[list[list[str]]]:
+    """Documents in lists of about so many characters."""
     batch, size = [], 0
     for document in found:
         batch.append(document)
         size += sum(map(len, document))
-        if size >= BATCH_CHARACTERS:
+        if size >= characters:
             yield batch
             batch, size = [], 0
     if batch:

@@ -3,12 +3,15 @@
 import concurrent.futures
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 TOLD_EVERY_S = 30.0
@@ -18,30 +21,43 @@ _builder: Any = None  # in a worker process: what it works on
 class Workers:
     """Calls methods of one object for many numbers, in processes of their own (with one worker: in this one).
 
-    Processes are spawned, never forked: a fork after MPI started is unsafe. They end with their parent, however
+    The processes start when the `with` block is entered and import what they need while this one prepares the
+    object. They are spawned, never forked: a fork after MPI started is unsafe. They end with their parent, however
     it ends. Parallelism is theirs: each tokenizes on one thread.
     """
 
-    def __init__(self, builder: Any, num_workers: int, say: Callable[[str], None]):
-        self._builder, self._num_workers, self._say = builder, num_workers, say
+    def __init__(self, num_workers: int, say: Callable[[str], None]):
+        self._num_workers, self._say = num_workers, say
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._threads = os.environ.get("TOKENIZERS_PARALLELISM")
+        self._builder: Any = None
 
     def __enter__(self) -> "Workers":
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         if self._num_workers > 1:
+            self._folder = tempfile.TemporaryDirectory(prefix="ringbert-workers-")
+            self._object = Path(self._folder.name, "object")
             self._pool = concurrent.futures.ProcessPoolExecutor(
-                self._num_workers, multiprocessing.get_context("spawn"), _start, (self._builder, os.getpid())
+                self._num_workers, multiprocessing.get_context("spawn"), _start, (os.getpid(),)
             )
+            for _ in range(self._num_workers):
+                self._pool.submit(_prepare)
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+            self._folder.cleanup()
         if self._threads is None:
             os.environ.pop("TOKENIZERS_PARALLELISM", None)
         else:
             os.environ["TOKENIZERS_PARALLELISM"] = self._threads
+
+    def work_on(self, builder: Any) -> None:
+        """The object whose methods `run` calls; workers get a copy."""
+        self._builder = builder
+        if self._pool is not None:
+            self._object.write_bytes(pickle.dumps(builder))
 
     def run(self, method: str, numbers: Sequence[int], what: str) -> None:
         """Calls `builder.<method>(number)` for each; the first exception ends it and is raised here."""
@@ -57,7 +73,7 @@ class Workers:
             for number in numbers:
                 yield getattr(self._builder, method)(number)
             return
-        futures = [self._pool.submit(_call, method, number) for number in numbers]
+        futures = [self._pool.submit(_call, self._object, method, number) for number in numbers]
         try:
             for future in concurrent.futures.as_completed(futures):
                 yield future.result()
@@ -71,11 +87,13 @@ class Workers:
                 future.cancel()
 
 
-def _start(builder: Any, parent: int) -> None:
-    global _builder
-    _builder = builder
+def _start(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _prepare() -> None:
+    import bert.corpus_builder  # noqa: F401  what an object needs that is read from a file
 
 
 def _end_with(parent: int) -> None:
@@ -86,5 +104,8 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _call(method: str, number: int) -> None:
+def _call(path: Path, method: str, number: int) -> None:
+    global _builder
+    if _builder is None:
+        _builder = pickle.loads(path.read_bytes())
     getattr(_builder, method)(number)

@@ -18,7 +18,8 @@ from typing import IO, Any, Literal
 from bert import InputError
 from bert.sentences import MOST_DOCUMENT_BYTES, Separator, gather_documents
 
-UNIT_BYTES = 8 << 20
+LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 1 << 20  # of text
+UNITS = 64  # of a smaller corpus, so that several workers end together
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 PACKED = 4  # how many bytes of text one byte of a compressed file is taken for
@@ -96,22 +97,25 @@ def find_units(source: Source) -> tuple[list[Unit], list[str]]:
 
     Raises InputError: nothing matches, nothing but empty files, an unreadable Parquet file or data set.
     """
-    empty = []
+    empty: list[str] = []
     pieces: list[tuple[Piece, int]] = []  # with its weight in bytes of text
     if source.dataset_name is not None:
+        unit_bytes = LARGEST_UNIT_BYTES
         pieces = _pieces_of_data_set(source)
     else:
-        for path in find_files(source.input_file or ""):
-            if os.path.getsize(path) == 0:
-                empty.append(path)
-            else:
-                pieces += _pieces_of_file(path, source)
+        files = find_files(source.input_file or "")
+        empty = [path for path in files if os.path.getsize(path) == 0]
+        total = sum(os.path.getsize(path) * (PACKED if _without_compression(path)[1] else 1) for path in files)
+        unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, total // UNITS))
+        for path in files:
+            if path not in empty:
+                pieces += _pieces_of_file(path, source, unit_bytes)
     if not pieces:
         raise InputError(f"--input_file {source.input_file}: all files are empty ({len(empty)})")
     units, weight = [[pieces[0][0]]], pieces[0][1]
     for piece, more in pieces[1:]:
         weight += more
-        if weight > UNIT_BYTES:
+        if weight > unit_bytes:
             units.append([])
             weight = more
         units[-1].append(piece)
@@ -135,7 +139,7 @@ def documents(unit: Unit, source: Source) -> Iterator[list[str]]:
 # -- units --------------------------------------------------------------------------------------------------------
 
 
-def _pieces_of_file(path: str, source: Source) -> list[tuple[Piece, int]]:
+def _pieces_of_file(path: str, source: Source, unit_bytes: int) -> list[tuple[Piece, int]]:
     name, compression = _without_compression(path)
     size = os.path.getsize(path)
     if name.endswith(".parquet"):
@@ -145,8 +149,8 @@ def _pieces_of_file(path: str, source: Source) -> list[tuple[Piece, int]]:
     kind: Literal["text", "json"] = "json" if name.endswith(JSON_LINES) else "text"
     if compression:
         return [(Piece(path, kind, 0, None), PACKED * size)]
-    starts = range(0, size, UNIT_BYTES)
-    return [(Piece(path, kind, at, min(at + UNIT_BYTES, size)), min(UNIT_BYTES, size - at)) for at in starts]
+    stops = [min(at + unit_bytes, size) for at in range(0, size, unit_bytes)]
+    return [(Piece(path, kind, at, stop), stop - at) for at, stop in zip([0, *stops], stops, strict=False)]
 
 
 def _without_compression(path: str) -> tuple[str, str]:
@@ -176,9 +180,9 @@ def _pieces_of_data_set(source: Source) -> list[tuple[Piece, int]]:
     _check_column(source.text_column, table.column_names, where)
     if not len(table):
         raise InputError(f"{where}: the data set has no rows")
-    step = max(1, UNIT_BYTES * len(table) // max(1, table.data.nbytes))
-    name = source.dataset_name or ""
-    return [(Piece(name, "hub", at, min(at + step, len(table))), UNIT_BYTES) for at in range(0, len(table), step)]
+    step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
+    name, starts = source.dataset_name or "", range(0, len(table), step)
+    return [(Piece(name, "hub", at, min(at + step, len(table))), LARGEST_UNIT_BYTES) for at in starts]
 
 
 @functools.lru_cache(maxsize=1)

@@ -61,7 +61,8 @@ class RecordWriter:
 
     def _append(self, columns: dict[str, np.ndarray]) -> None:
         content = _examples(columns)
-        flat, ends = content.values[content.used].tobytes(), np.cumsum(content.lengths).tolist()
+        values, used = (np.concatenate(arrays, axis=1) for arrays in zip(*content.parts, strict=True))
+        flat, ends = values[used].tobytes(), np.cumsum(content.lengths).tolist()
         parts: list[bytes] = []
         for start, stop in zip([0, *ends[:-1]], ends, strict=True):
             record, header = flat[start:stop], (stop - start).to_bytes(8, "little")
@@ -98,14 +99,18 @@ LENGTH_DELIMITED, BITS = 2, 7
 
 
 class _Bytes(NamedTuple):
-    """A byte string of each of n messages: of `values` (uint8 [n, width]) what is `used` (bool [n, width])."""
+    """A byte string of each of n messages: `parts` side by side, of whose values (uint8 [n, width]) only what is
+    used counts (bool [n, width]); how many bytes that are, int64 [n]."""
 
-    values: np.ndarray
-    used: np.ndarray
+    parts: tuple[tuple[np.ndarray, np.ndarray], ...]
+    lengths: np.ndarray
 
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.count_nonzero(self.used, axis=1)
+    @classmethod
+    def of(cls, values: np.ndarray, used: np.ndarray | None = None) -> "_Bytes":
+        """One part; without `used` all of it."""
+        if used is None:
+            return cls(((values, np.ones_like(values, bool)),), np.full(len(values), values.shape[1]))
+        return cls(((values, used),), np.count_nonzero(used, axis=1))
 
 
 def _examples(columns: dict[str, np.ndarray]) -> _Bytes:
@@ -115,33 +120,31 @@ def _examples(columns: dict[str, np.ndarray]) -> _Bytes:
     for key in sorted(columns):
         values = columns[key]
         if values.dtype == np.float32:
-            flat = np.ascontiguousarray(values, "<f4").view(np.uint8)
-            packed, kind = _Bytes(flat, np.ones_like(flat, bool)), 2  # Feature.float_list
+            packed, kind = _Bytes.of(np.ascontiguousarray(values, "<f4").view(np.uint8)), 2  # Feature.float_list
         else:
             packed, kind = _varints(values), 3  # Feature.int64_list
         feature = _field(kind, _field(1, packed))
-        name = np.broadcast_to(np.frombuffer(key.encode(), np.uint8), (n, len(key)))
-        entry = _joined(_field(1, _Bytes(name, np.ones_like(name, bool))), _field(2, feature))
-        entries.append(_field(1, entry))
+        name = _Bytes.of(np.broadcast_to(np.frombuffer(key.encode(), np.uint8), (n, len(key))))
+        entries.append(_field(1, _joined(_field(1, name), _field(2, feature))))
     return _field(1, _joined(*entries))
 
 
 def _field(number: int, content: _Bytes) -> _Bytes:
     """A field of a message that holds bytes, packed numbers or another message."""
-    tag = np.full((len(content.values), 1), number << 3 | LENGTH_DELIMITED, np.uint8)
-    header = _joined(_Bytes(tag, np.ones_like(tag, bool)), _varints(content.lengths[:, None]))
-    return _joined(header, content)
+    tag = _Bytes.of(np.full((len(content.lengths), 1), number << 3 | LENGTH_DELIMITED, np.uint8))
+    return _joined(tag, _varints(content.lengths[:, None]), content)
 
 
-def _joined(*parts: _Bytes) -> _Bytes:
-    values, used = zip(*parts, strict=True)
-    return _Bytes(np.concatenate(values, axis=1), np.concatenate(used, axis=1))
+def _joined(*found: _Bytes) -> _Bytes:
+    return _Bytes(tuple(part for one in found for part in one.parts), sum(one.lengths for one in found))
 
 
 def _varints(numbers: np.ndarray) -> _Bytes:
     """Numbers >= 0, [n, length], each as groups of 7 bits, the lowest first; all but the last have the top bit."""
     numbers = np.asarray(numbers, np.uint32)
     width = max(1, -(-int(numbers.max(initial=0)).bit_length() // BITS))
+    if width == 1:
+        return _Bytes.of(numbers.astype(np.uint8))
     values = np.empty((*numbers.shape, width), np.uint8)
     used = np.empty(values.shape, bool)
     for place in range(width):
@@ -149,4 +152,4 @@ def _varints(numbers: np.ndarray) -> _Bytes:
         more = rest >> np.uint32(BITS)
         values[..., place] = (rest & np.uint32(0x7F)) | (more > 0) << np.uint32(BITS)
         used[..., place] = (rest > 0) | (place == 0)
-    return _Bytes(values.reshape(len(numbers), -1), used.reshape(len(numbers), -1))
+    return _Bytes.of(values.reshape(len(numbers), -1), used.reshape(len(numbers), -1))

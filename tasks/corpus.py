@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def build(config: BuildConfig, world: "World") -> None:
     """Builds the corpus on all ranks together."""
-    from bert import corpus
+    from bert.corpus_workers import Workers
 
     if Path(config.output_dir).expanduser().is_file():
         raise InputError(
@@ -173,17 +173,20 @@ def build(config: BuildConfig, world: "World") -> None:
         )
     if "tfrecord" in Path(config.output_dir).suffix and config.format == "arrow":
         world.say(f"note: {config.output_dir} becomes a folder of Arrow shards; --format tfrecord writes Google's")
-    manifest = corpus.build(
-        source(config),
-        settings(config),
-        _tokenizer(config, world),
-        Path(config.output_dir).expanduser(),
-        num_workers=config.num_workers or _cores(world),
-        share=(world.rank, world.size),
-        barrier=world.barrier,
-        allow_unknown=config.allow_unknown,
-        say=world.say,
-    )
+    with Workers(config.num_workers or _cores(world), world.say) as workers:
+        from bert import corpus
+
+        manifest = corpus.build(
+            source(config),
+            settings(config),
+            _tokenizer(config, world),
+            Path(config.output_dir).expanduser(),
+            workers=workers,
+            share=(world.rank, world.size),
+            barrier=world.barrier,
+            allow_unknown=config.allow_unknown,
+            say=world.say,
+        )
     counts = manifest["counts"]
     world.say(
         f"{config.output_dir}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "

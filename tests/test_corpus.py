@@ -21,6 +21,7 @@ from real_data import real
 from bert import InputError, corpus, corpus_tokens, documents, tokenizer
 from bert.corpus import Settings
 from bert.corpus_builder import Builder
+from bert.corpus_workers import Workers
 from bert.documents import Source
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -49,10 +50,15 @@ def write(folder: Path, texts, name: str = "a.txt.part") -> None:
     (folder / name).write_text("\n\n".join(lines))
 
 
+def build_with(source: Source, settings: Settings, words, output: Path, *, workers: int = 1, **ranks) -> None:
+    with Workers(workers, print) as processes:
+        corpus.build(source, settings, words, output, workers=processes, say=lambda _: None, **ranks)
+
+
 def build(folder: Path, output: str = "shards", *, workers: int = 1, source: dict | None = None, **settings):
     words = tokenizer.load(str(folder / "vocab.txt"))
     text = Source(**(source or {"input_file": str(folder / "*.txt.part")}))
-    corpus.build(text, Settings(**settings), words, folder / output, num_workers=workers, say=lambda _: None)
+    build_with(text, Settings(**settings), words, folder / output, workers=workers)
     table, manifest = corpus.open_table(str(folder / output))
     return table.to_pylist(), manifest
 
@@ -275,7 +281,7 @@ def test_rows_without_next_sentence_are_full_and_lose_nothing(folder, texts):
 
 @pytest.fixture
 def small_units(monkeypatch):
-    monkeypatch.setattr(documents, "UNIT_BYTES", 1 << 14)
+    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", 1 << 14)
     monkeypatch.setattr(corpus_tokens, "BLOCK_TOKENS", 1 << 10)
 
 
@@ -291,10 +297,8 @@ def test_ranks_give_the_same_bytes(folder):
 
     def rank(number: int) -> None:
         try:
-            corpus.build(
-                Source(str(folder / "*.txt.part")), Settings(**settings), words, folder / "two",
-                num_workers=1, share=(number, 2), barrier=barrier.wait, say=lambda _: None,
-            )  # fmt: skip
+            source, output = Source(str(folder / "*.txt.part")), folder / "two"
+            build_with(source, Settings(**settings), words, output, share=(number, 2), barrier=barrier.wait)
         except BaseException as error:
             failed.append(error)
             barrier.abort()
@@ -310,7 +314,7 @@ def test_ranks_give_the_same_bytes(folder):
 
 
 def test_workers_give_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "UNIT_BYTES", 1 << 14)
+    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", 1 << 14)
     write(tmp_path, make_texts(40))
     build(tmp_path, "one", num_shards=3)
     build(tmp_path, "two", workers=2, num_shards=3)
@@ -374,7 +378,7 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path, monkeypatch, made, count,
             work(builder, number)
 
         monkeypatch.setattr(Builder, method, recorded)
-    monkeypatch.setattr(documents, "UNIT_BYTES", 1 << 15)
+    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", 1 << 15)
     build(tmp_path, **settings)
     assert not finished & set(done)
     resumed, done[:] = len(done), []
@@ -554,7 +558,7 @@ def test_lower_casing_that_splits_hangul_is_caught_at_once(tmp_path):
     with pytest.raises(
         InputError, match=r"\[UNK\] with .*lower case True: check --vocab_file and --do_lower_case"
     ):
-        corpus.build(Source(str(tmp_path / "a.txt")), Settings(), words, tmp_path / "out", num_workers=1)
+        build_with(Source(str(tmp_path / "a.txt")), Settings(), words, tmp_path / "out")
     assert not list((tmp_path / "out").glob(".work/unit-*"))
 
 
@@ -569,7 +573,7 @@ def test_tfrecord_shards_hold_the_same_examples(tmp_path):
     rows, _ = build(tmp_path, "arrow", masking="static", dupe_factor=2, max_seq_length=48, num_shards=2)
     words, output = tokenizer.load(str(tmp_path / "vocab.txt")), tmp_path / "tfrecord"
     settings = Settings(format="tfrecord", masking="static", dupe_factor=2, max_seq_length=48, num_shards=2)
-    corpus.build(Source(str(tmp_path / "*.part")), settings, words, output, num_workers=1, say=lambda _: None)
+    build_with(Source(str(tmp_path / "*.part")), settings, words, output)
     shape = {"input_ids": 48, "input_mask": 48, "segment_ids": 48, "next_sentence_labels": 1}
     shape |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), 20)
     kinds = {name: tf.float32 if name == "masked_lm_weights" else tf.int64 for name in shape}

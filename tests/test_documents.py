@@ -101,7 +101,7 @@ def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_b
         path = tmp_path / "a.jsonl"
         content = "".join(json.dumps({"text": "\n".join(text)}, ensure_ascii=False) + "\n" for text in texts)
     path.write_text(content, encoding="utf-8")
-    monkeypatch.setattr(documents, "UNIT_BYTES", unit_bytes)
+    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", unit_bytes)
     units, _ = documents.find_units(Source(str(path)))
     assert len(units) == -(-path.stat().st_size // unit_bytes)
     assert read(Source(str(path))) == texts
@@ -117,7 +117,7 @@ def test_small_files_share_a_unit(tmp_path):
 
 @pytest.mark.parametrize("separator", ["blank", "file"])
 def test_a_long_document_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, separator):
-    monkeypatch.setattr(documents, "UNIT_BYTES", 4000)
+    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", 4000)
     monkeypatch.setattr(documents, "MOST_DOCUMENT_BYTES", 700)
     monkeypatch.setattr(sentences, "MOST_DOCUMENT_BYTES", 700)
     lines = [f"sentence {number}" for number in range(2000)]
@@ -142,7 +142,7 @@ def test_an_endless_line_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("unit_bytes", [100, 1 << 20])
 def test_invalid_utf8_is_named_with_its_byte(tmp_path, monkeypatch, unit_bytes):
-    monkeypatch.setattr(documents, "UNIT_BYTES", unit_bytes)
+    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", unit_bytes)
     good = "한국어 문장이다.\n".encode() * 40
     (tmp_path / "a.txt").write_bytes(good + b"ab\xff\n" + good)
     with pytest.raises(InputError, match=rf"a\.txt: byte {len(good) + 2:,} \(0xff\) is not UTF-8"):

@@ -4,15 +4,17 @@ import sys
 from pathlib import Path
 
 from bert import corpus, corpus_tokens, documents, tokenizer
+from bert.corpus_workers import Workers
 
 
 def main() -> None:
-    documents.UNIT_BYTES = 1 << 15
+    documents.LARGEST_UNIT_BYTES = 1 << 15
     folder, workers = Path(sys.argv[1]), int(sys.argv[2])
     words = tokenizer.load(str(folder / "vocab.txt"))
     settings = corpus.Settings(max_seq_length=64, num_shards=8, masking="static", dupe_factor=3)
     source = documents.Source(str(folder / "*.txt.part"))
-    corpus.build(source, settings, words, folder / "shards", num_workers=workers)
+    with Workers(workers, print) as processes:
+        corpus.build(source, settings, words, folder / "shards", workers=processes)
 
 
 assert corpus_tokens.BLOCK_TOKENS > 1 << 15  # so a unit is one block
