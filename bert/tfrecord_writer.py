@@ -136,7 +136,8 @@ def _field(number: int, content: _Bytes) -> _Bytes:
 
 
 def _joined(*found: _Bytes) -> _Bytes:
-    return _Bytes(tuple(part for one in found for part in one.parts), sum(one.lengths for one in found))
+    parts = tuple(part for one in found for part in one.parts)
+    return _Bytes(parts, np.sum([one.lengths for one in found], axis=0))
 
 
 def _varints(numbers: np.ndarray) -> _Bytes:

@@ -7,7 +7,7 @@ checkpoint (`bert_model.ckpt`, `model.ckpt-1000`, or a folder with a `checkpoint
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -221,19 +221,29 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
 
 def save(model, folder: Path, tokenizer=None) -> None:
     """Writes `model.safetensors`, `config.json` and the tokenizer's files; `transformers` loads the folder."""
-    from safetensors.numpy import save_file
+    copied(model, tokenizer)(folder)
 
-    tensors = {}
-    for name, variable in model.named_tensors().items():
-        key, transpose = hugging_face_name(name, model.head_name)
-        value = variable.numpy().astype(np.float32)
-        tensors[key] = np.ascontiguousarray(value.T if transpose else value)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+def copied(model, tokenizer=None) -> Callable[[Path], None]:
+    """Copies the weights; what it returns writes the copy to a folder, as `save` does."""
+    values = {name: variable.numpy() for name, variable in model.named_tensors().items()}
     config = BertConfig.from_dict(model.config.to_dict() | {"architectures": [ARCHITECTURES[model.head_name]]})
-    (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
-    if tokenizer is not None:
-        tokenizer.save(folder)
+
+    def write(folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        tensors = {}
+        for name, value in values.items():
+            key, transpose = hugging_face_name(name, model.head_name)
+            value = value.astype(np.float32, copy=False)
+            tensors[key] = np.ascontiguousarray(value.T if transpose else value)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
+        if tokenizer is not None:
+            tokenizer.save(folder)
+
+    return write
 
 
 def _is_tf_checkpoint(path: Path) -> bool:

@@ -1,5 +1,7 @@
 """Checkpoints: written by rank 0 alone, whole or not at all, resumed on any number of ranks.
 
+Training waits only while rank 0 copies the values; a thread writes the copy.
+
 output_dir/checkpoints/step-00001000/
     model.safetensors config.json …   the model, by the task's `write_model`
     optimizer.safetensors             moments and step counter
@@ -13,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -54,17 +57,32 @@ class Checkpoints:
     """The checkpoints of one run folder.
 
     Args:
-      write_model: called on rank 0 with a folder to write the model to.
+      copy_model: called on rank 0; copies the model and returns what writes the copy to a folder.
       keep: how many of the newest to keep.
     """
 
-    def __init__(self, folder: Path, world: World, write_model: Callable[[Path], None], keep: int = 5):
-        self.folder, self.world, self.write_model, self.keep = folder, world, write_model, max(1, keep)
+    def __init__(
+        self, folder: Path, world: World, copy_model: Callable[[], Callable[[Path], None]], keep: int = 5
+    ):
+        self.folder, self.world, self.copy_model, self.keep = folder, world, copy_model, max(1, keep)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._written: Future[None] | None = None
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
-        """Writes a checkpoint on rank 0 after checking that all ranks hold the same weights."""
+        """Begins a checkpoint on rank 0, after checking that all ranks hold the same weights.
+
+        Waits for the one before. Raises InputError on every rank: that one could not be written.
+        """
         optimizer.check_replicas()
-        self.world.on_first(self._write, optimizer, state)
+        self.world.on_first(self._begin, optimizer, state)
+
+    def finish(self) -> None:
+        """Returns on every rank when all is written. Raises InputError on every rank: it could not be."""
+        self.world.on_first(self._wait)
+
+    def close(self) -> None:
+        """Waits for what is being written, on this rank alone and whatever comes of it: after an error."""
+        self._thread.shutdown(wait=True)
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
         """Fills the optimizer's variables on rank 0; the caller broadcasts. InputError when they do not fit."""
@@ -84,7 +102,17 @@ class Checkpoints:
         for name, variable in variables.items():
             variable.assign(saved[name])
 
-    def _write(self, optimizer: AllreduceOptimizer, state: State) -> None:
+    def _begin(self, optimizer: AllreduceOptimizer, state: State) -> None:
+        self._wait()
+        moments = {name: np.array(variable.numpy()) for name, variable in optimizer.state().items()}
+        self._written = self._thread.submit(self._write, self.copy_model(), moments, state)
+
+    def _wait(self) -> None:
+        if self._written is not None:
+            written, self._written = self._written, None
+            written.result()
+
+    def _write(self, write_model: Callable[[Path], None], moments: dict[str, np.ndarray], state: State) -> None:
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
@@ -94,8 +122,7 @@ class Checkpoints:
             shutil.rmtree(left, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
-            self.write_model(temporary)
-            moments = {name: np.asarray(variable.numpy()) for name, variable in optimizer.state().items()}
+            write_model(temporary)
             save_file(moments, temporary / "optimizer.safetensors")
             (temporary / "state.json").write_text(json.dumps(asdict(state), indent=1))
             seal(temporary, state.position)

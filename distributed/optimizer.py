@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import google_crc32c
 import keras
 import numpy as np
 import tensorflow as tf
@@ -143,16 +144,16 @@ class AllreduceOptimizer:
 
     def update(self, flat: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
         """Checks, clips and applies a reduced buffer; a gradient that is not finite is skipped on every rank."""
-        rate = float(self.optimizer.learning_rate.numpy())
-        sums, norm, finite = self._compiled_update(flat, tf.constant(1 / self.loss_scale, self.dtype))
+        sums, norm, finite, rate = self._compiled_update(flat, tf.constant(1 / self.loss_scale, self.dtype))
         losses = {t: float(s) / weights[t] for t, s in zip(self.loss_terms, sums.numpy(), strict=True)}
-        result = StepResult(losses, float(norm.numpy()), rate, bool(finite.numpy()))
+        result = StepResult(losses, float(norm.numpy()), float(rate.numpy()), bool(finite.numpy()))
         if self._loss_scale is not None:
             scale, finite_steps = self._loss_scale.numpy().tolist()
             self._loss_scale.assign(next_loss_scale(scale, finite_steps, result.applied))
         return result
 
     def _update(self, flat: tf.Tensor, unscale: tf.Tensor):
+        rate = tf.identity(self.optimizer.learning_rate)
         gradients, sums = self.unflatten(flat)
         whole = tf.reshape(flat, [-1, LINE])[: -self._lines[-1]]
         # One pass over memory; the product of the vector with itself would lose digits.
@@ -171,7 +172,7 @@ class AllreduceOptimizer:
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
-        return sums, norm, finite
+        return sums, norm, finite, rate
 
     def broadcast_variables(self) -> None:
         """Gives every rank rank 0's trainable variables and optimizer state."""
@@ -181,7 +182,7 @@ class AllreduceOptimizer:
         """A digest of the trainable variables' bits, equal on every rank."""
         total = hashlib.sha256()
         for variable in self.trainable:
-            total.update(np.ascontiguousarray(variable.numpy()).data)
+            total.update(google_crc32c.value(variable.numpy().tobytes()).to_bytes(4, "little"))
         return total.hexdigest()[:24]
 
     def check_replicas(self) -> None:

@@ -88,6 +88,7 @@ def train(
     order, pieces = order or Order(len(rows), seed), plan.micro_batches(world.rank)
     gradient = None
     skipped, stops_early = 0, False
+    saving_s, start_s = 0.0, time.perf_counter()
 
     def micro_batches(step: int) -> list[Batch]:
         position = first_position + (step - first_step) * plan.global_batch_size
@@ -154,7 +155,11 @@ def train(
             state = _measured(evaluation, state, run)
             stops_early = evaluation.stops(state)
         if stop or is_measured or done == plan.steps or done % save_every == 0:
+            began = time.perf_counter()
             checkpoints.save(optimizer, state)
+            saving_s += time.perf_counter() - began
+            if stop or stops_early or done == plan.steps:
+                checkpoints.finish()
             meter.skip()
         if stop:
             world.stop_wanted.clear()
@@ -167,6 +172,8 @@ def train(
             break
     bar.close()
     batches_of_steps.close()
+    share = saving_s / (time.perf_counter() - start_s)
+    run.say(f"trained: waited {saving_s:.1f} s for checkpoints, {share:.1%} of the time")
     return state
 
 

@@ -117,7 +117,7 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
             plan,
             rows,
             run,
-            Checkpoints(run.folder / "checkpoints", world, lambda folder: None),
+            Checkpoints(run.folder / "checkpoints", world, lambda: lambda folder: None),
             collate=partial(pretraining.collate, masking=masking, seed=SEED),
             weights=pretraining.weights,
             loss=lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),

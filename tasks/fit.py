@@ -210,7 +210,7 @@ def fit(
     checkpoints = Checkpoints(
         run.folder / CHECKPOINTS,
         world,
-        lambda folder: files.save(model, folder, tokenizer),
+        lambda: files.copied(model, tokenizer),
         config.keep_checkpoints,
     )
 
@@ -248,25 +248,28 @@ def fit(
     if state is None or (state.step < plan.steps and not (evaluation and evaluation.stops(state))):
         told = {"config": asdict(config), "plan": asdict(plan), "start": begin.why, "environment": environment()}
         run.write_json("run.json", told)
-    state = train(
-        world,
-        optimizer,
-        plan,
-        rows,
-        run,
-        checkpoints,
-        collate=collate,
-        weights=weights,
-        loss=loss,
-        seed=config.seed,
-        settings=settings,
-        start=state,
-        save_every=config.save_checkpoints_steps,
-        log_every=config.log_steps,
-        order=order,
-        lengths=lengths if config.packing == "auto" else None,
-        evaluation=evaluation,
-    )
+    try:
+        state = train(
+            world,
+            optimizer,
+            plan,
+            rows,
+            run,
+            checkpoints,
+            collate=collate,
+            weights=weights,
+            loss=loss,
+            seed=config.seed,
+            settings=settings,
+            start=state,
+            save_every=config.save_checkpoints_steps,
+            log_every=config.log_steps,
+            order=order,
+            lengths=lengths if config.packing == "auto" else None,
+            evaluation=evaluation,
+        )
+    finally:
+        checkpoints.close()
     if evaluation and evaluation.best and state.best and state.best[0] != state.position:
         position, score = state.best
         best = world.on_first(checkpoint_at, checkpoints.folder, position)

@@ -12,6 +12,7 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,17 +108,21 @@ class Saver:
         self.folder = folder / "checkpoints"
 
     def save(self, step: int) -> Path:
-        self.checkpoints.save(self.optimizer, State(10 * step, step, 100, 10, {"--seed": 7}))
+        self.save_state(State(10 * step, step, 100, 10, {"--seed": 7}))
         return self.folder / f"step-{step:08d}"
 
+    def save_state(self, state: State) -> None:
+        self.checkpoints.save(self.optimizer, state)
+        self.checkpoints.finish()
+
     def before_each_model(self, action: Callable[[Path], None]) -> None:
-        write_model = self.checkpoints.write_model
+        copy_model = self.checkpoints.copy_model
 
-        def write(into: Path) -> None:
-            action(into)
-            write_model(into)
+        def copy() -> Callable[[Path], None]:
+            write_model = copy_model()
+            return lambda into: (action(into), write_model(into))
 
-        self.checkpoints.write_model = write
+        self.checkpoints.copy_model = copy
 
     def steps(self) -> list[int]:
         return [int(path.name.removeprefix("step-")) for path in complete_checkpoints(self.folder)]
@@ -175,6 +180,34 @@ def check_contents(world: World, collectives, folder: Path) -> None:
     refused(lambda: saver.checkpoints.restore(path, wider), "does not fit this optimizer and model")
 
 
+def check_background(world: World, collectives, folder: Path) -> None:
+    """What is written is what stood at the save, and training goes on meanwhile; a failure is told by the next."""
+    saver, may_write = Saver(world, collectives, folder), threading.Event()
+    before = toy.flat(saver.optimizer)
+    saver.before_each_model(lambda into: may_write.wait(60))
+    saver.checkpoints.save(saver.optimizer, State(10, 1, 100, 10, {}))
+    for variable in (*saver.optimizer.trainable, *saver.optimizer.optimizer.variables[2:]):
+        variable.assign(variable.value + 1.0)
+    assert saver.steps() == []
+    may_write.set()
+    saver.checkpoints.finish()
+    after = toy.flat(saver.optimizer)
+    toy.load_model(saver.model, saver.folder / "step-00000001")
+    saver.checkpoints.restore(saver.folder / "step-00000001", saver.optimizer)
+    assert np.array_equal(toy.flat(saver.optimizer), before)
+    assert not np.array_equal(after, before)
+    assert not any(variable.numpy().any() for variable in saver.optimizer.optimizer.variables[2:])
+
+    def fail(into: Path) -> None:
+        raise OSError("no space left")
+
+    saver.before_each_model(fail)
+    saver.checkpoints.save(saver.optimizer, State(20, 2, 100, 10, {}))
+    refused(lambda: saver.checkpoints.save(saver.optimizer, State(30, 3, 100, 10, {})), "no space left")
+    saver.checkpoints.finish()
+    assert saver.files() == ["step-00000001"]
+
+
 def check_keep(world: World, collectives, folder: Path) -> None:
     saver = Saver(world, collectives, folder, keep=2)
     for step in range(1, 6):
@@ -184,7 +217,7 @@ def check_keep(world: World, collectives, folder: Path) -> None:
     assert saver.steps() == [4, 5], "the same step again"
     # With twice the ranks the same progress has half the step: the newest is the one that saw most rows.
     ahead = State(60, 3, 50, 20, {"--seed": 7})
-    saver.checkpoints.save(saver.optimizer, ahead)
+    saver.save_state(ahead)
     assert complete_checkpoints(saver.folder)[-1].name == "step-00000003", saver.files()
     assert saver.files() == ["step-00000003", "step-00000005"], saver.files()
     # A run that starts anew in this folder puts the old one aside: it is neither resumed nor deleted.
@@ -195,7 +228,7 @@ def check_keep(world: World, collectives, folder: Path) -> None:
     assert sorted(path.name for path in aside.iterdir()) == ["step-00000003", "step-00000005"]
     # One that starts from another run's early state keeps what it has just written.
     for position in (900, 910):
-        saver.checkpoints.save(saver.optimizer, State(position, 90 + position % 7, 100, 10, {"--seed": 7}))
+        saver.save_state(State(position, 90 + position % 7, 100, 10, {"--seed": 7}))
     assert saver.save(1).is_dir()
 
 
@@ -322,7 +355,14 @@ def main() -> None:
             whole = check_bits(world, collectives, folder)
             np.testing.assert_allclose(toy.flat(chained), whole, rtol=1e-12, err_msg="1 -> 2 -> 1 ranks")
             check_killed_in_a_write(world, collectives, folder / "killed")
-            checks = (check_other_batch, check_contents, check_keep, check_damage, check_changed_settings)
+            checks = (
+                check_other_batch,
+                check_contents,
+                check_background,
+                check_keep,
+                check_damage,
+                check_changed_settings,
+            )
             for check in checks:
                 check(world, collectives, folder / check.__name__)
             check_full_disk(world, collectives, folder / "full", sys.argv[3] if len(sys.argv) > 3 else "")

@@ -104,7 +104,7 @@ def train_for_20_steps(
     )
     first = toy.flat(optimizer)
     run = Run(folder, is_writer=world.rank == 0)
-    checkpoints = Checkpoints(folder / "checkpoints", world, lambda into: None)
+    checkpoints = Checkpoints(folder / "checkpoints", world, lambda: lambda into: None)
     train(world, optimizer, plan, rows, run, checkpoints, collate=collate, weights=weights, loss=loss,
           seed=5, settings={}, log_every=1, lengths=lengths)  # fmt: skip
     run.close()

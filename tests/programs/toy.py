@@ -67,11 +67,11 @@ def make_optimizer(model: keras.Model, world: World, collectives: Collectives, *
 
 
 def make_checkpoints(folder: Path, world: World, model: keras.Model, keep: int = 5) -> Checkpoints:
-    def write_model(into: Path) -> None:
-        save_file({f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)},
-                  into / "model.safetensors")  # fmt: skip
+    def copy_model() -> Callable[[Path], None]:
+        values = {f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)}
+        return lambda into: save_file(values, into / "model.safetensors")
 
-    return Checkpoints(folder / "checkpoints", world, write_model, keep)
+    return Checkpoints(folder / "checkpoints", world, copy_model, keep)
 
 
 def load_model(model: keras.Model, checkpoint: Path) -> None:
