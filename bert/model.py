@@ -84,7 +84,11 @@ class Linear(_Scope):
         self.bias = self.tensor("bias", (out_size,), "zeros")
 
     def call(self, x):
-        return biased(tf.matmul(x, self.kernel), tf.convert_to_tensor(self.bias))
+        return biased(*self.apart(x))
+
+    def apart(self, x) -> tuple[tf.Tensor, tf.Tensor]:
+        """x W, and b, which what comes next adds in its own pass over memory."""
+        return tf.matmul(x, tf.cast(self.kernel.value, x.dtype)), tf.cast(self.bias.value, x.dtype)
 
 
 class LayerNorm(_Scope):
@@ -99,10 +103,10 @@ class LayerNorm(_Scope):
     def call(self, x):
         return normalized(x, self.gamma, self.beta, self.epsilon)
 
-    def residual(self, hidden, branch, rate, key, place, is_compiled):
-        """LayerNorm(hidden + dropout(branch)), in the dtype of `hidden`."""
+    def residual(self, hidden, branch, bias, rate, key, place, is_compiled):
+        """LayerNorm(hidden + dropout(branch + bias)), in the dtype of `hidden`."""
         gamma, beta = self.gamma.value, self.beta.value
-        return residual(hidden, branch, gamma, beta, self.epsilon, rate, key, place, is_compiled)
+        return residual(hidden, branch, bias, gamma, beta, self.epsilon, rate, key, place, is_compiled)
 
 
 class Embeddings(_Scope):
@@ -134,7 +138,7 @@ class SelfAttention(_Scope):
         )
         self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
 
-    def call(self, hidden_RH, masks, key):
+    def call(self, hidden_RH, masks, key, is_compiled=False):
         """`masks`: for each group, float32 [B, 1, T, T], what is added to the scores. Rows behind them give 0."""
         width = hidden_RH.shape[-1]
         head = width // self.num_heads
@@ -147,7 +151,7 @@ class SelfAttention(_Scope):
         kernel = tf.concat([part.kernel.value * scale for part, scale in zip(parts, scales, strict=True)], 1)
         bias = tf.concat([part.bias.value * scale for part, scale in zip(parts, scales, strict=True)], 0)
         kernel, bias = tf.cast(kernel, self.compute_dtype), tf.cast(bias, self.compute_dtype)
-        joined = biased(tf.matmul(hidden_RH, kernel), bias)
+        joined = biased(tf.matmul(hidden_RH, kernel), bias, is_compiled)
         *of_groups, _ = tf.split(joined, sizes)
         contexts = []
         for group, (mask, of_group, (batch, length)) in enumerate(zip(masks, of_groups, shapes, strict=True)):
@@ -180,13 +184,14 @@ class EncoderLayer(keras.layers.Layer):
         self.built = True
 
     def call(self, hidden_RH, masks, key, is_compiled=False):
-        attended_RH = self.attention_output(self.attention(hidden_RH, masks, key))
-        hidden_RH = self.attention_norm.residual(
-            hidden_RH, attended_RH, self.rate, key, self.first_place + 1, is_compiled
-        )
-        expanded_RI = activated(self.intermediate(hidden_RH), self.activation, is_compiled)
-        output_RH = self.output_dense(expanded_RI)
-        return self.output_norm.residual(hidden_RH, output_RH, self.rate, key, self.first_place + 2, is_compiled)
+        context_RH = self.attention(hidden_RH, masks, key, is_compiled=is_compiled)
+        attended_RH, bias = self.attention_output.apart(context_RH)
+        place = self.first_place + 1
+        hidden_RH = self.attention_norm.residual(hidden_RH, attended_RH, bias, self.rate, key, place, is_compiled)
+        expanded_RI, bias = self.intermediate.apart(hidden_RH)
+        activated_RI = activated(expanded_RI, bias, self.activation, is_compiled)
+        output_RH, bias = self.output_dense.apart(activated_RI)
+        return self.output_norm.residual(hidden_RH, output_RH, bias, self.rate, key, place + 1, is_compiled)
 
 
 class SpanHead(_Scope):
