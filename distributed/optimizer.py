@@ -46,6 +46,7 @@ class AllreduceOptimizer:
       variables: the trainable variables, in the order of the gradients; all of one dtype.
       loss_terms: names of the loss terms, whose sums travel behind the gradient.
       clip_norm: global norm that the summed gradient is clipped to, as tf.clip_by_global_norm does; None for none.
+      compresses: gradients travel between machines as bfloat16; the losses do not.
       scales_loss: multiply the losses by a scale that adapts itself, for a model that computes in float16.
     """
 
@@ -58,13 +59,14 @@ class AllreduceOptimizer:
         loss_terms: Sequence[str] = ("loss",),
         clip_norm: float | None = 1.0,
         scales_loss: bool = False,
+        compresses: bool = False,
     ):
         kinds = {variable.dtype for variable in variables}
         if len(kinds) != 1:
             raise ValueError(f"the trainable variables have several dtypes: {sorted(kinds)}")
         self.optimizer, self.trainable = optimizer, list(variables)
         self.world, self.collectives = world, collectives
-        self.loss_terms, self.clip_norm = tuple(loss_terms), clip_norm
+        self.loss_terms, self.clip_norm, self.compresses = tuple(loss_terms), clip_norm, compresses
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]
@@ -126,7 +128,11 @@ class AllreduceOptimizer:
 
     def all_reduce(self, flat: tf.Tensor) -> tf.Tensor:
         """The sum of the flat buffers of all ranks."""
-        return self.collectives.all_reduce_sum(flat)
+        if not self.compresses:
+            return self.collectives.all_reduce_sum(flat)
+        numbers = flat.shape[0] - LINE * self._lines[-1]
+        sums = tf.identity(self.collectives.all_reduce_sum(flat[numbers:]))
+        return tf.concat([self.collectives.all_reduce_sum_bf16(flat[:numbers]), sums], 0)
 
     def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
         """What each loss term's sum is multiplied by before the backward pass: [terms], 1 / its weight over all

@@ -59,6 +59,9 @@ class TrainingFlags:
     packing: Literal["auto", "off"] = flags.flag(
         "auto", "auto: rows of like length in groups, instead of padding all to the longest of a batch", "training"
     )
+    compression: Literal["none", "bf16"] = flags.flag(
+        "none", "bf16: gradients travel between machines in 2 bytes a number, for slow networks", "machine"
+    )
     log_steps: int = flags.flag(25, "steps between lines of metrics.jsonl", "training")
 
 
@@ -171,6 +174,7 @@ def fit(
     from bert import weights as files
     from bert.elementwise import effective_rate
     from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
+    from distributed.collectives import compression_told
     from distributed.optimizer import AllreduceOptimizer, broadcast_variables
     from distributed.plan import rate_warning
     from distributed.rows import Order
@@ -197,7 +201,10 @@ def fit(
         job.collectives,
         loss_terms,
         scales_loss=config.precision == "fp16",
+        compresses=config.compression == "bf16",
     )
+    if config.compression != "none" and world.size > 1:
+        run.say(compression_told(world, job.collectives))
     world.agree(
         {
             "the vocabulary": tokenizer and tokenizer.digest,

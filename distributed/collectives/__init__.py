@@ -5,6 +5,7 @@ TensorFlow's own collectives must be configured by then. Control messages never 
 """
 
 import importlib
+import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
+TRIED_NUMBERS = 1 << 22  # 16 MiB of float32
 
 
 class Collectives(Protocol):
@@ -23,6 +25,10 @@ class Collectives(Protocol):
 
     def all_reduce_sum(self, flat: "tf.Tensor") -> "tf.Tensor":
         """The sum over ranks of a vector, the same bits on every rank; valid until the next call."""
+        ...
+
+    def all_reduce_sum_bf16(self, flat: "tf.Tensor") -> "tf.Tensor":
+        """The same of float32 numbers that travel between machines as bfloat16: half the bytes, 8 bits of each."""
         ...
 
     def broadcast(self, value: "tf.Tensor") -> "tf.Tensor":
@@ -39,6 +45,24 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
     if backend == "auto":
         backend = _fitting(world)
     return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
+
+
+def compression_told(world: "World", collectives: Collectives) -> str:
+    """How long a sum takes with and without bfloat16 on the wire, with a warning where it does not pay."""
+    import tensorflow as tf
+
+    numbers, seconds = tf.zeros([TRIED_NUMBERS]), []
+    for reduce in (collectives.all_reduce_sum, collectives.all_reduce_sum_bf16):
+        times = []
+        for _ in range(3):
+            world.barrier()
+            began = time.perf_counter()
+            reduce(numbers)
+            times.append(max(world.all_gather(time.perf_counter() - began)))
+        seconds.append(min(times))
+    plain, compressed = seconds
+    told = f"--compression bf16: 16 MiB of gradients take {compressed * 1e3:.3g} ms, {plain * 1e3:.3g} ms without"
+    return f"warning: {told}: the link is faster than the conversion" if compressed >= plain else told
 
 
 def _fitting(world: "World") -> str:

@@ -14,6 +14,9 @@ class LocalCollectives:
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
         return flat
 
+    def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
+        return flat
+
     def broadcast(self, value: tf.Tensor) -> tf.Tensor:
         return value
 

@@ -57,6 +57,10 @@ class TensorflowCollectives:
                 **self._call("sum", flat),
             )
 
+    def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
+        """Each addition on the way rounds."""
+        return tf.cast(self.all_reduce_sum(tf.cast(flat, tf.bfloat16)), flat.dtype)
+
     def broadcast(self, value: tf.Tensor) -> tf.Tensor:
         if not value.shape.num_elements():
             return value

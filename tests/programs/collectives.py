@@ -16,7 +16,8 @@ import pytest
 import tensorflow as tf
 
 from distributed import InputError
-from distributed.collectives import BACKENDS, open_collectives
+from distributed.collectives import BACKENDS, compression_told, open_collectives
+from distributed.collectives.mpi import MpiCollectives
 from distributed.world import FirstRankError, World
 
 MIB = 1 << 20
@@ -67,6 +68,41 @@ def check_rounding(world: World, collectives, dtype: str) -> None:
     np.testing.assert_allclose(first, exact, rtol=0, atol=bound, err_msg=what)
 
 
+def check_bfloat16(world: World, collectives) -> None:
+    """Sums that travel in bfloat16 are equal on all ranks and as near as its 8 bits allow."""
+    for size in (1, 1023, MIB // 4):
+        mine = np.random.default_rng(world.rank).standard_normal(size).astype(np.float32)
+        first = collectives.all_reduce_sum_bf16(tf.constant(mine)).numpy()
+        again = collectives.all_reduce_sum_bf16(tf.constant(mine)).numpy()
+        what = f"{collectives.name}: bfloat16 sum of {size}"
+        assert first.dtype == np.float32, what
+        assert first.shape == (size,), what
+        assert same_on_all_ranks(world, first), f"{what}: the ranks have different bits"
+        assert first.tobytes() == again.tobytes(), f"{what}: other bits in another call"
+        parts = [np.random.default_rng(rank).standard_normal(size) for rank in range(world.size)]
+        bound = 2.0**-8 * sum(np.abs(part.astype(np.float32)) for part in parts) * world.size
+        assert np.all(np.abs(first - sum(parts)) <= bound + 1e-6), what
+    infinite = collectives.all_reduce_sum_bf16(tf.constant([np.nan if world.rank == 0 else 1.0, np.inf]))
+    assert not np.isfinite(infinite.numpy()).any(), f"{collectives.name}: a gradient that is not finite vanishes"
+
+
+def check_machines(world: World) -> None:
+    """As if the ranks were on several machines: what crosses the network is rounded, what does not is not."""
+    values = (np.random.default_rng(world.rank).standard_normal(1001) * 3).astype(np.float32)
+    exact = sum((np.random.default_rng(r).standard_normal(1001) * 3).astype(np.float32) for r in range(world.size))
+    layouts = [[0] * world.size, list(range(world.size)), [rank // 2 for rank in range(world.size)]]
+    for machines in layouts:
+        number = max(machines) + 1
+        collectives = MpiCollectives(world.comm, machines[world.rank], number)
+        check_bfloat16(world, collectives)
+        total = collectives.all_reduce_sum_bf16(tf.constant(values)).numpy()
+        is_rounded = np.array_equal(total, tf.cast(tf.cast(total, tf.bfloat16), tf.float32).numpy())
+        assert is_rounded == (number > 1), machines
+        if number == 1:
+            np.testing.assert_allclose(total, exact, rtol=0, atol=1e-5)
+        collectives.close()
+
+
 def check_memory(world: World, collectives) -> None:
     """Sums of 256 KiB leave nothing behind."""
     values = tf.constant(whole_numbers(MIB // 16, "float32", world.rank, 0))
@@ -111,6 +147,7 @@ def check_backends(world: World, working: list[str]) -> int:
             for size in SIZES:
                 check_sums(world, collectives, dtype, size)
             check_rounding(world, collectives, dtype)
+        check_bfloat16(world, collectives)
         check_memory(world, collectives)
         check_broadcasts(world, collectives)
         collectives.close()
@@ -197,5 +234,9 @@ with World.join(device="cpu") as world:
     for check in (check_messages, check_on_first, check_agree, check_waiting):
         check(world)
         checks += 1
+    if world.size > 1:
+        check_machines(world)
+        told = compression_told(world, open_collectives(world))
+        assert "16 MiB of gradients take" in told, told
     if world.rank == 0:
         print(json.dumps({"size": world.size, "checks": checks}), flush=True)

@@ -22,6 +22,7 @@ from bert.optimizer import AdamWeightDecay, WarmupDecay
 from distributed import InputError
 from distributed.checkpoint import Checkpoints
 from distributed.collectives import open_collectives
+from distributed.collectives.mpi import MpiCollectives
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.plan import make_plan
 from distributed.rows import Rows, ragged
@@ -349,6 +350,25 @@ def check_clip(world: World, collectives) -> None:
         assert result.learning_rate == 1.0
 
 
+def check_compression(world: World, collectives) -> None:
+    """As if each rank were a machine: gradients are rounded on the way, the losses' sums are not."""
+    if world.size == 1:
+        return
+    model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(50)])
+    across = MpiCollectives(world.comm, world.rank, world.size)
+    generator, found = np.random.default_rng(world.rank), {}
+    gradients = [tf.constant(generator.normal(size=v.shape), tf.float32) for v in model.trainable_variables]
+    for compresses in (False, True):
+        optimizer = toy.make_optimizer(model, world, across, compresses=compresses)
+        flat = optimizer.flatten(gradients, {"loss": tf.constant(1 / (3 + world.rank))})
+        parts, sums = optimizer.unflatten(tf.identity(optimizer.all_reduce(flat)))
+        found[compresses] = np.concatenate([part.numpy().ravel() for part in parts]), sums.numpy()
+    (plain, plain_sums), (rounded, sums) = found[False], found[True]
+    assert sums.tobytes() == plain_sums.tobytes(), "the losses were rounded"
+    assert not np.array_equal(rounded, plain), "the gradients were not rounded"
+    assert np.linalg.norm(rounded - plain) < 2.0**-7 * np.linalg.norm(plain)
+
+
 def check_weights(world: World, collectives) -> None:
     optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, loss_terms=("a", "b"))
     size = world.size
@@ -376,6 +396,7 @@ def main() -> None:
             check_not_finite,
             check_loss_scale,
             check_clip,
+            check_compression,
             check_weights,
         ):
             check(world, collectives)
