@@ -12,6 +12,8 @@ come as K groups of like ones: then the four are flat [R], and `groups` holds K 
 Every variable bears the name of Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
 
+import functools
+
 import keras
 import tensorflow as tf
 from transformers import BertConfig
@@ -274,6 +276,7 @@ class Bert(keras.Model):
             raise ValueError(f"hidden_act {config.hidden_act!r} is none of {', '.join(ACTIVATIONS)}")
         init = Initializer(config.initializer_range, seed * 100_003)
         self.config, self.head_name = config, head
+        self.recomputes = False  # layers in the backward pass, instead of keeping what is inside them
         self.head: keras.layers.Layer | None
         self.embeddings = Embeddings(config, init)
         self.encoder = [EncoderLayer(number, config, init) for number in range(config.num_hidden_layers)]
@@ -305,7 +308,10 @@ class Bert(keras.Model):
         states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
         masks = [_mask(example_ids_BT) for example_ids_BT in in_groups(inputs["example_ids"], inputs)]
         for layer in self.encoder:
-            states.append(layer(states[-1], masks, dropout_key, is_compiled=is_compiled))
+            call = functools.partial(layer.__call__, masks=masks, key=dropout_key, is_compiled=is_compiled)
+            if self.recomputes and dropout_key is not None:
+                call = tf.recompute_grad(call)
+            states.append(call(states[-1]))
         return [state[:rows] for state in states]
 
     def call(self, inputs, dropout_key=None):

@@ -1,5 +1,6 @@
 """bert-bench step: whole training steps on synthetic rows, and what their matrix products alone would take."""
 
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -47,6 +48,8 @@ class StepConfig:
     backend: Literal["auto", "mpi", "nccl", "ring", "local"] = flags.flag(
         "auto", "what sums the gradients", "machine"
     )
+    compression: Literal["none", "bf16"] = flags.flag("none", "as in training", "machine")
+    recompute: bool = flags.flag(False, "as in training", "machine")
     output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
 
     def __post_init__(self):
@@ -86,12 +89,14 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     else:
         bert_config = model_config(config.model_size, config.seq_length)
     model = Bert(bert_config, "span")
+    model.recomputes = config.recompute
     optimizer = AllreduceOptimizer(
         AdamWeightDecay(1e-5),
         model.trainable_variables,
         world,
         collectives,
         scales_loss=config.precision == "fp16",
+        compresses=config.compression == "bf16",
     )
     optimizer.broadcast_variables()
     num_steps = config.num_warmup + config.num_steps
@@ -144,6 +149,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     )
     for rank, (mean, std) in enumerate(of_ranks):
         world.say(f"rank {rank}: {mean:.2f} +- {std:.2f} examples/sec")
+    peak_bytes = max(world.all_gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
     alone_s = matrix_products(bert_config, config, world)
     peak = matrix_peak(config.precision, world)
     work = model_flop(bert_config, rows, config.seq_length)
@@ -162,11 +168,13 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         f"total tokens/sec: {total * config.seq_length:.0f} +- {deviation * config.seq_length:.0f}, none of them "
         "padding"
     )
+    world.say(f"peak memory of a rank on the host: {peak_bytes / 1e9:.2f} GB")
     world.say(f"total examples/sec: {total:.2f} +- {deviation:.2f} on {world.size} rank{'s' * (world.size > 1)}")
     collectives.close()
     return {
         "world_size": world.size, "examples_per_s": total, "deviation": deviation, "of_ranks": of_ranks,
-        "parameters": count, "products_alone_s": alone_s, "flop_per_s": speed, "peak_flop_per_s": peak, **split,
+        "parameters": count, "products_alone_s": alone_s, "flop_per_s": speed, "peak_flop_per_s": peak,
+        "peak_host_bytes": peak_bytes, **split,
     }  # fmt: skip
 
 

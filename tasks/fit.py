@@ -62,6 +62,11 @@ class TrainingFlags:
     compression: Literal["none", "bf16"] = flags.flag(
         "none", "bf16: gradients travel between machines in 2 bytes a number, for slow networks", "machine"
     )
+    recompute: bool = flags.flag(
+        False,
+        "keep only the layers' outputs and compute the rest again in the backward pass: less memory",
+        "machine",
+    )
     log_steps: int = flags.flag(25, "steps between lines of metrics.jsonl", "training")
 
 
@@ -205,6 +210,7 @@ def fit(
     )
     if config.compression != "none" and world.size > 1:
         run.say(compression_told(world, job.collectives))
+    model.recomputes = config.recompute
     world.agree(
         {
             "the vocabulary": tokenizer and tokenizer.digest,

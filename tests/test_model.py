@@ -319,6 +319,37 @@ def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activa
         assert float(tf.norm(one - other)) < tolerance * float(tf.norm(other)), variable.name
 
 
+def test_recomputed_layers_give_the_same_bits():
+    """Scores and gradients with dropout; the layers' products are in the graph twice."""
+    config = BertConfig(
+        vocab_size=50, hidden_size=COMPILED_WIDTH, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=512,
+    )  # fmt: skip
+    model = Bert(config, "span", seed=3)
+    ids = np.random.default_rng(0).integers(0, 50, (4, 16), dtype=np.int32)
+    inputs = {
+        "input_ids": ids, "token_type_ids": np.zeros_like(ids), "example_ids": np.ones_like(ids),
+        "position_ids": np.tile(np.arange(16, dtype=np.int32), (4, 1)),
+    }  # fmt: skip
+    found, products = {}, {}
+    for recomputes in (False, True):
+        model.recomputes = recomputes
+
+        @tf.function(autograph=False)
+        def step():
+            with tf.GradientTape() as tape:
+                scores = model(inputs, dropout_key=KEY)
+                loss = tf.reduce_sum(tf.square(scores))
+            return scores, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+        operations = step.get_concrete_function().graph.get_operations()
+        products[recomputes] = sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in operations)
+        found[recomputes] = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(step())]
+    for kept_, again in zip(found[False], found[True], strict=True):
+        assert kept_.tobytes() == again.tobytes()
+    assert products[True] == products[False] + 2 * 6  # for each layer: QKV, scores, context, output, up, down
+
+
 # -- precision and initial values ---------------------------------------------------------------------------------
 
 
