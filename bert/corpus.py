@@ -28,6 +28,7 @@ from bert.corpus_shards import (
     MANIFEST,
     TOKENIZER,
     differences,
+    find_shards,
     open_table,
     read_manifest,
     tokenizer_folder,
@@ -45,7 +46,7 @@ from bert.corpus_workers import Workers
 from bert.documents import Source, documents, find_units
 from bert.tokenizer import Tokenizer
 
-__all__ = ["Settings", "build", "open_table", "read_manifest", "tokenizer_folder", "verify"]
+__all__ = ["Settings", "build", "find_shards", "open_table", "read_manifest", "tokenizer_folder", "verify"]
 
 MOST_UNKNOWN_SHARE = 0.10
 CHECKED_CHARACTERS = 1 << 17  # before the work begins

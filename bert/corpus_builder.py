@@ -225,6 +225,7 @@ class Builder:
             "input": {
                 "input_file": self.source.input_file,
                 "dataset_name": self.source.dataset_name,
+                "dataset_config": self.source.dataset_config,
                 "files": len(inputs),
                 "bytes" if self.source.dataset_name is None else "rows": sum(size for _, size, _ in inputs),
                 "digest": _digest([(name, size) for name, size, _ in inputs]),

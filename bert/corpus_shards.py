@@ -172,6 +172,36 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> dict[str, Any]:
     return manifest
 
 
+def find_shards(patterns: str, flag: str = "--input_file") -> tuple[str, str]:
+    """Which shards globs and folders separated by commas mean: ("arrow", the patterns as they are) for those of
+    `build`, ("tfrecord", the files) for TFRecord ones, of `build` or of others.
+
+    Beside shards of `build` stands a manifest, which says their format; other files of its folder are left out.
+    Raises InputError: nothing matches, or both formats do.
+    """
+    formats: dict[str, list[str]] = {}
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        folder = Path(pattern).expanduser()
+        is_corpus = folder.is_dir() and any((folder / name).exists() for name in (MANIFEST, WORK))
+        files = [Path(name) for name in find_files(f"{pattern.rstrip('/')}/*" if is_corpus else pattern, flag)]
+        known = {
+            parent: read_manifest(parent, flag)
+            for parent in dict.fromkeys(path.parent for path in files)
+            if (parent / MANIFEST).is_file() or parent == folder
+        }
+        for path in files:
+            manifest = known.get(path.parent)
+            if manifest is None:
+                formats.setdefault("arrow" if path.suffix == ".arrow" else "tfrecord", []).append(str(path))
+            elif path.name in {shard["file"] for shard in manifest["shards"]}:
+                formats.setdefault(manifest["format"], []).append(str(path))
+    if len(formats) != 1:
+        found = " and ".join(formats) + " shards match, needed is one kind" if formats else "no shard matches"
+        raise InputError(f"{flag} {patterns}: {found}")
+    ((kind, names),) = formats.items()
+    return kind, patterns if kind == "arrow" else ",".join(names)
+
+
 def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict[str, Any]]:
     """The rows of all shards that globs separated by commas match, mapped into memory, and the manifest.
 

@@ -34,6 +34,7 @@ class Source:
       input_file: globs separated by commas: plain text, JSON lines (.jsonl .ndjson .json), Parquet; text and JSON
         lines may be compressed (.gz .zst).
       dataset_name: instead of files a hub data set, or a folder that `datasets.load_dataset` reads; split train.
+      dataset_config: its configuration, for one that has several.
       text_column: the column, or key, that holds a document, in all but plain text.
       split_sentences: False: each line is a sentence. True: running text: the lines of a paragraph are joined and
         cut into sentences by `split_sentences`; a blank line or one of fewer than 40 characters ends a paragraph.
@@ -46,6 +47,7 @@ class Source:
     text_column: str = "text"
     split_sentences: bool = False
     document_separator: Separator = "blank"
+    dataset_config: str | None = None
 
     def __post_init__(self):
         if (self.input_file is None) == (self.dataset_name is None):
@@ -175,7 +177,7 @@ def _pieces_of_parquet(path: str, source: Source) -> list[tuple[Piece, int]]:
 
 
 def _pieces_of_data_set(source: Source) -> list[tuple[Piece, int]]:
-    table = _data_set(source.dataset_name or "")
+    table = _data_set(source.dataset_name or "", source.dataset_config)
     where = f"--dataset_name {source.dataset_name}"
     _check_column(source.text_column, table.column_names, where)
     if not len(table):
@@ -186,14 +188,15 @@ def _pieces_of_data_set(source: Source) -> list[tuple[Piece, int]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _data_set(name: str) -> Any:
+def _data_set(name: str, config: str | None) -> Any:
     import datasets
 
     try:
-        return datasets.load_dataset(name, split="train")
+        return datasets.load_dataset(name, config, split="train")
     except Exception as error:  # the hub's errors have no common class
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"--dataset_name {name} (train): {reason}") from error
+        where = f"--dataset_name {name}{f' --dataset_config {config}' if config else ''}"
+        raise InputError(f"{where} (train): {reason}") from error
 
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:
@@ -311,7 +314,7 @@ def _texts_of(piece: Piece, source: Source) -> Iterator[str]:
         except OSError as error:
             raise InputError(f"--input_file {piece.path}: damaged Parquet file: {error}") from error
     else:
-        table = _data_set(piece.path).select_columns([source.text_column])
+        table = _data_set(piece.path, source.dataset_config).select_columns([source.text_column])
         for at in range(piece.start, piece.stop or 0, 1024):
             rows = table[at : min(at + 1024, piece.stop or 0)][source.text_column]
             yield from _checked(rows, f"--dataset_name {piece.path}", source)
@@ -348,7 +351,7 @@ def input_facts(source: Source) -> list[tuple[str, int, int]]:
     Of a data set its name, number of rows and a number made of its fingerprint.
     """
     if source.dataset_name is not None:
-        table = _data_set(source.dataset_name)
+        table = _data_set(source.dataset_name, source.dataset_config)
         return [(source.dataset_name, len(table), int(table._fingerprint, 16) % (1 << 62))]
     stats = [(path, os.stat(path)) for path in find_files(source.input_file or "")]
     return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]

@@ -15,6 +15,7 @@ from bert import InputError, sentencepiece, tokenizer
 FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
 LONGEST_LINE_BYTES = 1 << 24
 SPM_THREADS = 8  # a constant: the pieces depend on it, in the last digits of their scores
+MOST_KOREAN_SHARE = 0.01
 ANY_WORD = re.compile("[^ \t\r\n]+")
 
 
@@ -41,8 +42,8 @@ def train(
       do_lower_case: lower-case and strip accents before; the tokenizer that is saved does it too.
       min_frequency: a pair of pieces is joined if it occurs so often (WordPiece).
       character_coverage: share of the text's characters that get a piece, the most frequent ones first.
-    Raises InputError: no text, a `vocab_size` that the text cannot fill or that cannot hold its characters, or a
-      folder that already holds a tokenizer.
+    Raises InputError: no text, a `vocab_size` that the text cannot fill or that cannot hold its characters, a
+      folder that already holds a tokenizer, or lower-casing of Korean for WordPiece, which splits its syllables.
     """
     present = [name for name in FILES if (output_dir / name).exists()]
     if present:
@@ -81,9 +82,10 @@ def _wordpiece(
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     # White space of BERT's normalization ends a word: only different words need to be normalized.
-    words = _words(
-        _counted(sentences), normalizers.BertNormalizer(lowercase=do_lower_case), pre_tokenizers.BertPreTokenizer()
-    )
+    counts = _counted(sentences)
+    if do_lower_case:
+        _check_hangul(counts)
+    words = _words(counts, normalizers.BertNormalizer(lowercase=do_lower_case), pre_tokenizers.BertPreTokenizer())
     firsts, others = _characters(words, coverage)
     initial = [*tokenizer.SPECIAL_TOKENS, *firsts, *(f"##{character}" for character in others)]
     if len(initial) > vocab_size:
@@ -120,6 +122,15 @@ def _counted(sentences: Iterable[str]) -> Counter[str]:
     for sentence in sentences:
         counts.update(ANY_WORD.findall(sentence))
     return counts
+
+
+def _check_hangul(counts: Counter[str]) -> None:
+    korean = sum(count for word, count in counts.items() if tokenizer.HANGUL_SYLLABLES.search(word))
+    if korean > MOST_KOREAN_SHARE * counts.total():
+        raise InputError(
+            f"{korean / counts.total():.0%} of the words are Korean, and lower-casing in BERT, which strips "
+            "accents, takes Hangul syllables apart into letters: give --nodo_lower_case"
+        )
 
 
 def _words(counts: Counter[str], normalizer, pre_tokenizer) -> Counter[str]:

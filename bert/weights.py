@@ -227,7 +227,10 @@ def save(model, folder: Path, tokenizer=None) -> None:
 def copied(model, tokenizer=None) -> Callable[[Path], None]:
     """Copies the weights; what it returns writes the copy to a folder, as `save` does."""
     values = {name: variable.numpy() for name, variable in model.named_tensors().items()}
-    config = BertConfig.from_dict(model.config.to_dict() | {"architectures": [ARCHITECTURES[model.head_name]]})
+    more = {"architectures": [ARCHITECTURES[model.head_name]]} | (
+        {"pad_token_id": tokenizer.pad_id} if tokenizer else {}
+    )
+    config = BertConfig.from_dict(model.config.to_dict() | more)
 
     def write(folder: Path) -> None:
         from safetensors.numpy import save_file

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 from bert import InputError
 from tasks import flags, start
 from tasks.batches import INPUTS, NUM_GROUPS, encoder_inputs, grouped
-from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, plan_of, settings_of
+from tasks.fit import (
+    TrainingFlags,
+    check_ranges,
+    fit,
+    load_for_prediction,
+    plan_of,
+    settings_of,
+    write_eval_results,
+)
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start, newest_checkpoint
 from tasks.start import MachineFlags
 
@@ -157,9 +165,10 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     def dev_scores() -> dict[str, float]:
         return evaluate(config, job, task, labels, dev_sets, score_rows)
 
+    steps = begin.state.step if begin.state else None
     if train_set and settings:
         weight_of_label = class_weights(config.class_weights, labels, train_set.rows)
-        fit(
+        steps = fit(
             config,
             job,
             begin,
@@ -181,7 +190,7 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     scores: dict[str, float] = {}
     if config.do_eval:
         scores = dev_scores()
-        run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(scores.items())))
+        write_eval_results(run, scores, scores["eval_loss"], steps)
     for test_set in test_sets:
         outputs = score_rows(test_set.rows, config.predict_batch_size)
         scores |= world.on_first(write_predictions, config, run, task, test_set, labels, outputs)

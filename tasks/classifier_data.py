@@ -103,7 +103,7 @@ def read_task_hub(task: Task, split: str, language: str = "en") -> Texts:
     config = hub.config and hub.config.format(language=language)
     where = f"{hub.name}{f' {config}' if config else ''} ({part.hub})"
     try:
-        data = datasets.load_dataset(hub.name, config, split=part.hub)
+        data = datasets.load_dataset(hub.name, config, split=part.hub, revision=hub.revision)
     except Exception as error:  # the hub's errors have no common class
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"--task_name {task.name}: {where}: {reason}; or give --data_dir") from error

@@ -53,7 +53,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Hub:
-    """A data set of the hub: name, configuration (`{language}` is filled in) and columns; "idx" is GLUE's id."""
+    """A data set of the hub: name, configuration (`{language}` is filled in) and columns; "idx" is GLUE's id.
+
+    `revision`: the hub's own conversion, where the data set itself is a script, which `datasets` refuses now.
+    """
 
     name: str
     config: str | None
@@ -61,6 +64,7 @@ class Hub:
     pair: str | None = None
     label: str = "label"
     id: str = "idx"
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ _ALL = (
             "dev": Split(("ratings_test.txt",), _NSMC, "test"),
             "test": Split(("ratings_test.txt",), _NSMC, "test"),
         },
-        Hub("e9t/nsmc", None, "document", id="id"),
+        Hub("e9t/nsmc", None, "document", id="id", revision="refs/convert/parquet"),
     ),
     Task(
         "kornli", "KorNLI", _NLI, ("accuracy",), "accuracy",

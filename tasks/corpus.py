@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bert.tokenizer import Tokenizer
     from distributed.world import World
 
+USER_ERRORS = (InputError, OSError)
 FILES = "text, JSON lines (.jsonl .ndjson .json) or Parquet, also .gz and .zst: globs, separated by commas"
 
 
@@ -34,6 +35,7 @@ class InputFlags:
     dataset_name: str | None = flags.flag(
         None, "instead: a hub data set, or a folder that `datasets` reads; split train", "input"
     )
+    dataset_config: str | None = flags.flag(None, "its configuration, for one that has several", "input")
     text_column: str = flags.flag("text", "column or key of the text, in all but plain text", "input")
     split_sentences: bool = flags.flag(
         False,
@@ -233,6 +235,7 @@ def source(config: InputFlags) -> "Source":
         config.text_column,
         config.split_sentences,
         config.document_separator,
+        config.dataset_config,
     )
 
 
@@ -272,8 +275,8 @@ def _world(program: str) -> "World":
 
     sizes = [os.environ.get(name, "") for name in LAUNCHER_SIZES]
     if any(size.isdigit() and int(size) > 1 for size in sizes):
-        return World.join(None, program=program, user_errors=(InputError,))
-    return World(program=program, user_errors=(InputError, OSError))
+        return World.join(None, program=program, user_errors=USER_ERRORS)
+    return World(program=program, user_errors=USER_ERRORS)
 
 
 def _cores(world: "World") -> int:

@@ -38,6 +38,7 @@ class Config(MachineFlags, ModelFlags):
     output_dir: str = field(default="", init=False)
     layers: str = flags.flag("-1,-2,-3,-4", "layers, from 0 or from the end", "data")
     max_seq_length: int = flags.flag(128, "tokens per line", "data")
+    allow_unknown: bool = flags.flag(False, "go on although more than 10 % of the tokens are [UNK]", "data")
     batch_size: int = flags.flag(32, "lines per batch", "machine")
 
     resume = "never"  # no flag: weights come from --init_checkpoint or --model alone
@@ -132,8 +133,9 @@ def tokenize(config: Config, tokenizer: "Tokenizer") -> Any:
     import numpy as np
     import pyarrow as pa
 
+    from bert.tokenizer import unknown_share
     from distributed.rows import ragged
-    from tasks.classifier_data import truncated
+    from tasks.classifier_data import MOST_UNKNOWN_SHARE, truncated
 
     path = Path(config.input_file).expanduser()
     try:
@@ -148,6 +150,12 @@ def tokenize(config: Config, tokenizer: "Tokenizer") -> Any:
     matches = [PAIR.match(line) for line in lines]
     first, _ = tokenizer.encode([match[1] if match else line for match, line in zip(matches, lines, strict=True)])
     second, _ = tokenizer.encode([match[2] if match else "" for match in matches])
+    unknown = unknown_share([*first, *second], tokenizer.unk_id)
+    if unknown > MOST_UNKNOWN_SHARE and not config.allow_unknown:
+        raise InputError(
+            f"--input_file {path}: {unknown:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
+            f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case, or give --allow_unknown"
+        )
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     ids, sentence_a_tokens = [], []
     for match, a, b in zip(matches, first, second, strict=True):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bert.model import Bert
     from distributed.plan import Plan
     from distributed.rows import RowOrder, RowSource
+    from distributed.run import Run
     from distributed.train import Batch, Evaluation
     from tasks.start import Job
 
@@ -165,8 +166,9 @@ def fit(
     evaluation: "Evaluation | None" = None,
     moments: "Path | None" = None,
     anew: Sequence[str] = (),
-) -> None:
-    """Trains `model` from where `begin` says to the end of the plan; leaves it in `output_dir/model`.
+) -> int:
+    """Trains `model` from where `begin` says to the end of the plan; leaves it in `output_dir/model`. Returns the
+    steps that the model has been trained for.
 
     Args:
       config: flags that hold `TrainingFlags`.
@@ -283,13 +285,23 @@ def fit(
         )
     finally:
         checkpoints.close()
+    steps = state.step
     if evaluation and evaluation.best and state.best and state.best[0] != state.position:
         position, score = state.best
+        steps = position // plan.global_batch_size
         best = world.on_first(checkpoint_at, checkpoints.folder, position)
         run.say(f"the best checkpoint: {best.name}, {evaluation.best} {score:.4f}")
         world.on_first(files.load, model, best)
         broadcast_variables(model.trainable_variables, job.collectives)
     world.on_first(run.replace_folder, "model", lambda folder: files.save(model, folder, tokenizer))
+    return steps
+
+
+def write_eval_results(run: "Run", scores: Mapping[str, float], loss: float, steps: int | None) -> None:
+    """eval_results.txt as Google's run_classifier.py and run_pretraining.py write it: also `global_step`, where it
+    is known, and `loss`."""
+    found = {**scores, "loss": loss} | ({} if steps is None else {"global_step": steps})
+    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(found.items())))
 
 
 def load_for_prediction(job: "Job", begin: Start, model: "Bert") -> None:

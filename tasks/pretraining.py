@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bert import InputError
 from tasks import flags, start
 from tasks.batches import NUM_GROUPS, encoder_inputs, grouped
-from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
+from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of, write_eval_results
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
 
@@ -108,8 +108,9 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
     model = Bert(model_files.bert_config, "pretraining", seed=config.seed)
     evaluate = evaluator(config, job, model, held_out) if held_out else None
 
+    steps = begin.state.step if begin.state else None
     if shards and settings:
-        fit(
+        steps = fit(
             config,
             job,
             begin,
@@ -134,7 +135,7 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
     found: dict[str, float] = {}
     if config.do_eval and evaluate:
         found = evaluate()
-        run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(found.items())))
+        write_eval_results(run, found, sum(found[name] for name in found if name.endswith("_loss")), steps)
     job.finish({"scores": found})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in found.items()))
     return found
@@ -155,28 +156,24 @@ class Shards:
     has_next_sentence: bool
 
 
-def is_arrow(patterns: str) -> bool:
-    """Whether shards are those of `bert-corpus build`; else they are TFRecord files."""
-    return all(
-        pattern.strip().endswith(".arrow") or Path(pattern.strip()).is_dir() for pattern in patterns.split(",")
-    )
-
-
 def tokenizer_of_shards(patterns: str) -> Path | None:
-    """The folder of the tokenizer that .arrow shards were made with; None for TFRecord files. On rank 0."""
+    """The folder of the tokenizer that Arrow shards were made with; None for TFRecord files. On rank 0."""
     from bert import corpus
 
-    return corpus.tokenizer_folder(patterns) if is_arrow(patterns) else None
+    kind, files = corpus.find_shards(patterns)
+    return corpus.tokenizer_folder(files) if kind == "arrow" else None
 
 
 def open_shards(config: Config, job: start.Job, patterns: str, model_files: ModelFiles) -> Shards:
     """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model."""
+    from bert import corpus
+
     rows: RowSource
-    if is_arrow(patterns):
-        from bert import corpus
+    kind, files = corpus.find_shards(patterns)
+    if kind == "arrow":
         from distributed.rows import Rows, digest
 
-        table, manifest = corpus.open_table(patterns)
+        table, manifest = corpus.open_table(files)
         masks = masks_of(config, manifest["settings"])
         rows, key, masking = Rows(table), digest(manifest), dynamic_masking(config, masks, manifest, model_files)
         has_next_sentence = "is_random_next" in table.column_names
@@ -187,7 +184,7 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
 
         def open_records() -> RecordRows:
             return RecordRows(
-                patterns,
+                files,
                 start.cache_folder(),
                 max_seq_length=config.max_seq_length,
                 max_predictions_per_seq=masks["max_predictions_per_seq"],

@@ -105,8 +105,12 @@ def shell(arguments: list[str], status: int = 0) -> str:
 
 
 def scores_in(folder: Path) -> dict[str, float]:
+    """Without what only Google's form of the file has."""
     lines = (folder / "eval_results.txt").read_text().splitlines()
-    return {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    found = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    assert found.pop("loss") == found["eval_loss"]
+    assert found.pop("global_step", 1) > 0
+    return found
 
 
 def table_in(path: Path) -> list[list[str]]:

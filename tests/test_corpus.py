@@ -562,6 +562,34 @@ def test_lower_casing_that_splits_hangul_is_caught_at_once(tmp_path):
     assert not list((tmp_path / "out").glob(".work/unit-*"))
 
 
+def test_whole_words_of_a_sentencepiece_model_are_masked_whole(tmp_path):
+    """`bert-corpus build --do_whole_word_mask` with ALBERT's model: a word begins at a piece with the mark."""
+    novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8")
+    (tmp_path / "a.txt").write_text(novel[:200_000], encoding="utf-8")
+    text = ("--input_file=a.txt", "--split_sentences", "--document_separator=blanks", "--do_lower_case")
+    model = f"--spm_model_file={real('vocab/albert_base_v1.model')}"
+    whole = ("--masking=static", "--dupe_factor=1", "--do_whole_word_mask", "--nonext_sentence")
+    done = run("build", *text, "--output_dir=shards", model, *whole, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = tokenizer.load(spm_model_file=str(real("vocab/albert_base_v1.model")), do_lower_case=True)
+    pieces = words._backend.id_to_token
+    table, _ = corpus.open_table(str(tmp_path / "shards"))
+    cut = long = 0
+    for row in table.to_pylist():
+        masked, ids = set(row["masked_lm_positions"]), list(row["input_ids"])
+        for place, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
+            ids[place] = original
+        continues = [not pieces(token).startswith(("\u2581", "[")) for token in ids]
+        for place in masked:
+            start = max(n for n in range(place + 1) if not continues[n])
+            start += ids[start] in (words.cls_id, words.sep_id)  # a row may begin within a word
+            stop = next((n for n in range(place + 1, len(ids)) if not continues[n]), len(ids))
+            cut += not masked.issuperset(range(start, stop))
+            long += stop - start > 1
+    assert long > 500
+    assert cut == 0
+
+
 # -- Google's files -----------------------------------------------------------------------------------------------
 
 
@@ -606,6 +634,29 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
         check=False,
     )  # fmt: skip
+
+
+def test_ranks_under_mpirun_give_the_bytes_of_one(tmp_path):
+    """As a user starts it, with two workers on each rank; and one line for text that cannot be read."""
+    write(tmp_path, make_texts(30), "a.txt")
+    given = ("build", "--input_file=a.txt", "--vocab_file=vocab.txt", "--num_shards=3")
+    assert run(*given, "--output_dir=one", "--num_workers=1", folder=tmp_path).returncode == 0
+    launch = [sys.executable, "-m", "distributed.launch", "-np", "2", "--", sys.executable, "-m", "tasks.corpus"]
+
+    def on_two_ranks(*arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [*launch, *arguments], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+            text=True, timeout=200, check=False,
+        )  # fmt: skip
+
+    done = on_two_ranks(*given, "--output_dir=two", "--num_workers=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+    (tmp_path / "b.txt").write_bytes(b"good\n\n\xff\n")
+    done = on_two_ranks("build", "--input_file=b.txt", "--vocab_file=vocab.txt", "--output_dir=three")
+    assert done.returncode != 0
+    assert "is not UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_googles_command_line_works(tmp_path):

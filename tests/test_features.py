@@ -105,6 +105,15 @@ def by_hand(line: str) -> tuple[list[str], int]:
     return ["[CLS]", *first, "[SEP]", *second, "[SEP]"], len(first) + 2
 
 
+def test_a_vocabulary_of_another_language_is_noticed(model, tmp_path):
+    lines = ["완전히 다른 말로 된 문장", "모르는 글자"]
+    with pytest.raises(SystemExit):
+        extract(tmp_path / "out.jsonl", lines, model, *SMALL)
+    assert not (tmp_path / "out.jsonl").exists()
+    extract(tmp_path / "out.jsonl", lines, model, *SMALL, "--allow_unknown")
+    assert len(vectors_in(tmp_path / "out.jsonl")) == 2
+
+
 def test_vectors_are_the_models_hidden_states(model, extracted):
     """Each line alone, its ids looked up by hand, through the model; layers as the user counts them."""
     import tensorflow as tf

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from bert import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTH, PREDICTIONS, STEPS, SAVE_EVERY = 32, 5, 24, 6
@@ -107,12 +110,49 @@ def test_a_run_leaves_its_files(trained, corpus):
     assert found[-4:, 0].mean() < found[:4, 0].mean() - 0.3
     told = json.loads((trained / "result.json").read_text())["scores"]
     written = dict(line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines())
-    assert {name: float(value) for name, value in written.items()} == told
+    loss = told["masked_lm_loss"] + told["next_sentence_loss"]
+    assert {name: float(value) for name, value in written.items()} == told | {"global_step": STEPS, "loss": loss}
     names = {"masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"}
     assert set(told) == names
     measured = [line for line in metrics(trained) if "masked_lm_loss" in line]
     assert [line["step"] for line in measured] == [12, 24]
     assert {name: measured[-1][name] for name in names} == told  # the last step's evaluation is the final one
+
+
+@pytest.mark.parametrize(
+    ("shards", "kind", "files"),
+    [
+        ("dynamic", "arrow", None),
+        ("dynamic/*", "arrow", None),
+        ("dynamic/shard-00000*,static/*.arrow", "arrow", None),
+        ("tf", "tfrecord", 2),
+        ("tf/*", "tfrecord", 2),
+        ("tf/shard-00001*", "tfrecord", 1),
+        ("foreign/part*", "tfrecord", 1),
+        ("foreign", "", "it is a folder: give"),
+        ("dynamic,tf", "", "arrow and tfrecord shards match"),
+        ("dynamic/manifest.json", "", "no shard matches"),
+        ("nothing/*", "", "no file matches"),
+    ],
+)
+def test_shards_are_found_by_folder_and_glob(corpus, shards, kind, files):
+    """Other files of the folder, manifest and tokenizer, are no shards, whatever the glob."""
+    from bert.corpus import find_shards, open_table
+
+    (corpus / "foreign").mkdir(exist_ok=True)
+    shutil.copy(next((corpus / "tf").glob("*.tfrecord")), corpus / "foreign" / "part-1")
+    patterns = ",".join(f"{corpus}/{part}" for part in shards.split(","))
+    if not kind:
+        with pytest.raises(InputError, match=files):
+            find_shards(patterns)
+        return
+    found, names = find_shards(patterns)
+    assert found == kind
+    if kind == "arrow" and "static" not in shards:
+        assert open_table(names)[0].num_rows > 0
+    if kind == "tfrecord":
+        assert len(names.split(",")) == files
+        assert all(Path(name).is_file() for name in names.split(","))
 
 
 def test_the_model_is_one_of_transformers(trained, corpus):
