@@ -579,7 +579,7 @@ def test_whole_words_of_a_sentencepiece_model_are_masked_whole(tmp_path):
         masked, ids = set(row["masked_lm_positions"]), list(row["input_ids"])
         for place, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
             ids[place] = original
-        continues = [not pieces(token).startswith(("\u2581", "[")) for token in ids]
+        continues = [token not in words.special_ids and not pieces(token).startswith("\u2581") for token in ids]
         for place in masked:
             start = max(n for n in range(place + 1) if not continues[n])
             start += ids[start] in (words.cls_id, words.sep_id)  # a row may begin within a word
