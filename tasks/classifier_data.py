@@ -85,7 +85,12 @@ def read_task(task: Task, data_dir: str, split: str, language: str = "en") -> Te
     for name in part.files:
         path = _present(task, folder, [spelling.format(language=language) for spelling in (name, *part.instead)])
         table = read_tsv(
-            path, f"--data_dir {path}", _wanted(part.columns), part.columns.num_columns, task.skips_short_rows
+            path,
+            f"--data_dir {path}",
+            _wanted(part.columns),
+            part.columns.num_columns,
+            task.skips_short_rows,
+            part.columns.is_quoted,
         )
         chosen = _of_language(table, part.columns.language, language)
         labelled = not split.startswith("test")

@@ -9,7 +9,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,12 @@ def read_table(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
         raise InputError(
             f"{where}: the extension must be {', '.join(EXTENSIONS)} (all but .parquet also with .gz)"
         )
-    readers = {"tsv": read_tsv, "csv": _read_csv, "json": _read_json_lines, "parquet": _read_parquet}
+    readers: dict[str, Callable[..., Table]] = {
+        "tsv": read_tsv,
+        "csv": _read_csv,
+        "json": _read_json_lines,
+        "parquet": _read_parquet,
+    }
     return readers[kind](path, where, wanted)
 
 
@@ -97,11 +102,15 @@ def read_tsv(
     wanted: Sequence[str | int],
     num_columns: int | None = None,
     skips_short_rows: bool = False,
+    is_quoted: bool = False,
 ) -> Table:
-    """Tab-separated without quoting; with `num_columns` without header, columns then by index from 0.
+    """Tab-separated, without quoting unless `is_quoted`; with `num_columns` without header, columns then by index
+    from 0.
 
-    Only a line feed ends a row: texts hold U+2028 and others at which `str.splitlines` would cut.
+    Without quoting only a line feed ends a row: texts hold U+2028 and others at which `str.splitlines` would cut.
     """
+    if is_quoted:
+        return _read_csv(path, where, wanted, "\t", num_columns, skips_short_rows)
     lines = _read_text(path, where).removesuffix("\n").split("\n")
     header: list[str | int] = list(range(num_columns or 0))
     if num_columns is None:
@@ -113,12 +122,20 @@ def read_tsv(
     return _table(where, header, rows, wanted, skips_short_rows)
 
 
-def _read_csv(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
-    reader = csv.reader(io.StringIO(_read_text(path, where), newline=""), strict=True)
+def _read_csv(
+    path: Path,
+    where: str,
+    wanted: Sequence[str | int],
+    delimiter: str = ",",
+    num_columns: int | None = None,
+    skips_short_rows: bool = False,
+) -> Table:
+    reader = csv.reader(io.StringIO(_read_text(path, where), newline=""), delimiter=delimiter, strict=True)
     limit = csv.field_size_limit(sys.maxsize)  # texts of more than 128 KiB are texts
     try:
-        header = next(reader, [])
-        return _table(where, header, ((reader.line_num, row) for row in reader if row), wanted)
+        header: Sequence[str | int] = next(reader, []) if num_columns is None else range(num_columns)
+        rows = ((reader.line_num, row) for row in reader if row)
+        return _table(where, header, rows, wanted, skips_short_rows)
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: broken quotes ({error})") from error
     finally:

@@ -16,8 +16,9 @@ from bert import InputError
 class Columns:
     """Where a file has what: by name in its header, or by index (from 0) in a file without one.
 
-    `num_columns` is the width of a file without header. `id` is the column that the submission repeats; where it
-    is absent the row's number from 0 stands in. `language` is the column that `--language` filters by.
+    `num_columns` is the width of a file without header; `is_quoted`: fields may be quoted as in RFC 4180. `id` is
+    the column that the submission repeats; where it is absent the row's number from 0 stands in. `language` is the
+    column that `--language` filters by.
     """
 
     text: str | int
@@ -26,6 +27,7 @@ class Columns:
     id: str = "index"
     language: str | None = None
     num_columns: int | None = None
+    is_quoted: bool = False
 
     @property
     def has_header(self) -> bool:

@@ -35,6 +35,10 @@ _BOOLEAN_WORDS = {
 }
 _FLAG_TOKEN = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 
+# Flags of Google's scripts that cannot be served, and what to do.
+_INSTEAD = {
+    "bert_hub_module_handle": "TF Hub modules are not read: give their checkpoint by --init_checkpoint, or --model"
+}
 # Flags of Google's and NVIDIA's scripts that need no counterpart here: (name, takes a value, what happens).
 _IGNORED = (
     ("use_tpu", False, "ignored, GPUs are found without a flag"),
@@ -278,6 +282,8 @@ def _normal(spelling: str) -> str:
 
 
 def _suggestion(name: str, flags: Mapping[str, _Flag], dashes: str) -> str:
+    if name in _INSTEAD:
+        return f"; {_INSTEAD[name]}"
     ignored = {ignored_name for ignored_name, _, _ in _IGNORED}
     known = [spelling for spelling in flags if spelling not in ignored]
     nearest = [spelling for spelling in known if len(name) > 2 and spelling.startswith(name)]

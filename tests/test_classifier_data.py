@@ -20,7 +20,7 @@ from bert import InputError, tokenizer
 from distributed.rows import Rows, metadata_of
 from tasks import classifier_data
 from tasks.classifier_data import check_labels, examples, labels_of, read_file, read_task, read_task_hub
-from tasks.classifier_tasks import TASKS, Hub, find_task, submission
+from tasks.classifier_tasks import TASKS, Columns, Hub, Split, Task, find_task, submission
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -464,6 +464,22 @@ def save(folder: Path, split: str, columns: dict, names: list[str] | None = None
 
 
 @pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("header", [True, False])
+def test_a_task_whose_files_are_quoted(tmp_path, header):
+    columns = Columns("text", label="label", is_quoted=True)
+    if not header:
+        columns = Columns(1, label=0, num_columns=2, is_quoted=True)
+    task = Task("own", "own", ("0", "1"), ("accuracy",), "accuracy", {"train": Split(("a.tsv",), columns)})
+    content = '1\t"a tab\there, ""quotes""\nand a line"\n0\tplain\n'
+    (tmp_path / "a.tsv").write_text(("label\ttext\n" if header else "") + content)
+    texts = read_task(task, str(tmp_path), "train")
+    assert list(texts.first) == ['a tab\there, "quotes"\nand a line', "plain"]
+    assert list(texts.labels) == ["1", "0"]
+    (tmp_path / "a.tsv").write_text(("label\ttext\n" if header else "") + '1\t"open\n')
+    with pytest.raises(InputError, match=r"a\.tsv: line \d: broken quotes"):
+        read_task(task, str(tmp_path), "train")
+
+
 def test_hub_labels_become_google_s(tmp_path):
     """The hub numbers MNLI's labels in another order: the texts count, never the numbers."""
     task = dataclasses.replace(TASKS["rte"], labels=TASKS["mnli"].labels)

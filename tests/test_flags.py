@@ -191,6 +191,11 @@ def test_argv_defaults_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--nolayers"], "unknown flag --nolayers; did you mean --layers?"),
         (["--l=1"], "unknown flag --l; --help lists all flags"),
         (["--xyzzy"], "unknown flag --xyzzy; --help lists all flags"),
+        (
+            ["--bert_hub_module_handle=x"],
+            "unknown flag --bert_hub_module_handle; TF Hub modules are not read: give their checkpoint by "
+            "--init_checkpoint, or --model",
+        ),
         (["--nodo_train=1"], "--nodo_train=1: a negated flag takes no value; write --do_train=1"),
         (["train.json"], "unexpected argument 'train.json'; every value belongs to a flag: --name=value"),
         (["--do_train", "maybe"], "unexpected argument 'maybe'; every value belongs to a flag: --name=value"),
