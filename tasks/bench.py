@@ -1,6 +1,7 @@
 """bert-bench: how fast one training step and its parts are here, over all ranks, on synthetic data; corpora.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
+    bert-bench scaling --model_size minilm --picture scaling.png
     mpirun -np 2 bert-bench update --model_size base
     mpirun -np 2 bert-bench allreduce
     bert-bench compare --model MINILM_FOLDER --train_file train-v1.1.json
@@ -22,6 +23,7 @@ from bert import InputError
 from tasks import flags, start
 from tasks.bench_compare import CompareConfig, bench_compare
 from tasks.bench_corpus import CorpusConfig, measure
+from tasks.bench_scaling import ScalingConfig, bench_scaling
 from tasks.bench_step import SIZES, StepConfig, bench_step, model_config
 from tasks.bench_update import UpdateConfig, bench_update
 
@@ -54,6 +56,7 @@ class AllreduceConfig:
 def main(argv: Sequence[str] | None = None) -> None:
     commands: dict[str, type] = {
         "step": StepConfig,
+        "scaling": ScalingConfig,
         "update": UpdateConfig,
         "allreduce": AllreduceConfig,
         "compare": CompareConfig,
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, config = flags.parse_command(commands, argv, prog="bert-bench", description=str(__doc__))
     start.check_packages()
     start.set_environment()
-    if name in ("compare", "corpus"):
+    if name in ("scaling", "compare", "corpus"):
         in_processes(name, config)
         return
     start.import_tensorflow()
@@ -89,10 +92,13 @@ def in_processes(name: str, config: Any) -> None:
     with World(program="bert-bench", user_errors=(InputError, OSError)) as world:
         if any(os.environ.get(size, "1") not in ("", "1") for size in LAUNCHER_SIZES):
             raise InputError(f"bert-bench {name} is one process: start it without mpirun or srun")
-        if name == "compare":
-            figures = bench_compare(config, world.say)
-        else:
-            figures = measure(config, SIZES[config.model_size], world.say)
+        match name:
+            case "scaling":
+                figures = bench_scaling(config, world.say)
+            case "compare":
+                figures = bench_compare(config, world.say)
+            case _:
+                figures = measure(config, SIZES[config.model_size], world.say)
         if config.output_file:
             Path(config.output_file).expanduser().write_text(json.dumps(figures, indent=1) + "\n")
 

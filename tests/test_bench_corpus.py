@@ -75,6 +75,7 @@ def stand_in(tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_without_a_checkout_google_is_skipped_by_name(text, tmp_path):
     done = run(*shared_flags(text), *SMALL, f"--output_file={tmp_path}/figures.json")
     assert done.returncode == 0, done.stderr
@@ -103,6 +104,7 @@ def test_without_a_checkout_google_is_skipped_by_name(text, tmp_path):
     assert f"waiting for data {reading['data_s'] * 1e3:.2f} ms, {reading['data_wait']:.2%}\n" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_of_tensorflow_1_runs_unmodified_and_is_compared(text, stand_in, tmp_path):
     told: list[str] = []
     shared = shared_bench(text, tmp_path, stand_in("import tokenization"), told)

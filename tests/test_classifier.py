@@ -419,6 +419,7 @@ def test_the_diagnostic_set_is_predicted_by_an_mnli_model(mnli, tmp_path, capsys
         assert f"--task_name ax has no {'dev' if flag == '--do_eval' else 'train'} set" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_sts_b(data, tmp_path):
     """Regression: scipy referees; the submission is clipped to 0…5, test_results.tsv is not."""
     from scipy.stats import pearsonr, spearmanr
@@ -676,6 +677,7 @@ def test_class_weights_reach_the_training(data, tmp_path):
 # -- seeds --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_seeds_give_mean_and_deviation(data, tmp_path):
     given = [*model_flags(data), *own_files(data), *LEARN, "--num_train_steps=10", "--do_eval"]
     classify(tmp_path / "both", *given, "--seeds=1,2")

@@ -83,5 +83,6 @@ def test_two_ranks() -> None:
     assert mpirun(2, "collectives.py", "ring", "mpi", env=proxy).json() == {"size": 2, "checks": 7}
 
 
+@pytest.mark.slow
 def test_three_ranks() -> None:
     assert mpirun(3, "collectives.py", "ring", "mpi").json() == {"size": 3, "checks": 7}

@@ -636,6 +636,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ranks_under_mpirun_give_the_bytes_of_one(tmp_path):
     """As a user starts it, with two workers on each rank; and one line for text that cannot be read."""
     write(tmp_path, make_texts(30), "a.txt")

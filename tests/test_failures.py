@@ -62,7 +62,7 @@ def test_an_exception_ends_all_ranks_and_is_shown_once(mode: str, rank: int) -> 
     assert done.status == 1, done
 
 
-@pytest.mark.parametrize("mode", ["step", "prefetch"])
+@pytest.mark.parametrize("mode", ["step", pytest.param("prefetch", marks=pytest.mark.slow)])
 def test_an_exception_in_training(mode: str, tmp_path: Path) -> None:
     """In the step of rank 1 while rank 0 waits in a sum; in the thread of rank 1 that prepares batches."""
     done = fails(mode, tmp_path)

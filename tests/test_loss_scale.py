@@ -68,6 +68,7 @@ def losses_of(precision: str, huge: float = 1.0) -> tuple[list[float], Allreduce
     return found, optimizer
 
 
+@pytest.mark.slow
 def test_float16_learns_what_float32_learns():
     exact, _ = losses_of("fp32")
     half, optimizer = losses_of("fp16")

@@ -117,7 +117,9 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("head", LOSSES)
+@pytest.mark.parametrize(
+    "head", [head if head == "span" else pytest.param(head, marks=pytest.mark.slow) for head in LOSSES]
+)
 def test_the_gradient_is_the_unpacked_one(head):
     """Of 13 examples in 1, 4 and 9 groups, the last of which are empty; and a lost example is seen."""
     rows = examples(np.random.default_rng(3).integers(9, 60, 13))

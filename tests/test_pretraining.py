@@ -179,6 +179,7 @@ def test_two_and_three_ranks_give_one_ranks_run(trained, corpus, environment, tm
         assert many == pytest.approx(one, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_killed_in_mid_epoch_and_resumed_gives_the_same_bits(trained, corpus, environment, tmp_path):
     output = tmp_path / "killed"
     arguments = command(corpus, output, "dynamic/*.arrow", *TRAIN)
@@ -203,6 +204,7 @@ def test_killed_in_mid_epoch_and_resumed_gives_the_same_bits(trained, corpus, en
     np.testing.assert_array_equal(losses(output), losses(trained))
 
 
+@pytest.mark.slow
 def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, environment, tmp_path):
     """TFRecord files without a vocabulary, as Google's program reads them; the model then has none either."""
     flags = [flag for flag in TRAIN if flag not in ("--do_eval", "--eval_steps=12")]
@@ -215,6 +217,7 @@ def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, envi
     assert (tmp_path / "static" / "model" / "vocab.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_second_phase_starts_from_the_first_s_model_and_moments(trained, corpus, environment, tmp_path):
     from safetensors.numpy import load_file
 

@@ -84,6 +84,42 @@ def test_bench_step_prints_total_and_split(tmp_path):
     assert figures["peak_flop_per_s"] > 0
 
 
+@pytest.mark.slow
+def test_bench_scaling_runs_every_layout_and_draws(tmp_path):
+    """1 rank on a core, 2 ranks, 1 rank on both cores, the all-reduce of the 2; small."""
+    flags = (
+        "--model_size=tiny", "--batch_size=2", "--seq_length=32", "--num_steps=2", "--num_warmup=1", "--repeat=1",
+        "--megabytes=1,4", "--max_ranks=2", f"--picture={tmp_path}/p.png", f"--output_file={tmp_path}/f",
+    )  # fmt: skip
+    done = python("-m", "tasks.bench", "scaling", *flags)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "f").read_text())
+    found = figures["layouts"]
+    assert list(found)[:2] == ["1 rank, a core each", "2 ranks, a core each"]
+    for label, row in found.items():
+        assert f"{row['examples_per_s']:8.2f}" in next(x for x in done.stderr.splitlines() if x.startswith(label))
+    first, second = list(found.values())[:2]
+    assert first["speedup"] == 1
+    assert second["speedup"] == pytest.approx(second["examples_per_s"] / first["examples_per_s"])
+    assert second["efficiency"] == pytest.approx(second["speedup"] / 2)
+    assert second["reduce_s"] > 0
+    assert set(figures["allreduce"]) == {"1", "4"}
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_layouts_of_the_scaling_table():
+    from tasks.bench_scaling import layouts
+
+    cores = [2, 3, 5, 7, 8, 9]
+    assert [(row.ranks, sorted(row.cores)) for row in layouts(None, cores, 0)] == [
+        (1, [2]), (2, [2, 3]), (4, [2, 3, 5, 7]), (6, cores), (1, cores),
+    ]  # fmt: skip
+    assert [row.ranks for row in layouts(3, cores, 0)] == [1, 2, 3, 1]
+    assert [row.ranks for row in layouts(None, cores, 4)] == [1, 2, 4]
+    assert [row.ranks for row in layouts(None, [4], 0)] == [1]
+
+
+@pytest.mark.slow
 def test_bench_update_prints_the_floor(tmp_path):
     done = python("-m", "tasks.bench", "update", "--model_size=tiny", "--repeat=2", f"--output_file={tmp_path}/f")
     assert done.returncode == 0, done.stderr

@@ -140,6 +140,7 @@ def test_predictions_do_not_depend_on_the_ranks(trained, docs, environment, tmp_
             )
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_bits(trained, docs, environment, tmp_path):
     """A rank killed by SIGKILL ends the job; the same command goes on and ends with the bits of the whole run."""
     output = tmp_path / "killed"
@@ -191,6 +192,7 @@ def test_bad_input_is_one_line_over_all_ranks(docs, environment, tmp_path):
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.slow
 def test_lambdal_threshold_recipe_predicts_with_the_trained_run(trained, docs, environment, tmp_path):
     """`--do_train=False --init_checkpoint=<the original> --output_dir=<the trained run>` takes the run's."""
     import shutil
@@ -325,6 +327,7 @@ def test_resume_of_another_run_goes_on_with_its_own_progress(trained, docs, tmp_
         newest_checkpoint(config_of(docs, tmp_path / "other", resume=f"{tmp_path}/nowhere"), print)
 
 
+@pytest.mark.slow
 def test_bench_compare_measures_us_and_names_who_is_absent(trained, docs, environment, tmp_path):
     flags = (
         f"--model={trained[0]}/model", f"--train_file={docs}/train.json", "--max_train_examples=100",

@@ -218,7 +218,9 @@ def test_where_the_answers_are(small, tmp_path, run):
     assert spans == [0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10]
 
 
-@pytest.mark.parametrize(("max_seq_length", "expected"), [(384, 88_641), (256, 97_077)])
+@pytest.mark.parametrize(
+    ("max_seq_length", "expected"), [pytest.param(384, 88_641, marks=pytest.mark.slow), (256, 97_077)]
+)
 def test_the_number_of_training_windows(uncased, max_seq_length, expected):
     """run_squad.py makes as many of SQuAD v1.1 (facts of the published recipe)."""
     examples = training_examples()

@@ -241,6 +241,20 @@ print(sorted({"tensorflow", "keras", "mpi4py", "distributed"} & set(sys.modules)
 # -- the index ----------------------------------------------------------------------------------------------------
 
 
+def test_nothing_is_written_beside_the_shards(tmp_path: Path) -> None:
+    """So a folder that may only be read does (root writes everywhere: it is the listing that tells)."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    shard(folder / "file", 5)
+    folder.chmod(0o555)
+    before = sorted(path.name for path in folder.iterdir())
+    rows = open_rows(folder / "file", tmp_path)
+    assert len(rows.take(np.arange(5))["is_random_next"]) == 5
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert any((tmp_path / "cache").iterdir())
+    folder.chmod(0o755)
+
+
 def test_the_index_is_made_once_and_again_when_the_file_changes(tmp_path: Path, monkeypatch) -> None:
     file = tmp_path / "file"
     shard(file, 10)

@@ -152,6 +152,7 @@ def test_character_coverage(tmp_path):
     assert "##a" in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path):
     """A stream of ten times as many texts, read once: the same peak memory to 10 %."""
     program = """
