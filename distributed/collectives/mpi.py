@@ -3,8 +3,9 @@
 One `Allreduce` of a whole gradient runs at memory speed several times over; pieces of 1 MiB are 3 to 6 times
 faster. The piece size is fixed because another one may round differently at three ranks or more.
 
-Sums whose numbers travel as bfloat16 are those of each machine, in float32, added up between one rank of each: so
-each number crosses the network once each way, in 2 bytes, however many ranks a machine has.
+Over several machines each first adds up its own ranks' buffers. Then one rank of each machine sends every other
+machine its share, adds up the shares that it gets and sends the sum to all: each number crosses the network once
+each way, in messages as large as can be, however many ranks a machine has. Numbers may travel as bfloat16.
 """
 
 from typing import Any
@@ -32,25 +33,35 @@ class MpiCollectives:
         self._buffers: dict[tuple[str, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
 
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
-        return self._add(self._comm, flat)
+        return self._sum(flat, is_rounded=False)
 
     def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
         """Every number is rounded once per machine, and once when all are added, in float32."""
+        return self._sum(flat, is_rounded=True)
+
+    def _sum(self, flat: tf.Tensor, is_rounded: bool) -> tf.Tensor:
+        size = flat.shape[0]
+        if self._num_machines == 1 or (not is_rounded and size * flat.dtype.size <= self._piece_bytes):
+            return self._add(self._comm, flat)
         if self._machine is None:
             self._machine = self._comm.Split(self._machine_number)
             self._heads = self._comm.Split(self._machine.rank)
         own = flat if self._machine.size == 1 else self._add(self._machine, flat)
-        if self._num_machines == 1:
-            return own
-        share = -(-flat.shape[0] // self._num_machines)
-        total, shared = self._buffer("total", share * self._num_machines, np.dtype(np.uint16))
+        share = -(-size // self._num_machines)
+        kind = np.dtype(np.uint16) if is_rounded else np.dtype(flat.dtype.as_numpy_dtype)
+        total, shared = self._buffer("total", share * self._num_machines, kind)
         if self._machine.rank == 0:
-            received, theirs = self._buffer("received", total.size, total.dtype)
-            self._heads.Alltoall(_view(_rounded(own, total.size)), received)
-            self._heads.Allgather(_view(_added(tf.reshape(theirs, [-1, share]))), total)
+            if total.size > size:
+                own = tf.pad(own, [[0, total.size - size]])
+            received, theirs = self._buffer("received", total.size, kind)
+            self._heads.Alltoall(_view(_rounded(own) if is_rounded else own), received)
+            shares = tf.reshape(theirs, [-1, share])
+            added = _rounded(tf.reduce_sum(_widened(shares), 0)) if is_rounded else tf.reduce_sum(shares, 0)
+            self._heads.Allgather(_view(added), total)
         if self._machine.size > 1:
             self._machine.Bcast(total)
-        return _widened(shared)[: flat.shape[0]]
+        result = _widened(shared) if is_rounded else shared
+        return result if total.size == size else result[:size]
 
     def _add(self, comm, flat: tf.Tensor) -> tf.Tensor:
         sent = _view(flat)
@@ -84,16 +95,10 @@ def open(world: World, name: str) -> MpiCollectives:
     return MpiCollectives(world.comm, world.node, world.num_nodes)
 
 
-@tf.function(autograph=False, reduce_retracing=True)
-def _rounded(values: tf.Tensor, size: int) -> tf.Tensor:
-    """The bits of float32 values as bfloat16, uint16 [size]; zeros follow."""
-    return tf.bitcast(tf.pad(tf.cast(values, tf.bfloat16), [[0, size - tf.size(values)]]), tf.uint16)
-
-
 @tf.function(autograph=False)
-def _added(bits: tf.Tensor) -> tf.Tensor:
-    """The sum over the first axis, in float32, rounded."""
-    return tf.bitcast(tf.cast(tf.reduce_sum(_widened(bits), 0), tf.bfloat16), tf.uint16)
+def _rounded(values: tf.Tensor) -> tf.Tensor:
+    """The bits of float32 values as bfloat16: uint16."""
+    return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16)
 
 
 @tf.function(autograph=False)
