@@ -166,10 +166,7 @@ def draw(figures: dict[str, Any], one: float, path: Path) -> None:
     shown = [label.replace(", ", "\n") for label in labels]
     rates, deviations = [f["examples_per_s"] for f in found], [f["deviation"] for f in found]
     axes[0].bar(places, rates, yerr=deviations, capsize=4, label="measured")
-    ideal = [
-        one * (f["cores"] if "thread" in label else f["ranks"]) for label, f in zip(labels, found, strict=True)
-    ]
-    axes[0].plot(places, ideal, "k_", markersize=30, label="N times one rank")
+    axes[0].plot(places, [one * f["units"] for f in found], "k_", markersize=30, label="N times one rank")
     axes[0].set_title("examples/s over all ranks")
     axes[0].legend()
     bottom = [0.0] * len(found)
