@@ -19,7 +19,7 @@ import tokenizers
 from bert.documents import Source, Unit, documents
 from bert.tokenizer import Tokenizer
 
-BATCH_CHARACTERS = 1 << 21
+BATCH_CHARACTERS = 1 << 20
 BLOCK_TOKENS = 1 << 20  # what the second pass holds at a time, plus at most one document
 MOST_CACHED_WORDS = 1 << 18
 MOST_CACHED_CHARACTERS = 1 << 21

@@ -1,6 +1,6 @@
 """Text of any size as a stream of documents, each a list of sentences.
 
-The input is divided into units of about 8 MiB that are read independently of each other: which document belongs to
+The input is divided into units of 4 to 8 MiB that are read independently of each other: which document belongs to
 which unit depends on the input alone, never on who reads it.
 """
 
@@ -18,8 +18,8 @@ from typing import IO, Any, Literal
 from bert import InputError
 from bert.sentences import MOST_DOCUMENT_BYTES, Separator, gather_documents
 
-LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 1 << 20  # of text
-UNITS = 64  # of a smaller corpus, so that several workers end together
+LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
+UNITS = 64  # of a corpus between, so that several workers end together
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 PACKED = 4  # how many bytes of text one byte of a compressed file is taken for
