@@ -30,7 +30,7 @@ class MpiCollectives:
         self._machine_number, self._num_machines = machine, num_machines
         self._machine: Any = None  # communicator of this machine's ranks
         self._heads: Any = None  # and of the ranks with this one's number on all machines
-        self._buffers: dict[tuple[str, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
+        self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
 
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
         return self._sum(flat, is_rounded=False)
@@ -73,10 +73,10 @@ class MpiCollectives:
 
     def _buffer(self, name: str, size: int, dtype: np.dtype) -> tuple[np.ndarray, tf.Tensor]:
         """Memory that is kept from call to call, and the same as a tensor: what is written later, it shows."""
-        if (name, dtype) not in self._buffers or self._buffers[name, dtype][0].size != size:
+        if (name, size, dtype) not in self._buffers:  # a step has two sizes: gradients, and losses alone
             array = _aligned(size, dtype)
-            self._buffers[name, dtype] = array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-        return self._buffers[name, dtype]
+            self._buffers[name, size, dtype] = array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        return self._buffers[name, size, dtype]
 
     def broadcast(self, value: tf.Tensor) -> tf.Tensor:
         buffer = np.array(value.numpy())  # a copy that may be written
