@@ -11,45 +11,35 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bert import InputError
 from tasks import flags
+from tasks.bench_step import StepLoad
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
-PASSED_ON = (
-    "model_size", "bert_config_file", "batch_size", "seq_length", "gradient_accumulation_steps", "num_warmup",
-    "num_steps", "precision", "backend", "compression",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class ScalingConfig:
+class ScalingConfig(StepLoad):
     """bert-bench scaling: whole training steps on 1 to N ranks of this machine, a table and a picture."""
 
     max_ranks: int | None = flags.flag(None, "N; default: one for each GPU, without GPUs for each core", "load")
-    model_size: Literal["tiny", "minilm", "base", "large"] = flags.flag("minilm", "published sizes", "model")
-    bert_config_file: str | None = flags.flag(None, "a configuration instead of --model_size", "model")
-    batch_size: int = flags.flag(8, "rows per rank and micro-batch", "load")
-    seq_length: int = flags.flag(384, "tokens per row", "load")
-    gradient_accumulation_steps: int = flags.flag(1, "micro-batches per step", "load")
-    num_warmup: int = flags.flag(3, "steps before the measurement", "load")
-    num_steps: int = flags.flag(10, "steps measured", "load")
     repeat: int = flags.flag(3, "turns; medians are printed", "load")
     megabytes: str = flags.flag("1,16,88,440", "sizes of the all-reduce, separated by commas (10^6 bytes)", "load")
-    precision: Literal["fp32", "bf16", "fp16"] = flags.flag("fp32", "as in training", "machine")
-    backend: Literal["auto", "mpi", "nccl", "ring"] = flags.flag("auto", "what sums the gradients", "machine")
-    compression: Literal["none", "bf16"] = flags.flag("none", "as in training", "machine")
     picture: str | None = flags.flag(None, "a .png or .svg to draw (needs matplotlib)", "machine")
     output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
 
     def __post_init__(self):
-        for name in ("max_ranks", "num_steps", "repeat"):
+        super().__post_init__()
+        for name in ("max_ranks", "repeat"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+        if self.backend == "local":
+            raise ValueError("--backend local is for one rank: auto, mpi, nccl and ring sum over several")
 
 
 @dataclass(frozen=True)
@@ -123,7 +113,7 @@ def bench_scaling(config: ScalingConfig, say: Callable[[str], None]) -> dict[str
 
 
 def _step_flags(config: ScalingConfig) -> list[str]:
-    values = {name: getattr(config, name) for name in PASSED_ON}
+    values = {field.name: getattr(config, field.name) for field in fields(StepLoad)}
     return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 

@@ -32,8 +32,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
-class StepConfig:
-    """bert-bench step: SQuAD training steps on random tokens, every row full."""
+class StepLoad:
+    """What a measured step computes; names and meaning as in training."""
 
     model_size: Literal["tiny", "minilm", "base", "large"] = flags.flag("minilm", "published sizes", "model")
     bert_config_file: str | None = flags.flag(None, "a configuration instead of --model_size", "model")
@@ -43,19 +43,25 @@ class StepConfig:
     num_warmup: int = flags.flag(3, "steps before the measurement", "load")
     num_steps: int = flags.flag(10, "steps measured", "load")
     precision: Literal["fp32", "bf16", "fp16"] = flags.flag("fp32", "as in training", "machine")
-    device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
-    share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
     backend: Literal["auto", "mpi", "nccl", "ring", "local"] = flags.flag(
         "auto", "what sums the gradients", "machine"
     )
     compression: Literal["none", "bf16"] = flags.flag("none", "as in training", "machine")
     recompute: bool = flags.flag(False, "as in training", "machine")
-    output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
 
     def __post_init__(self):
         for name in ("batch_size", "seq_length", "gradient_accumulation_steps", "num_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+
+
+@dataclass(frozen=True)
+class StepConfig(StepLoad):
+    """bert-bench step: SQuAD training steps on random tokens, every row full."""
+
+    device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
+    share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
+    output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
 
 
 def model_config(size: str, seq_length: int = 512) -> "BertConfig":
