@@ -25,6 +25,7 @@ MOST_CACHED_WORDS = 1 << 18
 MOST_CACHED_CHARACTERS = 1 << 21
 WORDS_AT_ONCE = 1 << 10
 OPEN_FILES = 256
+MOST_KEPT_BYTES = 1 << 23  # of offsets
 # str.split() takes these for white space, BERT's cleaning deletes them.
 _DELETED = dict.fromkeys((0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x1F, 0x85))
 # Some of what BERT's pre-tokenization splits off; the more of it is in a text, the fewer distinct words remain.
@@ -347,6 +348,8 @@ class TokenFiles:
         self.dtype = dtype
         self._ends = np.cumsum(documents_of_units).tolist()
         self._files = OpenFiles()
+        self._kept: dict[tuple[int, int], memoryview] = {}
+        self._room = MOST_KEPT_BYTES
         paths = [unit_path(folder, number) for number in range(len(self._ends))]
         self._paths = [
             [path.with_suffix(f".{name}") for name in ("tokens", "sentences", "documents")] for path in paths
@@ -369,12 +372,26 @@ class TokenFiles:
         least `needed` tokens or its end are reached; at least one sentence."""
         unit = bisect.bisect_right(self._ends, document)
         local = document - (self._ends[unit - 1] if unit else 0)
-        start, stop = memoryview(self._files.read(self._paths[unit][2], 8 * local, 16)).cast("q")
+        start, stop = self._kept_offsets(unit, 2, local, local + 1)
         start += int(place * (stop - start))
         stop = min(stop, start + max(needed, 1))  # a sentence has at least one token
-        offsets = memoryview(self._files.read(self._paths[unit][1], 8 * start, 8 * (stop - start + 1))).cast("q")
+        offsets = self._kept_offsets(unit, 1, start, stop)
         last = min(bisect.bisect_left(offsets, offsets[0] + needed, 1), stop - start)
         return self._tokens(unit, offsets[0], offsets[last])
+
+    def _kept_offsets(self, unit: int, kind: int, start: int, stop: int) -> memoryview:
+        """The offsets start, …, stop of a file. It stays in memory if there is room: small reads cost more than
+        what they find."""
+        kept, path = self._kept.get((unit, kind)), self._paths[unit][kind]
+        if kept is None:
+            size = path.stat().st_size
+            is_kept = size <= self._room
+            self._room -= size * is_kept
+            kept = memoryview(self._files.read(path, 0, size * is_kept)).cast("q")
+            self._kept[unit, kind] = kept
+        if kept:
+            return kept[start : stop + 1]
+        return memoryview(self._files.read(path, 8 * start, 8 * (stop - start + 1))).cast("q")
 
     def _tokens(self, unit: int, start: int, stop: int) -> bytes:
         size = self.dtype.itemsize

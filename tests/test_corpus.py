@@ -322,6 +322,15 @@ def test_workers_give_the_same_bytes(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("small_units")
+def test_offsets_that_find_no_room_in_memory_are_read(folder, monkeypatch):
+    kept, _ = build(folder, "kept", num_shards=1)
+    for number, most in enumerate((0, 1 << 11)):  # none, some
+        monkeypatch.setattr(corpus_tokens, "MOST_KEPT_BYTES", most)
+        read, _ = build(folder, f"read-{number}", num_shards=1)
+        assert read == kept
+
+
+@pytest.mark.usefixtures("small_units")
 def test_the_order_does_not_depend_on_the_number_of_shards(folder):
     one, _ = build(folder, "in1", num_shards=1)
     seven, manifest = build(folder, "in7", num_shards=7)
