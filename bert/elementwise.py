@@ -50,16 +50,15 @@ def kept(shape: tf.Tensor, rate: float, key: tf.Tensor, place: int) -> tf.Tensor
     return tf.reshape(draws <= highest, shape)
 
 
-def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int, scaled: bool = True) -> tf.Tensor:
-    """Zeroes each element with probability `effective_rate(rate)` and scales the rest to keep the mean; without
-    `scaled` the caller does that.
+def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.Tensor:
+    """Zeroes each element with probability `effective_rate(rate)` and scales the rest to keep the mean.
 
     `key` and `place` as for `kept`; a key of None turns dropout off.
     """
     if key is None or rate == 0.0:
         return x
     dropped = tf.where(kept(tf.shape(x), rate, key, place), x, tf.zeros([], x.dtype))
-    return dropped * tf.cast(dropout_scale(rate), x.dtype) if scaled else dropped
+    return dropped * tf.cast(dropout_scale(rate), x.dtype)
 
 
 def biased(x: tf.Tensor, bias: tf.Tensor, is_compiled: bool = False) -> tf.Tensor:

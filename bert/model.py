@@ -18,7 +18,18 @@ import keras
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert.elementwise import COMPILED_WIDTH, ROWS, activated, biased, dropout, dropout_scale, normalized, residual
+from bert.attention import attention
+from bert.elementwise import (
+    COMPILED_WIDTH,
+    ROWS,
+    activated,
+    biased,
+    dropout,
+    dropout_scale,
+    kept,
+    normalized,
+    residual,
+)
 
 ACTIVATIONS = {
     # With erf: Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2), which takes twice as long.
@@ -47,10 +58,10 @@ def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor
     ]
 
 
-def _mask(example_ids_BT: tf.Tensor) -> tf.Tensor:
-    """What is added to the scores of attention, float32 [B, 1, T, T]."""
+def _mask(example_ids_BT: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """What is added to the scores of attention, [B, 1, T, T]."""
     hidden_from_B1TT = example_ids_BT[:, None, :, None] != example_ids_BT[:, None, None, :]
-    return tf.cast(hidden_from_B1TT, tf.float32) * MASKED_SCORE
+    return tf.cast(hidden_from_B1TT, dtype) * MASKED_SCORE
 
 
 class _Scope(keras.layers.Layer):
@@ -141,28 +152,26 @@ class SelfAttention(_Scope):
         self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
 
     def call(self, hidden_RH, masks, key, is_compiled=False):
-        """`masks`: for each group, float32 [B, 1, T, T], what is added to the scores. Rows behind them give 0."""
+        """`masks`: for each group [B, 1, T, T], what is added to the scores. Rows behind them give 0."""
         width = hidden_RH.shape[-1]
         head = width // self.num_heads
         shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in masks]
         sizes = [batch * length for batch, length in shapes]
         sizes.append(tf.shape(hidden_RH)[0] - tf.add_n(sizes))
-        # One product for the three; the queries are scaled where there are fewest numbers.
-        parts = (self.query, self.key, self.value)
-        scales = (head**-0.5, 1.0, 1.0)
-        kernel = tf.concat([part.kernel.value * scale for part, scale in zip(parts, scales, strict=True)], 1)
-        bias = tf.concat([part.bias.value * scale for part, scale in zip(parts, scales, strict=True)], 0)
-        kernel, bias = tf.cast(kernel, self.compute_dtype), tf.cast(bias, self.compute_dtype)
+        parts = (self.query, self.key, self.value)  # one product for the three
+        kernel = tf.concat([tf.cast(part.kernel.value, self.compute_dtype) for part in parts], 1)
+        bias = tf.concat([tf.cast(part.bias.value, self.compute_dtype) for part in parts], 0)
         joined = biased(tf.matmul(hidden_RH, kernel), bias, is_compiled)
         *of_groups, _ = tf.split(joined, sizes)
         contexts = []
         for group, (mask, of_group, (batch, length)) in enumerate(zip(masks, of_groups, shapes, strict=True)):
             split = tf.reshape(of_group, [batch, length, 3, self.num_heads, head])
             query, key_, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            scores_BNTT = tf.cast(tf.matmul(query, key_, transpose_b=True), self.variable_dtype) + mask
-            probs_BNTT = tf.cast(tf.nn.softmax(scores_BNTT), self.compute_dtype)
-            place = self.place + group * PLACES_PER_GROUP
-            context_BNTD = tf.matmul(dropout(probs_BNTT, self.rate, key, place, scaled=False), value)
+            kept_BNTT = None
+            if key is not None and self.rate:
+                shape, place = [batch, self.num_heads, length, length], self.place + group * PLACES_PER_GROUP
+                kept_BNTT = kept(tf.stack(shape), self.rate, key, place)
+            context_BNTD = attention(query, key_, value, mask, kept_BNTT)
             contexts.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
         contexts.append(tf.zeros([sizes[-1], width], self.compute_dtype))
         scale = 1.0 if key is None else dropout_scale(self.rate)
@@ -306,7 +315,7 @@ class Bert(keras.Model):
         embedded_RH = self.embeddings(inputs, more_rows=-rows % ROWS if is_compiled else 0)
         embedded_RH = tf.cast(embedded_RH, self.compute_dtype)
         states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
-        masks = [_mask(example_ids_BT) for example_ids_BT in in_groups(inputs["example_ids"], inputs)]
+        masks = [_mask(ids_BT, self.compute_dtype) for ids_BT in in_groups(inputs["example_ids"], inputs)]
         for layer in self.encoder:
             call = functools.partial(layer.__call__, masks=masks, key=dropout_key, is_compiled=is_compiled)
             if self.recomputes and dropout_key is not None:

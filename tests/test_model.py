@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import weights
+from bert.attention import attention, softmax
 from bert.elementwise import COMPILED_WIDTH, dropout, dropout_scale, effective_rate, kept
 from bert.model import ACTIVATIONS, Bert
 from tasks.squad import span_loss
@@ -252,6 +253,37 @@ def test_dropout_s_gradient_is_zero_where_the_mask_is():
     assert len(np.unique(gradient)) == 2
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped):
+    shape = [2, 3, 7, 4]
+    query, key, value, weight = (tf.random.stateless_normal(shape, [1, n], dtype=tf.float64) for n in range(4))
+    mask = tf.constant(np.where(np.arange(7) < [[5], [7]], 0.0, -1e4)[:, None, None, :] * np.ones([1, 1, 7, 1]))
+    kept_ = tf.random.stateless_uniform([2, 3, 7, 7], [2, 3]) > 0.4 if is_dropped else None
+
+    def plain(query, key, value):
+        probs = tf.nn.softmax(tf.einsum("bnqd,bnkd->bnqk", query, key) / 2.0 + mask)
+        return tf.einsum("bnqk,bnkd->bnqd", probs if kept_ is None else probs * tf.cast(kept_, tf.float64), value)
+
+    found = []
+    for function in (plain, lambda *tensors: attention(*tensors, mask, kept_)):
+        with tf.GradientTape() as tape:
+            tape.watch([query, key, value])
+            context = function(query, key, value)
+        found.append([context, *tape.gradient(context, [query, key, value], weight)])
+    for expected, got in zip(*found, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
+
+
+def test_softmax_of_bfloat16_is_computed_in_float32():
+    scores = tf.cast(3 * tf.random.stateless_normal([50, 384], [1, 2]), tf.bfloat16)
+    found = tf.function(softmax, autograph=False)(scores)
+    expected = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32)), tf.bfloat16)
+    assert found.dtype == tf.bfloat16
+    off = np.abs(tf.cast(found, tf.float32).numpy() / tf.cast(expected, tf.float32).numpy() - 1)
+    assert off.max() < 2.0**-7  # one unit in the last place
+    assert (off > 0).mean() < 0.01
+
+
 def test_every_place_of_the_model_has_a_mask_of_its_own(goldens, monkeypatch):
     """The places of Google's dropouts: embeddings, then attention, attention output and output of each layer, then
     the pooled vector; none twice."""
@@ -262,7 +294,8 @@ def test_every_place_of_the_model_has_a_mask_of_its_own(goldens, monkeypatch):
         places.append((place, shape.shape[0], rate))
         return kept(shape, rate, key, place)
 
-    monkeypatch.setattr("bert.elementwise.kept", record)
+    for module in ("bert.elementwise", "bert.model"):
+        monkeypatch.setattr(f"{module}.kept", record)
     with_key, without = model(inputs, dropout_key=KEY), model(inputs)
     recorded = list(places)
     assert [place for place, _, _ in recorded] == list(range(1 + 3 * 2 + 1))
