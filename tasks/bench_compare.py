@@ -1,4 +1,4 @@
-"""bert-bench compare: bert-squad's training on real windows beside PyTorch and KerasHub, in turn, in one run.
+"""bert-bench compare: bert-squad's training on real windows beside other people's, in turn, in one run.
 
 Every contender trains the same model on the same windows with the same number per step; what is counted is
 windows, never padding. Contenders that are not installed are named and left out.
@@ -24,13 +24,14 @@ LABELS = {
     "torch_grouped": "PyTorch, bf16, batches of like length",
     "torch_grouped_compiled": "PyTorch, bf16, batches of like length, compiled",
     "keras_hub": "KerasHub, padded, same precision",
+    "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
 }
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """bert-bench compare: training on SQuAD, windows per second beside PyTorch and KerasHub."""
+    """bert-bench compare: training on SQuAD, windows per second beside PyTorch, KerasHub, MultiWorkerMirrored."""
 
     model: str = flags.needed("folder of a model in Hugging Face layout", "data")
     train_file: str = flags.needed("SQuAD JSON to take windows from", "data")
@@ -62,7 +63,7 @@ def bench_compare(config: CompareConfig, say: Callable[[str], None]) -> dict[str
             "windows": str(windows_of(config)), "model": str(Path(config.model).expanduser().resolve()),
             "batch_size": config.batch_size, "max_seq_length": config.max_seq_length, "seed": 42,
             "num_warmup": config.num_warmup, "num_steps": config.num_steps, "num_threads": cores,
-            "precision": config.precision,
+            "precision": config.precision, "num_ranks": config.num_ranks or cores,
         }  # fmt: skip
         (folder / "settings.json").write_text(json.dumps(settings))
         rates: dict[str, list[float]] = {}
@@ -145,7 +146,7 @@ def ours(config: CompareConfig, output_dir: Path, num_ranks: int) -> list[float]
 def rival(config: CompareConfig, name: str, folder: Path) -> list[float]:
     """Seconds of each step of a rival. Raises Absent: it is not installed, or cannot run."""
     python, report = config.rival_python or sys.executable, folder / "report.json"
-    package = "torch" if name.startswith("torch") else name
+    package = "torch" if name.startswith("torch") else "keras_hub"
     if _run([python, "-c", f"import {package}"]).returncode:
         raise Absent(f"{python} has no {package} (--rival_python)")
     report.unlink(missing_ok=True)

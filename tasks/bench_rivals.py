@@ -7,7 +7,11 @@ same windows in the same order (but for grouping by length), clips and updates; 
 reported.
 """
 
+import contextlib
 import json
+import os
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -67,14 +71,12 @@ def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
     return step
 
 
-def keras_hub_step(settings: dict[str, Any], bf16: bool) -> Step:
-    """KerasHub's `BertBackbone` of the same size, with a dense layer for start and end, trained by Keras."""
+def keras_hub_model(settings: dict[str, Any]) -> Any:
+    """KerasHub's `BertBackbone` of the same size, with a dense layer for start and end, compiled with AdamW."""
     import keras
     import keras_hub
-    import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(settings["num_threads"])
-    if bf16:
+    if settings["precision"] == "bf16":
         keras.config.set_dtype_policy("mixed_bfloat16")
     config = json.loads((Path(settings["model"]) / "config.json").read_text())
     backbone = keras_hub.models.BertBackbone(
@@ -89,14 +91,54 @@ def keras_hub_step(settings: dict[str, Any], bf16: bool) -> Step:
     model = keras.Model(backbone.input, [scores[..., 0], scores[..., 1]])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(1e-5, global_clipnorm=1.0), [loss, loss], jit_compile=False)
+    return model
+
+
+def keras_hub_inputs(batch: Batch) -> tuple[Batch, list[np.ndarray]]:
+    """A batch as its model takes it, and start and end."""
+    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "example_ids"}
+    inputs = {theirs: batch[ours] for theirs, ours in names.items()}
+    return inputs, [batch["start_position"], batch["end_position"]]
+
+
+def keras_hub_step(settings: dict[str, Any]) -> Step:
+    """Keras' own training step of one process."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(settings["num_threads"])
+    model = keras_hub_model(settings)
+    return lambda batch: model.train_on_batch(*keras_hub_inputs(batch))
+
+
+def mirrored_step(settings: dict[str, Any]) -> Step:
+    """KerasHub's model under `MultiWorkerMirroredStrategy`: this process is one of `num_ranks` and takes its share
+    of each batch. Keras' own training step fails under this strategy, so the loop is written out."""
+    import keras
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # by TF_CONFIG; first of all, as it demands
+    with strategy.scope():
+        model = keras_hub_model(settings)
+
+    def replica_step(inputs, targets):
+        with tf.GradientTape() as tape:
+            parts = zip(targets, model(inputs, training=True), strict=True)
+            losses = [keras.losses.sparse_categorical_crossentropy(*part, from_logits=True) for part in parts]
+            loss = tf.reduce_mean(losses)
+        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    @tf.function(reduce_retracing=True)
+    def replicated_step(inputs, targets):
+        return strategy.reduce("mean", strategy.run(replica_step, args=(inputs, targets)), axis=None)
+
+    rank, size = settings["rank"], settings["num_ranks"]
 
     def step(batch: Batch) -> object:
-        inputs = {
-            "token_ids": batch["input_ids"],
-            "segment_ids": batch["token_type_ids"],
-            "padding_mask": batch["example_ids"],
-        }
-        return model.train_on_batch(inputs, [batch["start_position"], batch["end_position"]])
+        share = {name: values[rank::size] for name, values in batch.items()}
+        inputs, targets = keras_hub_inputs(share)
+        converted = {name: tf.constant(values) for name, values in inputs.items()}
+        return replicated_step(converted, [tf.constant(values) for values in targets]).numpy()
 
     return step
 
@@ -106,20 +148,47 @@ RIVALS: dict[str, tuple[bool, Callable[[dict[str, Any]], Step]]] = {
     "torch_example": (True, lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
     "torch_grouped": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=False)),
     "torch_grouped_compiled": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=True)),
-    "keras_hub": (True, lambda settings: keras_hub_step(settings, bf16=settings["precision"] == "bf16")),
+    "keras_hub": (True, keras_hub_step),
+    "mirrored": (True, mirrored_step),
 }
 
 
 def main() -> None:
     name, settings_file, report_file = sys.argv[1:]
     settings = json.loads(Path(settings_file).read_text())
+    if name == "mirrored" and "TF_CONFIG" not in os.environ:
+        sys.exit(start_ranks(settings["num_ranks"], settings["num_threads"]))
+    if name == "mirrored":
+        settings["rank"] = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     padded, make_step = RIVALS[name]
     step, seconds = make_step(settings), []
     for batch in batches(settings, by_length=not padded, padded=padded):
         began = time.perf_counter()
         step(batch)
         seconds.append(time.perf_counter() - began)
-    Path(report_file).write_text(json.dumps(seconds[settings["num_warmup"] :]))
+    if not settings.get("rank"):
+        Path(report_file).write_text(json.dumps(seconds[settings["num_warmup"] :]))
+
+
+def start_ranks(number: int, num_threads: int) -> int:
+    """This program as so many workers of a TensorFlow cluster, which share the threads; the worst exit status.
+    Where one fails the others, which would wait for it, are ended."""
+    with contextlib.ExitStack() as sockets:
+        listeners = [sockets.enter_context(socket.socket()) for _ in range(number)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        workers = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    ranks = []
+    for index in range(number):
+        task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        more = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(max(1, num_threads // number))}
+        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=os.environ | more))
+    while any(rank.poll() is None for rank in ranks) and not any(rank.returncode for rank in ranks):
+        time.sleep(0.1)
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.kill()
+    return max(abs(rank.wait()) for rank in ranks)
 
 
 if __name__ == "__main__":
