@@ -24,7 +24,7 @@ from tasks import flags, start
 from tasks.bench_compare import CompareConfig, bench_compare
 from tasks.bench_corpus import CorpusConfig, measure
 from tasks.bench_scaling import ScalingConfig, bench_scaling
-from tasks.bench_step import SIZES, StepConfig, bench_step, model_config
+from tasks.bench_step import SIZES, StepConfig, bench_step, model_config, positive_numbers
 from tasks.bench_update import UpdateConfig, bench_update
 
 if TYPE_CHECKING:
@@ -44,13 +44,9 @@ class AllreduceConfig:
     sizes: tuple[float, ...] = field(default=(), init=False)
 
     def __post_init__(self):
-        try:
-            sizes = tuple(float(size) for size in self.megabytes.split(","))
-        except ValueError:
-            sizes = ()
-        if not sizes or min(sizes) <= 0 or self.repeat < 1:
-            raise ValueError(f"--megabytes {self.megabytes} --repeat {self.repeat}: positive numbers are needed")
-        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "sizes", positive_numbers("megabytes", self.megabytes))
+        if self.repeat < 1:
+            raise ValueError(f"--repeat is {self.repeat}, needed is at least 1")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""bert-bench compare: bert-squad's training on real windows beside other people's, in turn, in one run.
+"""bert-bench compare: bert-squad's training on real windows, and sums of buffers, beside other people's, in turn.
 
 Every contender trains the same model on the same windows with the same number per step; what is counted is
 windows, never padding. Contenders that are not installed are named and left out.
@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from bert import InputError
 from tasks import flags, start
+from tasks.bench_step import positive_numbers
 
 LABELS = {
     "ringbert": "bert-squad, packed",
@@ -27,6 +28,8 @@ LABELS = {
     "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
 }
 ROOT = Path(__file__).resolve().parent.parent
+RIVALS = Path(__file__).with_name("bench_rivals.py")
+SUMS_REPEAT = 7
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,75 @@ class CompareConfig:
     repeat: int = flags.flag(3, "turns; medians are printed", "load")
     precision: Literal["fp32", "bf16"] = flags.flag("bf16", "of bert-squad and KerasHub", "machine")
     rival_python: str | None = flags.flag(None, "a Python that has the rivals installed (this one)", "machine")
+    megabytes: str = flags.flag(
+        "88,440", "buffers to sum beside Horovod, separated by commas (10^6 bytes)", "load"
+    )
     output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
 
     def __post_init__(self):
         for name in ("max_train_examples", "batch_size", "num_steps", "repeat"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+        positive_numbers("megabytes", self.megabytes)
 
 
 def bench_compare(config: CompareConfig, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measures all contenders in turn; windows per second, and the ratios of ours to the rivals'."""
+    """Measures all contenders in turn: windows per second, seconds of a sum, the ratios of ours to the rivals'."""
+    return compare_training(config, say) | {"sums": compare_sums(config, say)}
+
+
+def compare_sums(config: CompareConfig, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Seconds to sum buffers over all ranks, ours and Horovod's; None where there is no Horovod."""
+    cores = len(os.sched_getaffinity(0))
+    num_ranks = config.num_ranks or cores
+    python, sizes = config.rival_python or sys.executable, positive_numbers("megabytes", config.megabytes)
+    if num_ranks == 1:
+        say("Horovod's all-reduce: left out: it needs several ranks (--num_ranks)")
+        return None
+    if _run([python, "-c", "import horovod.torch"]).returncode:
+        say(f"Horovod's all-reduce: left out: {python} has no horovod with torch (--rival_python)")
+        return None
+    found: dict[str, list[dict[str, float]]] = {"ringbert": [], "horovod": []}
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
+        settings, report = Path(name, "settings.json"), Path(name, "report.json")
+        settings.write_text(
+            json.dumps({"megabytes": sizes, "repeat": SUMS_REPEAT, "num_threads": max(1, cores // num_ranks)})
+        )
+        programs = {
+            "ringbert": [
+                sys.executable, "-m", "tasks.bench", "allreduce", f"--megabytes={config.megabytes}",
+                f"--repeat={SUMS_REPEAT}", f"--output_file={report}",
+            ],
+            "horovod": [python, str(RIVALS), "horovod", str(settings), str(report)],
+        }  # fmt: skip
+        launch = [sys.executable, "-m", "distributed.launch", "-np", str(num_ranks), "--"]
+        for _ in range(config.repeat):
+            for contender, program in programs.items():
+                done = _run([*launch, *program])
+                if done.returncode:
+                    say(f"Horovod's all-reduce: left out: {contender} failed: {_last_line(done)}")
+                    return None
+                seconds = json.loads(report.read_text())
+                if contender == "ringbert":
+                    seconds = {size: figures["ours_s"] for size, figures in seconds.items()}
+                found[contender].append(seconds)
+    figures = {}
+    say(f"sum of float32 over {num_ranks} ranks, medians of {config.repeat} turns of {SUMS_REPEAT}")
+    for size in (f"{size:g}" for size in sizes):
+        ours_s, theirs_s = (statistics.median(turn[size] for turn in found[who]) for who in found)
+        ratio = statistics.median(
+            theirs[size] / mine[size] for mine, theirs in zip(found["ringbert"], found["horovod"], strict=True)
+        )
+        figures[size] = {"ours_s": ours_s, "horovod_s": theirs_s, "ratio": ratio}
+        say(
+            f"  {size} MB: {ours_s * 1e3:.1f} ms, Horovod {theirs_s * 1e3:.1f} ms, "
+            f"ours is {ratio:.2f} times as fast"
+        )
+    return figures
+
+
+def compare_training(config: CompareConfig, say: Callable[[str], None]) -> dict[str, Any]:
+    """Windows per second of every contender, in turn."""
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
         folder = Path(name)
@@ -150,8 +212,7 @@ def rival(config: CompareConfig, name: str, folder: Path) -> list[float]:
     if _run([python, "-c", f"import {package}"]).returncode:
         raise Absent(f"{python} has no {package} (--rival_python)")
     report.unlink(missing_ok=True)
-    script = str(Path(__file__).with_name("bench_rivals.py"))
-    done = _run([python, script, name, str(folder / "settings.json"), str(report)])
+    done = _run([python, str(RIVALS), name, str(folder / "settings.json"), str(report)])
     if done.returncode or not report.is_file():
         raise Absent(f"it failed: {_last_line(done)}")
     return json.loads(report.read_text())

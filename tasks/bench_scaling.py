@@ -17,7 +17,7 @@ from typing import Any
 
 from bert import InputError
 from tasks import flags
-from tasks.bench_step import StepLoad
+from tasks.bench_step import StepLoad, positive_numbers
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
@@ -38,6 +38,7 @@ class ScalingConfig(StepLoad):
         for name in ("max_ranks", "repeat"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+        positive_numbers("megabytes", self.megabytes)
         if self.backend == "local":
             raise ValueError("--backend local is for one rank: auto, mpi, nccl and ring sum over several")
 

@@ -64,6 +64,17 @@ class StepConfig(StepLoad):
     output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
 
 
+def positive_numbers(name: str, given: str) -> tuple[float, ...]:
+    """The value of a flag that takes numbers separated by commas. Raises ValueError: it is something else."""
+    try:
+        numbers = tuple(float(number) for number in given.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) <= 0:
+        raise ValueError(f"--{name} is {given}, needed are positive numbers, separated by commas")
+    return numbers
+
+
 def model_config(size: str, seq_length: int = 512) -> "BertConfig":
     """The configuration of a published size."""
     from transformers import BertConfig

@@ -337,7 +337,8 @@ def test_bench_compare_measures_us_and_names_who_is_absent(trained, docs, enviro
     printed = run([sys.executable, "-m", "tasks.bench", "compare", *flags], environment)
     assert printed.count("left out: /bin/false has no ") == 5
     figures = json.loads((tmp_path / "figures").read_text())
-    assert list(figures) == ["ringbert"]
+    assert list(figures) == ["ringbert", "sums"]
+    assert "all-reduce: left out: it needs several ranks" in printed
     assert figures["ringbert"]["windows_per_s"] > 0
     assert figures["ringbert"]["ratio"] == 1
 
