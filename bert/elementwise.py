@@ -2,7 +2,7 @@
 
 On CPUs each of TensorFlow's operations is a pass over memory, and those passes take as long as the products. So
 the larger of them are compiled by XLA into one pass forward and one backward, which computes again what it needs.
-XLA compiles for each shape: the rows of what is compiled are a multiple of `ROWS`, so that the shapes are few.
+XLA compiles for each shape: what is compiled has `more_rows` of padding, so that the shapes are few.
 """
 
 import functools
@@ -10,13 +10,21 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-ROWS = 256
 COMPILED_WIDTH = 256  # numbers of a row; compiling pays above
+FEWEST_ROWS = 64  # the rows of what is compiled are a multiple of it
+
+
+def more_rows(rows: tf.Tensor | int) -> tf.Tensor:
+    """Rows of padding, int32 [], behind `rows`: up to a multiple of 64, and from 2,048 on of a 16th of the power
+    of two below. So the padding is 2 % of many rows, and there are at most 16 shapes up to twice as many."""
+    powers = tf.constant([1 << exponent for exponent in range(11, 31)])
+    unit = tf.reduce_max(tf.where(rows >= powers, powers // 16, FEWEST_ROWS))
+    return -rows % unit
 
 
 def dropout_bits(rate: float) -> int:
-    """8 random bits decide about each element, where that changes the rate by at most 2 %; else 16."""
-    return 8 if abs(round(rate * 256) / 256 - rate) <= 0.02 * rate else 16
+    """8 random bits decide about each element, where that changes rate and 1 - rate by at most 2 %; else 16."""
+    return 8 if abs(round(rate * 256) / 256 - rate) <= 0.02 * min(rate, 1 - rate) else 16
 
 
 def effective_rate(rate: float) -> float:
@@ -62,7 +70,7 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
 
 
 def biased(x: tf.Tensor, bias: tf.Tensor, is_compiled: bool = False) -> tf.Tensor:
-    """x [R, W] + bias [W]. With `is_compiled` R must be a multiple of `ROWS`."""
+    """x [R, W] + bias [W]. Use `is_compiled` where the values of R are few."""
     return _compiled(tf.add, summed=0)(x, bias) if is_compiled else _biased(x, bias)
 
 
@@ -98,7 +106,7 @@ def residual(
 ) -> tf.Tensor:
     """LayerNorm(hidden + dropout(branch + bias)) [R, H], computed in the dtype of gamma, in that of `hidden`.
 
-    With `is_compiled` R must be a multiple of `ROWS`.
+    Use `is_compiled` where the values of R are few.
     """
     mask = None if key is None or rate == 0.0 else kept(tf.shape(branch), rate, key, place)
     scale = 1.0 if mask is None else dropout_scale(rate)

@@ -21,12 +21,12 @@ from transformers import BertConfig
 from bert.attention import attention
 from bert.elementwise import (
     COMPILED_WIDTH,
-    ROWS,
     activated,
     biased,
     dropout,
     dropout_scale,
     kept,
+    more_rows,
     normalized,
     residual,
 )
@@ -303,6 +303,11 @@ class Bert(keras.Model):
 
         self.built = True
 
+    @property
+    def compiles(self) -> bool:
+        """Whether XLA compiles parts of its training step, which then has `elementwise.more_rows`."""
+        return self.config.hidden_size >= COMPILED_WIDTH
+
     def named_tensors(self) -> dict[str, keras.Variable]:
         """Google's tensor name -> variable."""
         return {variable.name.replace(".", "/"): variable for variable in self.trainable_variables}
@@ -311,8 +316,8 @@ class Bert(keras.Model):
         """The embeddings and every layer's output, each [B*T, H] in the compute dtype."""
         rows = tf.size(inputs["input_ids"])
         # Prediction meets many shapes a few times each: only training is worth compiling for.
-        is_compiled = dropout_key is not None and self.config.hidden_size >= COMPILED_WIDTH
-        embedded_RH = self.embeddings(inputs, more_rows=-rows % ROWS if is_compiled else 0)
+        is_compiled = dropout_key is not None and self.compiles
+        embedded_RH = self.embeddings(inputs, more_rows=more_rows(rows) if is_compiled else 0)
         embedded_RH = tf.cast(embedded_RH, self.compute_dtype)
         states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
         masks = [_mask(ids_BT, self.compute_dtype) for ids_BT in in_groups(inputs["example_ids"], inputs)]

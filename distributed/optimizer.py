@@ -66,7 +66,8 @@ class AllreduceOptimizer:
             raise ValueError(f"the trainable variables have several dtypes: {sorted(kinds)}")
         self.optimizer, self.trainable = optimizer, list(variables)
         self.world, self.collectives = world, collectives
-        self.loss_terms, self.clip_norm, self.compresses = tuple(loss_terms), clip_norm, compresses
+        self.loss_terms, self.clip_norm = tuple(loss_terms), clip_norm
+        self.compresses = compresses and collectives.compresses
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]

@@ -49,7 +49,7 @@ def encoder_inputs(fields: dict, groups: "np.ndarray") -> "Batch":
     inputs = {
         "input_ids": input_ids,
         "token_type_ids": ((place >= np.repeat(fields["sentence_a_tokens"], widths)) & inside).astype(np.int32),
-        "position_ids": place,
+        "position_ids": np.where(inside, place, 0),  # a row's padding may reach beyond the table
         "example_ids": inside.astype(np.int32),
     }
     if len(groups) == 1:

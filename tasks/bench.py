@@ -24,7 +24,7 @@ from tasks import flags, start
 from tasks.bench_compare import CompareConfig, bench_compare
 from tasks.bench_corpus import CorpusConfig, measure
 from tasks.bench_scaling import ScalingConfig, bench_scaling
-from tasks.bench_step import SIZES, StepConfig, bench_step, model_config, positive_numbers
+from tasks.bench_step import SIZES, StepConfig, bench_step, line_up, model_config, positive_numbers
 from tasks.bench_update import UpdateConfig, bench_update
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             case _:
                 figures = bench_allreduce(config, world)
         if config.output_file:
-            world.on_first(Path(config.output_file).write_text, json.dumps(figures, indent=1) + "\n")
+            world.on_first(Path(config.output_file).expanduser().write_text, json.dumps(figures, indent=1) + "\n")
 
 
 def in_processes(name: str, config: Any) -> None:
@@ -119,21 +119,23 @@ def bench_allreduce(config: AllreduceConfig, world: "World") -> dict[str, object
     for size in config.sizes:
         base = tf.random.stateless_normal([int(size * 1e6) // 4], [world.rank, 1])
         seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+        backends = {"ours": ours, "plain": plain}
+        sums = []
         for turn in range(config.repeat + 1):
-            for name, backend in (("ours", ours), ("plain", plain)):
+            for name in sorted(backends, reverse=bool(turn % 2)):
                 fresh = base * 1.0
                 fresh[:1].numpy()  # a GPU still works on it when Python goes on
-                world.barrier()
+                line_up(world)
                 began = time.perf_counter()
-                total = backend.all_reduce_sum(fresh)
+                total = backends[name].all_reduce_sum(fresh)
                 total[:1].numpy()
-                elapsed = time.perf_counter() - began
-                if turn:
+                elapsed = max(world.all_gather(time.perf_counter() - began))
+                if turn:  # the first ones fill buffers
                     seconds[name].append(elapsed)
-                elif name == "ours":
-                    kept = np.array(total)
-                elif not np.allclose(kept, total, rtol=1e-5, atol=1e-5):
-                    raise AssertionError("the two sums differ")
+                else:
+                    sums.append(np.array(total))
+        if not np.allclose(sums[0], sums[1], rtol=1e-5, atol=1e-5):
+            raise AssertionError("the two sums differ")
         ratio = statistics.median(b / a for a, b in zip(seconds["ours"], seconds["plain"], strict=True))
         slow, fast = (statistics.median(seconds[name]) for name in ("plain", "ours"))
         world.say(

@@ -1,11 +1,12 @@
 """bert-bench compare: bert-squad's training on real windows, and sums of buffers, beside other people's, in turn.
 
 Every contender trains the same model on the same windows with the same number per step; what is counted is
-windows, never padding. Contenders that are not installed are named and left out.
+windows, never padding. All compute on the CPUs. Contenders that are not installed are named and left out.
 """
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,8 @@ LABELS = {
 ROOT = Path(__file__).resolve().parent.parent
 RIVALS = Path(__file__).with_name("bench_rivals.py")
 SUMS_REPEAT = 7
+MOST_S = 20 * 60  # of one contender in one turn
+TOOK_TOO_LONG = 124
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,10 @@ class CompareConfig:
     output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
 
     def __post_init__(self):
-        for name in ("max_train_examples", "batch_size", "num_steps", "repeat"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+        least = {"max_train_examples": 1, "batch_size": 1, "num_warmup": 0, "num_steps": 1, "repeat": 1}
+        for name, needed in least.items():
+            if getattr(self, name) < needed:
+                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least {needed}")
         positive_numbers("megabytes", self.megabytes)
 
 
@@ -81,7 +85,14 @@ def compare_sums(config: CompareConfig, say: Callable[[str], None]) -> dict[str,
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
         settings, report = Path(name, "settings.json"), Path(name, "report.json")
         settings.write_text(
-            json.dumps({"megabytes": sizes, "repeat": SUMS_REPEAT, "num_threads": max(1, cores // num_ranks)})
+            json.dumps(
+                {
+                    "megabytes": sizes,
+                    "repeat": SUMS_REPEAT,
+                    "num_threads": max(1, cores // num_ranks),
+                    "num_ranks": num_ranks,
+                }
+            )
         )
         programs = {
             "ringbert": [
@@ -169,8 +180,10 @@ class Absent(Exception):
 
 
 def windows_of(config: CompareConfig) -> Path:
-    """The file of prepared windows: bert-squad's own, from its cache. Raises InputError: no such model or file."""
+    """The file of prepared windows: bert-squad's own, from its cache. Raises InputError: no such model or file, or
+    too few windows for the steps."""
     from bert import tokenizer
+    from distributed.rows import Rows
     from distributed.run import Run
     from tasks import squad_data
 
@@ -184,7 +197,14 @@ def windows_of(config: CompareConfig) -> Path:
         examples, tokenizer.load(None, folder), start.cache_folder(), max_seq_length=config.max_seq_length,
         doc_stride=128, max_query_length=64, allow_unknown=False, run=Run(Path(), is_writer=False),
     )  # fmt: skip
-    return start.cache_folder() / key / "windows.arrow"
+    path = start.cache_folder() / key / "windows.arrow"
+    number, needed = len(Rows.open(path)), (config.num_warmup + config.num_steps) * config.batch_size
+    if number < needed:
+        raise InputError(
+            f"--max_train_examples {config.max_train_examples} gives {number:,} windows, --num_warmup and "
+            f"--num_steps of --batch_size need {needed:,}"
+        )
+    return path
 
 
 def ours(config: CompareConfig, output_dir: Path, num_ranks: int) -> list[float]:
@@ -194,7 +214,8 @@ def ours(config: CompareConfig, output_dir: Path, num_ranks: int) -> list[float]
         f"--train_file={config.train_file}", f"--max_train_examples={config.max_train_examples}",
         f"--max_seq_length={config.max_seq_length}", f"--global_batch_size={config.batch_size}",
         f"--num_train_steps={config.num_warmup + config.num_steps}", "--num_warmup_steps=0",
-        "--learning_rate=1e-5", "--log_steps=1", f"--precision={config.precision}", f"--output_dir={output_dir}",
+        "--learning_rate=1e-5", "--log_steps=1", "--device=cpu", f"--precision={config.precision}",
+        f"--output_dir={output_dir}",
     ]  # fmt: skip
     launch = [sys.executable, "-m", "distributed.launch", "-np", str(num_ranks), "--"] if num_ranks > 1 else []
     done = _run([*launch, *program])
@@ -213,16 +234,32 @@ def rival(config: CompareConfig, name: str, folder: Path) -> list[float]:
         raise Absent(f"{python} has no {package} (--rival_python)")
     report.unlink(missing_ok=True)
     done = _run([python, str(RIVALS), name, str(folder / "settings.json"), str(report)])
+    if done.returncode == TOOK_TOO_LONG:
+        raise Absent(f"{config.num_warmup + config.num_steps} steps took more than {MOST_S / 60:.0f} minutes")
     if done.returncode or not report.is_file():
         raise Absent(f"it failed: {_last_line(done)}")
     return json.loads(report.read_text())
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    """Runs a program on the CPUs. After `MOST_S` all that it started is ended; its status is `TOOK_TOO_LONG`."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, told = process.communicate(timeout=MOST_S)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return subprocess.CompletedProcess(command, TOOK_TOO_LONG, "", "")
+    return subprocess.CompletedProcess(command, process.returncode, out, told)
 
 
 def _last_line(done: subprocess.CompletedProcess) -> str:
+    """What a failed program said: the last line that names an error, or the last one."""
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit status {done.returncode}"
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1]

@@ -35,16 +35,25 @@ def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator
     number, order = settings["num_warmup"] + settings["num_steps"], Order(len(rows), settings["seed"])
     chosen = [order.rows_at(step * size, (step + 1) * size) for step in range(number)]
     if by_length:
-        many = order.rows_at(0, min(MEGABATCH * size, len(rows) // size * size))
+        # Of many batches sorted by length those that are measured are spread evenly over the lengths.
+        many = order.rows_at(0, min(max(MEGABATCH, number) * size, len(rows) // size * size))
         many = many[np.argsort(-rows.lengths("input_ids")[many], kind="stable")].reshape(-1, size)
-        chosen = [many[i] for i in np.random.default_rng(0).permutation(len(many))[:number]]
+        parts = [evenly(len(many), count) for count in (settings["num_warmup"], settings["num_steps"])]
+        shuffled = [np.random.default_rng(0).permutation(part) for part in parts]
+        chosen = [many[place] for place in np.concatenate(shuffled)]
     for indices in chosen:
         batch = collate(rows.take(indices))
-        missing = settings["max_seq_length"] - batch["input_ids"].shape[1] if padded else 0
+        # Widths are multiples of 8, also of a --max_seq_length that is none.
+        missing = max(0, settings["max_seq_length"] - batch["input_ids"].shape[1]) if padded else 0
         yield {
             name: np.pad(values, [(0, 0), (0, missing)]) if values.ndim == 2 else values
             for name, values in batch.items()
         }
+
+
+def evenly(number: int, count: int) -> np.ndarray:
+    """`count` places among `number`, in the middle of equal parts."""
+    return ((np.arange(count) + 0.5) * number / max(count, 1)).astype(int)
 
 
 def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
@@ -53,7 +62,7 @@ def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
     from transformers import BertForQuestionAnswering
 
     torch.set_num_threads(settings["num_threads"])
-    model = BertForQuestionAnswering.from_pretrained(settings["model"]).train()
+    model = BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     forward = torch.compile(model, dynamic=True) if is_compiled else model
     names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "example_ids",
@@ -152,6 +161,8 @@ def horovod_sums(settings: dict[str, Any]) -> dict[str, float] | None:
 
     torch.set_num_threads(settings["num_threads"])
     hvd.init()
+    if hvd.size() != settings["num_ranks"]:
+        sys.exit(f"Horovod sees {hvd.size()} of {settings['num_ranks']} ranks: is it built with MPI?")
     medians = {}
     for size in settings["megabytes"]:
         base, seconds = torch.randn(int(size * 1e6) // 4), []

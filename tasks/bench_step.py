@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PEAK_SIZE = 2048  # rows and columns of the matrices of the large product
 TIMED_S = 0.5  # how long a product is repeated
+CALLS = 4  # of a product, between two looks at the clock
 
 # hidden size, layers, heads, intermediate size
 SIZES = {
@@ -50,9 +51,16 @@ class StepLoad:
     recompute: bool = flags.flag(False, "as in training", "machine")
 
     def __post_init__(self):
-        for name in ("batch_size", "seq_length", "gradient_accumulation_steps", "num_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least 1")
+        least = {
+            "batch_size": 1,
+            "seq_length": 1,
+            "gradient_accumulation_steps": 1,
+            "num_warmup": 0,
+            "num_steps": 1,
+        }
+        for name, needed in least.items():
+            if getattr(self, name) < needed:
+                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least {needed}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,12 @@ class StepConfig(StepLoad):
     device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
     share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
     output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
+
+
+def line_up(world: "World") -> None:
+    """Waits for all ranks, spinning: after `World.barrier`, which sleeps in between, some would begin late."""
+    if world.comm is not None:
+        world.comm.Barrier()
 
 
 def positive_numbers(name: str, given: str) -> tuple[float, ...]:
@@ -133,7 +147,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     times: list[float] = []
     parts: dict[str, list[float]] = {}
     for step in range(num_steps):
-        world.barrier()
+        line_up(world)
         meter.skip()
         began = time.perf_counter()
         batch = next(batches)
@@ -143,6 +157,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         for number in range(config.gradient_accumulation_steps):
             part = gradient(batch, inverse, dropout_key(0, step, number, world.rank))
             flat = part if flat is None else flat + part
+        part[:1].numpy()  # a GPU still works on it when Python goes on
         meter.mark("compute_s")
         flat = optimizer.all_reduce(flat)
         meter.mark("reduce_s")
@@ -214,8 +229,10 @@ def matrix_products(bert_config: "BertConfig", config: StepConfig, world: "World
     scores = [batch, heads, length, length]
     tokens = [batch * length]
     # First factor, second, whether that is transposed, the product, and how many of them a layer has.
+    # Queries, keys and values are one.
     products = [
-        ([*tokens, hidden], [hidden, hidden], False, [*tokens, hidden], 4),
+        ([*tokens, hidden], [hidden, 3 * hidden], False, [*tokens, 3 * hidden], 1),
+        ([*tokens, hidden], [hidden, hidden], False, [*tokens, hidden], 1),
         ([*tokens, hidden], [hidden, inner], False, [*tokens, inner], 1),
         ([*tokens, inner], [inner, hidden], False, [*tokens, hidden], 1),
         (of_heads, of_heads, True, scores, 1),
@@ -243,13 +260,16 @@ def matrix_peak(precision: str, world: "World") -> float:
 
 
 def _seconds_each(run: "Callable[[], tf.Tensor]", world: "World") -> float:
+    """The median time of a call, of several between two looks at the result, for which a GPU is waited for."""
     run()[..., :1, :1].numpy()
-    world.barrier()
+    line_up(world)
     times: list[float] = []
-    while sum(times) < TIMED_S / 5 or len(times) < 3:
+    while sum(times) * CALLS < TIMED_S / 5 or len(times) < 3:
         began = time.perf_counter()
-        run()[..., :1, :1].numpy()
-        times.append(time.perf_counter() - began)
+        for _ in range(CALLS):
+            product = run()
+        product[..., :1, :1].numpy()
+        times.append((time.perf_counter() - began) / CALLS)
     return statistics.median(times)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tasks import flags
+from tasks.bench_step import line_up
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -67,7 +68,7 @@ def bench_update(config: UpdateConfig, bert_config: "BertConfig", world: "World"
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(config.repeat + 1):
         for name, run in runs.items():
-            world.barrier()
+            line_up(world)
             began = time.perf_counter()
             run()
             if turn:  # the first one compiles

@@ -117,26 +117,40 @@ def plan_of(config: TrainingFlags, num_rows: int, size: int) -> "Plan":
     )
 
 
-def padding_of(packing: str, plan: "Plan", rows: "RowSource", order: "RowOrder") -> str:
-    """What share of the tokens of the first steps is padding, told with and without packing."""
+def padding_of(
+    packing: str, plan: "Plan", rows: "RowSource", order: "RowOrder", *, is_balanced: bool, is_compiled: bool
+) -> str:
+    """What share of the tokens of the first steps is padding, told with and without packing.
+
+    Args:
+      is_balanced: a step's rows are shared out by their tokens, as `train` does with `lengths`.
+      is_compiled: the model adds `more_rows` to each micro-batch.
+    """
     import numpy as np
 
+    from bert.elementwise import more_rows
     from bert.packing import group
     from distributed.rows import balanced
     from tasks.batches import NUM_GROUPS
+
+    def computed(lengths: "np.ndarray", num_groups: int) -> int:
+        tokens = int(group(lengths, num_groups)[1].prod(1).sum())
+        return tokens + (int(more_rows(tokens)) if is_compiled else 0)
 
     real = padded = packed = 0
     for step in range(min(plan.steps, STEPS_LOOKED_AT)):
         position = step * plan.global_batch_size
         lengths = np.diff(rows.take(order.rows_at(position, position + plan.global_batch_size))["input_ids"][1])
         real += int(lengths.sum())
-        neighbours = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
-        padded += sum(int(group(part, 1)[1].prod(1).sum()) for part in neighbours if len(part))
-        for share in balanced(lengths, plan.size):
-            for piece in balanced(lengths[share], plan.accumulation):
-                packed += int(group(lengths[share][piece], NUM_GROUPS["auto"])[1].prod(1).sum())
-    shares = f"{1 - real / padded:.1%} of the tokens are padding without packing, {1 - real / packed:.1%} with it"
-    return f"packing {packing}: {shares}"
+        if is_balanced:
+            shares = [lengths[share] for share in balanced(lengths, plan.size)]
+            pieces = [share[piece] for share in shares for piece in balanced(share, plan.accumulation)]
+        else:
+            pieces = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
+        padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in pieces if len(piece))
+        packed += sum(computed(piece, NUM_GROUPS["auto"]) for piece in pieces if len(piece))
+    without, with_it = 1 - real / padded, 1 - real / packed
+    return f"packing {packing}: {without:.1%} of the tokens are padding without packing, {with_it:.1%} with it"
 
 
 def make_optimizer(name: str, plan: "Plan") -> "keras.optimizers.Optimizer":
@@ -191,8 +205,11 @@ def fit(
     world, run, tokenizer = job.world, job.run, model_files.tokenizer
     plan = plan_of(config, len(rows), world.size)
     run.say(str(plan))
-    run.say(padding_of(config.packing, plan, rows, order or Order(len(rows), config.seed)))
+    given = {"is_balanced": lengths is not None, "is_compiled": model.compiles}
+    run.say(padding_of(config.packing, plan, rows, order or Order(len(rows), config.seed), **given))
     rates = {model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob}
+    if model.head_name == "classifier" and model.config.classifier_dropout is not None:
+        rates.add(model.config.classifier_dropout)
     if changed := [
         f"{rate} is {effective_rate(rate):.4g}" for rate in sorted(rates) if effective_rate(rate) != rate
     ]:

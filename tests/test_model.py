@@ -274,6 +274,34 @@ def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
 
 
+def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_float32():
+    shape = [4, 2, 96, 32]
+    exact = [tf.random.stateless_normal(shape, [1, n], dtype=tf.float64) for n in range(4)]
+    query, key, value, weight = rounded = [tf.cast(tensor, tf.bfloat16) for tensor in exact]
+    mask = tf.zeros([4, 1, 96, 96])
+    kept_ = tf.random.stateless_uniform([4, 2, 96, 96], [2, 3]) > 0.1
+
+    def plain(query, key, value):
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) / 32**0.5
+        probs = tf.cast(tf.nn.softmax(scores), tf.bfloat16)
+        return tf.matmul(tf.where(kept_, probs, tf.zeros([], tf.bfloat16)), value)
+
+    def gradients(function, *tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors[:3])
+            context = function(*tensors[:3])
+        return [tf.cast(g, tf.float64) for g in tape.gradient(context, tensors[:3], tensors[3])]
+
+    wide = [tf.cast(tensor, tf.float64) for tensor in rounded]
+    expected = gradients(lambda *tensors: attention(*tensors, tf.cast(mask, tf.float64), kept_), *wide)
+    ours = gradients(lambda *tensors: attention(*tensors, tf.cast(mask, tf.bfloat16), kept_), *rounded)
+    theirs = gradients(plain, query, key, value, weight)
+    for right, mine, other in zip(expected, ours, theirs, strict=True):
+        off, others = (float(tf.norm(found - right) / tf.norm(right)) for found in (mine, other))
+        assert off < 1.5 * others  # dP - rowsum is rounded too
+        assert off < 0.02
+
+
 def test_softmax_of_bfloat16_is_computed_in_float32():
     scores = tf.cast(3 * tf.random.stateless_normal([50, 384], [1, 2]), tf.bfloat16)
     found = tf.function(softmax, autograph=False)(scores)

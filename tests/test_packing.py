@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from transformers import BertConfig
 
+from bert.elementwise import more_rows
 from bert.model import Bert
 from bert.packing import LENGTH_MULTIPLE, group
 from distributed.plan import make_plan
@@ -154,6 +155,33 @@ def test_the_padding_is_told_before_and_after():
     lengths = np.r_[np.full(8, 16), np.full(8, 64)]
     rows = examples(lengths)
     plan = make_plan(16, 1, learning_rate=1e-4, global_batch_size=16, num_train_steps=1)
-    said = padding_of("auto", plan, rows, Order(16, 1))
+    said = padding_of("auto", plan, rows, Order(16, 1), is_balanced=True, is_compiled=False)
     # Real: 8 * 16 + 8 * 64 = 640 of 16 * 64 = 1024 tokens; in groups none is padding.
     assert said == "packing auto: 37.5% of the tokens are padding without packing, 0.0% with it"
+    plan = make_plan(16, 2, learning_rate=1e-4, global_batch_size=14, num_train_steps=1)
+    told = padding_of("auto", plan, rows, Order(16, 1), is_balanced=False, is_compiled=True)
+    parts = np.split(lengths[Order(16, 1).rows_at(0, 14)], 2)
+    # What is compiled has a multiple of 64 tokens.
+    packed, padded = (sum(-(-int(size) // 64) * 64 for size in sizes) for sizes in (
+        [part.sum() for part in parts], [7 * part.max() for part in parts],
+    ))  # fmt: skip
+    real = sum(map(np.sum, parts))
+    expected = (
+        f"{1 - real / padded:.1%} of the tokens are padding without packing, {1 - real / packed:.1%} with it"
+    )
+    assert told == f"packing auto: {expected}"
+
+
+def test_compiled_parts_get_few_shapes_and_little_padding():
+    rows = np.r_[1:5000, 100_000, 1 << 20]
+    padded = np.array([row + int(more_rows(int(row))) for row in rows])
+    assert (padded >= rows).all()
+    assert (padded % 64 == 0).all()
+    assert ((padded - rows)[rows >= 1024] <= rows[rows >= 1024] / 16).all()
+    for size in (2048, 2500):
+        assert len(np.unique(padded[(rows >= size) & (rows < 2 * size)])) <= 17
+
+
+def test_padding_has_no_positions():
+    fields = {"input_ids": (np.arange(97), np.array([0, 97])), "sentence_a_tokens": np.array([3])}
+    assert encoder_inputs(fields, group(np.array([97]), 1)[1])["position_ids"].max() == 96  # of 104 tokens

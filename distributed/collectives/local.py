@@ -10,6 +10,7 @@ class LocalCollectives:
     """The sum over one rank."""
 
     name = "local"
+    compresses = False
 
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
         return flat

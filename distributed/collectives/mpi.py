@@ -28,6 +28,7 @@ class MpiCollectives:
     def __init__(self, comm, machine: int = 0, num_machines: int = 1, piece_bytes: int = PIECE_BYTES):
         self._comm, self._piece_bytes = comm, piece_bytes
         self._machine_number, self._num_machines = machine, num_machines
+        self.compresses = num_machines > 1
         self._machine: Any = None  # communicator of this machine's ranks
         self._heads: Any = None  # and of the ranks with this one's number on all machines
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}

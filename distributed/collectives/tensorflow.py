@@ -40,7 +40,7 @@ class TensorflowCollectives:
     """Sums with CollectiveReduceV2 on this rank's device."""
 
     def __init__(self, world: World, name: str):
-        self.name = name
+        self.name, self.compresses = name, True
         self._rank, self._size = world.rank, world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
