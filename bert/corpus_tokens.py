@@ -25,7 +25,7 @@ MOST_CACHED_WORDS = 1 << 18
 MOST_CACHED_CHARACTERS = 1 << 21
 WORDS_AT_ONCE = 1 << 10
 OPEN_FILES = 256
-MOST_KEPT_BYTES = 1 << 23  # of offsets
+MOST_KEPT_BYTES = 1 << 21  # of offsets
 # str.split() takes these for white space, BERT's cleaning deletes them.
 _DELETED = dict.fromkeys((0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x1F, 0x85))
 # Some of what BERT's pre-tokenization splits off; the more of it is in a text, the fewer distinct words remain.

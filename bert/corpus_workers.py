@@ -19,9 +19,9 @@ _builder: Any = None  # in a worker process: what it works on
 
 
 class Workers:
-    """Calls methods of one object for many numbers, in processes of their own (with one worker: in this one).
+    """Calls methods of one object for many numbers. One worker is this process, the others have their own.
 
-    The processes start when the `with` block is entered and import what they need while this one prepares the
+    Those start when the `with` block is entered and import what they need while this one prepares the
     object. They are spawned, never forked: a fork after MPI started is unsafe. They end with their parent, however
     it ends. Parallelism is theirs: each tokenizes on one thread.
     """
@@ -38,9 +38,9 @@ class Workers:
             self._folder = tempfile.TemporaryDirectory(prefix="ringbert-workers-")
             self._object = Path(self._folder.name, "object")
             self._pool = concurrent.futures.ProcessPoolExecutor(
-                self._num_workers, multiprocessing.get_context("spawn"), _start, (os.getpid(),)
+                self._num_workers - 1, multiprocessing.get_context("spawn"), _start, (os.getpid(),)
             )
-            for _ in range(self._num_workers):
+            for _ in range(self._num_workers - 1):
                 self._pool.submit(_prepare)
         return self
 
@@ -73,10 +73,19 @@ class Workers:
             for number in numbers:
                 yield getattr(self._builder, method)(number)
             return
-        futures = [self._pool.submit(_call, self._object, method, number) for number in numbers]
+        futures = {self._pool.submit(_call, self._object, method, number): number for number in numbers}
+        waiting = list(futures)
         try:
-            for future in concurrent.futures.as_completed(futures):
-                yield future.result()
+            while futures:
+                while waiting and not waiting[-1].cancel():  # it runs already, or has ended
+                    waiting.pop()
+                if waiting:  # this process takes the last one
+                    yield getattr(self._builder, method)(futures.pop(waiting.pop()))
+                else:
+                    concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
+                for future in [future for future in futures if future.done()]:
+                    del futures[future]
+                    yield future.result()
         except BrokenProcessPool as error:
             raise RuntimeError(
                 "a worker process was killed (out of memory?): the same command goes on where this one ended; "
