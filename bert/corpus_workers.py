@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -98,6 +99,8 @@ class Workers:
 
 def _start(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work
+    # At the end of its work it goes at once: to free what it holds, one object after the other, takes a while.
+    multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=0)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

@@ -4,6 +4,7 @@ The bytes of many `tf.train.Example` messages are laid out at once, as NumPy arr
 message object for each. They are those of protobuf's deterministic serialization, keys in order of their names.
 """
 
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from bert import InputError
 from bert.replacement import Replacement
 from bert.tfrecord import Columns, masked_crc32c
 
-EXAMPLES_AT_ONCE = 512
+EXAMPLES_AT_ONCE = 2048
 
 
 class RecordWriter:
@@ -65,8 +66,8 @@ class RecordWriter:
         flat, ends = values[used].tobytes(), np.cumsum(content.lengths).tolist()
         parts: list[bytes] = []
         for start, stop in zip([0, *ends[:-1]], ends, strict=True):
-            record, header = flat[start:stop], (stop - start).to_bytes(8, "little")
-            parts += (header, _checksum(header), record, _checksum(record))
+            record = flat[start:stop]
+            parts += (_header(stop - start), record, _checksum(record))
         self._file.write(b"".join(parts))
         self.num_records += len(ends)
 
@@ -87,6 +88,12 @@ def write_records(path: Path, fields: Columns, *, max_seq_length: int, max_predi
     lengths = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
     with RecordWriter(path, **lengths) as writer:
         writer.write(fields)
+
+
+@functools.lru_cache(1 << 12)
+def _header(length: int) -> bytes:
+    data = length.to_bytes(8, "little")
+    return data + _checksum(data)
 
 
 def _checksum(data: bytes) -> bytes:
