@@ -282,9 +282,10 @@ def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_floa
     kept_ = tf.random.stateless_uniform([4, 2, 96, 96], [2, 3]) > 0.1
 
     def plain(query, key, value):
-        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) / 32**0.5
-        probs = tf.cast(tf.nn.softmax(scores), tf.bfloat16)
-        return tf.matmul(tf.where(kept_, probs, tf.zeros([], tf.bfloat16)), value)
+        kind = query.dtype
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), max(kind, tf.float32, key=lambda k: k.size))
+        probs = tf.cast(tf.nn.softmax(scores / 32**0.5), kind)
+        return tf.matmul(tf.where(kept_, probs, tf.zeros([], kind)), value)
 
     def gradients(function, *tensors):
         with tf.GradientTape() as tape:
@@ -292,8 +293,7 @@ def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_floa
             context = function(*tensors[:3])
         return [tf.cast(g, tf.float64) for g in tape.gradient(context, tensors[:3], tensors[3])]
 
-    wide = [tf.cast(tensor, tf.float64) for tensor in rounded]
-    expected = gradients(lambda *tensors: attention(*tensors, tf.cast(mask, tf.float64), kept_), *wide)
+    expected = gradients(plain, *(tf.cast(tensor, tf.float64) for tensor in rounded))
     ours = gradients(lambda *tensors: attention(*tensors, tf.cast(mask, tf.bfloat16), kept_), *rounded)
     theirs = gradients(plain, query, key, value, weight)
     for right, mine, other in zip(expected, ours, theirs, strict=True):
