@@ -21,9 +21,6 @@ from typing import Any
 
 from bert import InputError
 from bert.corpus_builder import Builder, Settings, shard_marker
-from bert.corpus_examples import (
-    task_path,
-)
 from bert.corpus_shards import (
     MANIFEST,
     TOKENIZER,
@@ -92,17 +89,17 @@ def build(
     _check_same_work(builder)
 
     workers.work_on(builder)
-    workers.run("tokenize", _missing(unit_path, builder.work, range(rank, len(units), num_ranks)), "units of text")
+    workers.run("tokenize", _missing(builder.is_tokenized, range(rank, len(units), num_ranks)), "units of text")
     barrier()
     _check_counts(builder, tokenizer, allow_unknown)
     tasks = range(rank, len(builder.tasks), num_ranks)
-    workers.run("sample", _missing(task_path, builder.work, tasks), "blocks of examples")
+    workers.run("sample", _missing(builder.is_sampled, tasks), "blocks of examples")
     barrier()
     num_shards, num_examples = builder.num_shards, total(builder.task_counts, "examples")
     if num_examples < num_shards:
         raise InputError(f"--num_shards {num_shards} is more than the corpus has examples ({num_examples})")
     shards = range(rank, num_shards, num_ranks)
-    workers.run("write", _missing(shard_marker, builder.work, shards), "shards")
+    workers.run("write", _missing(builder.is_written, shards), "shards")
     barrier()
     if rank == 0:
         _finish(builder, tokenizer, say)
@@ -110,8 +107,8 @@ def build(
     return read_manifest(output_dir)
 
 
-def _missing(path_of: Callable[[Path, int], Path], work: Path, numbers: Sequence[int]) -> list[int]:
-    return [number for number in numbers if not path_of(work, number).is_file()]
+def _missing(is_done: Callable[[int], bool], numbers: Sequence[int]) -> list[int]:
+    return [number for number in numbers if not is_done(number)]
 
 
 # -- what is there already ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from bert.corpus_examples import (
     ExampleFiles,
     Sampling,
     TaskCounts,
+    is_sampled,
     make_examples,
     read_task_counts,
     write_examples,
@@ -35,6 +36,7 @@ from bert.corpus_tokens import (
     UnitCounts,
     Words,
     id_type,
+    is_tokenized,
     read_counts,
     sync_folder,
     tokenize_unit,
@@ -124,6 +126,9 @@ class Builder:
             self.work, number, self.units[number], self.source, self.encoder, self.words.unk_id, self.dtype
         )
 
+    def is_tokenized(self, number: int) -> bool:
+        return is_tokenized(self.work, number, self.dtype)
+
     @functools.cached_property
     def encoder(self) -> Encoder:
         return Encoder(self.words)
@@ -168,6 +173,9 @@ class Builder:
         made = make_examples(block, self.token_files, sampling, duplicate, self.masks)
         write_examples(self.work, number, made, self.bucket_bits)
 
+    def is_sampled(self, number: int) -> bool:
+        return is_sampled(self.work, number, self.bucket_bits, self.dtype)
+
     @functools.cached_property
     def masks(self) -> Masking | None:
         settings, words = self.settings, self.words
@@ -203,6 +211,9 @@ class Builder:
         path.replace(self.output_dir / path.name)
         sync_folder(self.output_dir)
         write_json(shard_marker(self.work, number), facts)
+
+    def is_written(self, number: int) -> bool:
+        return shard_marker(self.work, number).is_file()
 
     # What it is.
 

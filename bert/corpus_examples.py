@@ -4,6 +4,7 @@
 Every choice is a function of the seed, the document and the duplicate, so it is the same whoever makes it.
 """
 
+import itertools
 import json
 import random
 from bisect import bisect_left
@@ -246,11 +247,32 @@ def write_examples(folder: Path, number: int, made: Examples, bucket_bits: int) 
                       made.masked_positions, made.values, made.masked_values, made.is_random_next):  # fmt: skip
             file.write(array.tobytes())
     counts = TaskCounts(len(made), len(made.values), len(made.masked_values), int(made.is_random_next.sum()))
-    write_json(marker, asdict(counts))
+    write_json(marker, asdict(counts), is_forced=False)
 
 
 def read_task_counts(folder: Path, number: int) -> TaskCounts:
     return TaskCounts(**json.loads(task_path(folder, number).read_text()))
+
+
+def is_sampled(folder: Path, number: int, bucket_bits: int, dtype: np.dtype) -> bool:
+    """Whether a task is done and its file is whole, which a power cut may have cut."""
+    try:
+        counts = read_task_counts(folder, number)
+        size = task_path(folder, number).with_suffix(".examples").stat().st_size
+    except (OSError, ValueError):
+        return False
+    return size == _places(counts, 1 << bucket_bits, dtype)[-1]
+
+
+def _places(counts: TaskCounts, buckets: int, dtype: np.dtype) -> tuple[int, ...]:
+    """The bytes of a file of examples at which keys, ends, ends of masks, tokens of A, positions, values, masked
+    values and is_random_next start, and its size."""
+    examples, masked, item = counts.examples, counts.masked, dtype.itemsize
+    sizes = (
+        8 * (buckets + 1), 8 * examples, 8 * (examples + 1), 8 * (examples + 1), 4 * examples, 4 * masked,
+        item * counts.tokens, item * masked, examples,
+    )  # fmt: skip
+    return tuple(itertools.accumulate(sizes))
 
 
 class ExampleFiles:
@@ -276,14 +298,9 @@ class ExampleFiles:
     def _slice(self, task: int, bucket: int) -> Examples:
         path, counts = self._paths[task], self._counts[task]
         start, stop = self._array(path, 0, bucket, bucket + 2, np.int64).tolist()
-        keys = 8 * (self._buckets + 1)
-        ends = keys + 8 * counts.examples
-        masked_ends = ends + 8 * (counts.examples + 1)
-        a_tokens = masked_ends + 8 * (counts.examples + 1)
-        positions = a_tokens + 4 * counts.examples
-        values = positions + 4 * counts.masked
-        masked_values = values + self._dtype.itemsize * counts.tokens
-        is_random = masked_values + self._dtype.itemsize * counts.masked
+        keys, ends, masked_ends, a_tokens, positions, values, masked_values, is_random, _ = _places(
+            counts, self._buckets, self._dtype
+        )
         my_ends = self._array(path, ends, start, stop + 1, np.int64)
         my_masked_ends = self._array(path, masked_ends, start, stop + 1, np.int64)
         first, last = my_ends[0], my_ends[-1]

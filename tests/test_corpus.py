@@ -396,6 +396,28 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path, monkeypatch, made, count,
     assert content(output) == content(tmp_path / "clean")
 
 
+def test_what_a_power_cut_left_of_a_file_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", 1 << 14)
+    write(tmp_path, make_texts(40))
+    build(tmp_path, "whole", num_shards=3)
+
+    def fail(self, number):
+        raise KeyboardInterrupt
+
+    cuts = {"unit-000000.tokens": 5, "unit-000001.json": 0, "unit-000002.documents": 0}
+    for method, left in (("sample", cuts), ("write", {"task-000000.examples": 100, "task-000002.json": 3})):
+        with monkeypatch.context() as patched:
+            patched.setattr(Builder, method, fail)
+            with pytest.raises(KeyboardInterrupt):
+                build(tmp_path, "cut", num_shards=3)
+        for name, size in left.items():
+            (path,) = (tmp_path / "cut").rglob(name)
+            assert path.stat().st_size > size
+            os.truncate(path, size)
+    build(tmp_path, "cut", num_shards=3)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
 def test_other_settings_or_input_in_the_same_folder_are_refused(tmp_path):
     texts = make_texts(20)
     write(tmp_path, texts)
