@@ -21,8 +21,8 @@ from bert.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20
 BLOCK_TOKENS = 1 << 20  # what the second pass holds at a time, plus at most one document
-MOST_CACHED_WORDS = 1 << 18
-MOST_CACHED_CHARACTERS = 1 << 21
+MOST_CACHED_WORDS = 1 << 17
+MOST_CACHED_CHARACTERS = 1 << 20
 WORDS_AT_ONCE = 1 << 10
 OPEN_FILES = 256
 MOST_KEPT_BYTES = 1 << 21  # of offsets
