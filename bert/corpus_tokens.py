@@ -267,8 +267,8 @@ def read_counts(folder: Path, number: int) -> UnitCounts:
 
 
 def is_tokenized(folder: Path, number: int, dtype: np.dtype) -> bool:
-    """Whether a unit is done and its files are whole. They are not forced to the disk, which would take a tenth of
-    the time: a power cut may have left parts of them."""
+    """Whether a unit is done and its files are whole. They are not forced to the disk, which takes time: a power
+    cut may have left parts of them."""
     try:
         counts = read_counts(folder, number)
         sizes = [
