@@ -244,17 +244,16 @@ def rival(config: CompareConfig, name: str, folder: Path) -> list[float]:
 def _run(command: list[str]) -> subprocess.CompletedProcess:
     """Runs a program on the CPUs. After `MOST_S` all that it started is ended; its status is `TOOK_TOO_LONG`."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, told = process.communicate(timeout=MOST_S)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        return subprocess.CompletedProcess(command, TOOK_TOO_LONG, "", "")
+    ) as process:
+        try:
+            out, told = process.communicate(timeout=MOST_S)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return subprocess.CompletedProcess(command, TOOK_TOO_LONG, "", "")
     return subprocess.CompletedProcess(command, process.returncode, out, told)
 
 

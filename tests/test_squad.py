@@ -343,6 +343,27 @@ def test_bench_compare_measures_us_and_names_who_is_absent(trained, docs, enviro
     assert figures["ringbert"]["ratio"] == 1
 
 
+def test_measured_batches_are_spread_evenly_over_the_lengths():
+    from tasks.bench_rivals import evenly
+
+    assert evenly(50, 10).tolist() == [2, 7, 12, 17, 22, 27, 32, 37, 42, 47]
+    assert evenly(3, 3).tolist() == [0, 1, 2]
+    assert evenly(50, 0).tolist() == []
+
+
+def test_a_contender_that_takes_too_long_is_ended_with_all_it_started(monkeypatch, tmp_path):
+    from tasks import bench_compare
+
+    monkeypatch.setattr(bench_compare, "MOST_S", 1)
+    late = tmp_path / "late"
+    done = bench_compare._run(["sh", "-c", f"(sleep 3; touch {late}) & wait"])
+    assert done.returncode == bench_compare.TOOK_TOO_LONG
+    time.sleep(3)
+    assert not late.exists()
+    monkeypatch.setattr(bench_compare, "MOST_S", 60)
+    assert bench_compare._run(["sh", "-c", "echo a; exit 3"]).returncode == 3
+
+
 def test_rivals_see_the_windows_that_we_train_on(trained, environment):
     from distributed.rows import Order, Rows
     from tasks.bench_rivals import batches
