@@ -21,6 +21,7 @@ from typing import Any
 
 from bert import InputError
 from bert.corpus_builder import Builder, Settings, shard_marker
+from bert.corpus_encoder import Words
 from bert.corpus_shards import (
     MANIFEST,
     TOKENIZER,
@@ -32,13 +33,7 @@ from bert.corpus_shards import (
     total,
     verify,
 )
-from bert.corpus_tokens import (
-    Words,
-    batches,
-    sync_folder,
-    unit_path,
-    write_json,
-)
+from bert.corpus_tokens import batches, sync_folder, unit_path, write_json
 from bert.corpus_workers import Workers
 from bert.documents import Source, documents, find_units
 from bert.tokenizer import Tokenizer

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bert import InputError
+from bert.corpus_encoder import Encoder, Words
 from bert.corpus_examples import (
     ExampleFiles,
     Sampling,
@@ -31,10 +32,8 @@ from bert.corpus_shards import (
     write_tfrecord,
 )
 from bert.corpus_tokens import (
-    Encoder,
     TokenFiles,
     UnitCounts,
-    Words,
     id_type,
     is_tokenized,
     read_counts,

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from bert import masking
-from bert.corpus_tokens import Block, OpenFiles, TokenFiles, gather, write_json
+from bert.corpus_encoder import gather
+from bert.corpus_tokens import Block, OpenFiles, TokenFiles, write_json
 
 MOST_TRIES = 10  # for a random next document that is another one, as Google's
 ORDER, MASKS = 0, 1  # purposes of an example's random keys

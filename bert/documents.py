@@ -332,10 +332,14 @@ def _json_text(line: str, column: str, path: str, position: int, before: list[st
     try:
         text = json.loads(line)[column]
         if text is None or isinstance(text, str):
+            (text or "").encode()
             return text or ""
         problem = f"{column} is no text: {text!r:.60} (--text_column)"
     except json.JSONDecodeError as error:
         problem = f"not JSON ({error.msg})"
+    except UnicodeEncodeError as error:
+        half = ord(error.object[error.start])
+        problem = f"{column} holds half a surrogate pair (\\u{half:04x}), which is no character"
     except (KeyError, TypeError):
         problem = f"no key {column} (--text_column)"
     offset = position + sum(len(line.encode()) + 1 for line in before)

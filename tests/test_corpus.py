@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from real_data import real
 
-from bert import InputError, corpus, corpus_tokens, documents, tokenizer
+from bert import InputError, corpus, corpus_encoder, corpus_tokens, documents, tokenizer
 from bert.corpus import Settings
 from bert.corpus_builder import Builder
 from bert.corpus_workers import Workers
@@ -440,7 +440,7 @@ def test_other_settings_or_input_in_the_same_folder_are_refused(tmp_path):
     work = tmp_path / "again" / ".work"
     work.mkdir(parents=True)
     builder = Builder(
-        source, Settings(), corpus_tokens.Words.of(words), work.parent, tuple(documents.find_units(source)[0])
+        source, Settings(), corpus_encoder.Words.of(words), work.parent, tuple(documents.find_units(source)[0])
     )
     (work / "settings.json").write_text(json.dumps(builder.facts | {"changed": builder.changed}))
     builder.tokenize(0)
@@ -562,20 +562,21 @@ def test_words_are_encoded_as_the_tokenizer_does(monkeypatch):
         "[SEP] ##ing",
         "é e\u0301 \u0301e",
         "㈜ 北京 don't--x",
+        "中文，测试。x “é”—ы  、\u3400龥豈",
         "\ufffd \x00",
         "ΑΣ σ",
     ]
     novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8").split("\n")[:2000]
     reviews = real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:1000]
     lines = [*odd, *novel, "", *reviews]
-    monkeypatch.setattr(corpus_tokens, "MOST_CACHED_WORDS", 500)
+    monkeypatch.setattr(corpus_encoder, "MOST_CACHED_WORDS", 500)
     for words, by_word in (
         (tokenizer.load(str(real("vocab/bert-base-uncased.txt"))), True),
         (tokenizer.load(str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=False), True),
         (tokenizer.load(spm_model_file=str(real("vocab/albert_base_v1.model"))), False),
     ):
         expected, _ = words.encode(lines)
-        encoder = corpus_tokens.Encoder(corpus_tokens.Words.of(words))
+        encoder = corpus_encoder.Encoder(corpus_encoder.Words.of(words))
         assert encoder._by_word == by_word
         parts = [encoder(lines[at : at + 100]) for at in range(0, len(lines), 100)]
         assert np.concatenate([lengths for _, lengths in parts]).tolist() == [len(ids) for ids in expected]

@@ -164,6 +164,9 @@ def test_faults_of_the_input_are_one_clear_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": "cut\n')
     with pytest.raises(InputError, match=r"the line at byte 17: not JSON"):
         read(Source(str(tmp_path / "a.jsonl")))
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": "a \\ud800 b"}\n')
+    with pytest.raises(InputError, match=r"the line at byte 17: text holds half a surrogate pair \(\\ud800\)"):
+        read(Source(str(tmp_path / "a.jsonl")))
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(100))
     with pytest.raises(InputError, match=r"a\.parquet: no Parquet file"):
         read(Source(str(tmp_path / "a.parquet")))
