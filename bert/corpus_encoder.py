@@ -78,9 +78,12 @@ class Encoder:
     def __init__(self, words: Words):
         self._backend = tokenizers.Tokenizer.from_str(words.serialized)
         self._backend.encode_special_tokens = True  # as in bert/tokenizer.py; the JSON does not hold it
-        self._by_word = _splits_at_white_space(json.loads(words.serialized))
-        self._lower_case = words.lower_case
-        vocabulary = self._backend.get_vocab(with_added_tokens=False)
+        parts = json.loads(words.serialized)
+        self._by_word, self._lower_case = _splits_at_white_space(parts), words.lower_case
+        # All that is left to do with a word of ASCII letters in the right case; half the time.
+        self._plain = tokenizers.Tokenizer(self._backend.model)
+        self._plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        vocabulary: dict[str, int] = parts["model"]["vocab"] if self._by_word else {}
         self._whole = {
             word: token
             for word, token in vocabulary.items()
@@ -95,7 +98,7 @@ class Encoder:
         No sentence has a line end in it.
         """
         if not self._by_word:
-            return self._encode(sentences)
+            return _encode(self._backend, sentences)
         if self._known.is_full:
             self._known = _Known()
         found, is_end = _words_of("".join(f"{text}\n" for text in sentences).encode())
@@ -104,49 +107,58 @@ class Encoder:
         unknown = self._known.unknown
         if unknown:
             self._known.learn(*self._encode_words(unknown))
-        values, lengths = self._known.ids_of(numbers, found.indices.to_numpy())
+        indices = np.frombuffer(found.indices.buffers()[1], np.int32)  # to_numpy() imports pandas: 0.3 s
+        values, lengths = self._known.ids_of(numbers, indices)
         return values, np.diff(np.cumsum(lengths)[is_end], prepend=0)
 
     def _encode_words(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of single words, with blanks around them or without."""
-        stripped = [word.strip() for word in words]
-        normalized = [word.lower() if self._lower_case and word.isascii() else word for word in stripped]
-        whole = np.array([self._whole.get(word, -1) for word in normalized], np.int32)
-        rest = np.flatnonzero(whole < 0)
-        values, lengths = self._encode_pieces([stripped[place] for place in rest])
-        all_lengths = np.ones(len(words), np.int64)
-        all_lengths[rest] = lengths
-        is_rest = np.repeat(whole < 0, all_lengths)
-        all_values = np.empty(len(is_rest), np.int32)
-        all_values[is_rest], all_values[~is_rest] = values, whole[whole >= 0]
-        return all_values, all_lengths
+        places: tuple[list[int], ...] = ([], [], [])
+        whole: list[int] = []
+        plain: list[str] = []
+        others: list[str] = []
+        for place, word in enumerate(map(str.strip, words)):
+            if word.isascii() and word.isalnum():
+                word = word.lower() if self._lower_case else word
+                token = self._whole.get(word)
+                if token is None:
+                    plain.append(word)
+                    places[1].append(place)
+                else:
+                    whole.append(token)
+                    places[0].append(place)
+            else:
+                others.append(word)
+                places[2].append(place)
+        found = [(np.array(whole, np.int32), np.ones(len(whole), np.int64))]
+        for backend, texts in ((self._plain, plain), (self._backend, others)):
+            for at in range(0, len(texts), WORDS_AT_ONCE):
+                found.append(self._encode_marked(texts[at : at + WORDS_AT_ONCE], backend))
+        values, lengths = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        order = np.argsort(np.array([*chain.from_iterable(places)], np.int64))
+        starts = np.cumsum(lengths) - lengths
+        return gather(values, starts[order], lengths[order]), lengths[order]
 
-    def _encode_pieces(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_marked(self, words: list[str], backend: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
         """The same by the Rust library: many in one text, behind each a mark that is in none of them."""
-        found = [self._encode_marked(words[at : at + WORDS_AT_ONCE]) for at in range(0, len(words), WORDS_AT_ONCE)]
-        if not found:
-            return np.empty(0, np.int32), np.empty(0, np.int64)
-        values, lengths = zip(*found, strict=True)
-        return np.concatenate(values), np.concatenate(lengths)
-
-    def _encode_marked(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         used = set("".join(words))
         for mark, token in self._marks.items():
             if mark in used:
                 continue
-            ids, _ = self._encode([f" {mark} ".join(words) + f" {mark}"])
+            ids, _ = _encode(backend, [f" {mark} ".join(words) + f" {mark}"])
             is_mark = ids == token
             ends = np.flatnonzero(is_mark)
             if len(ends) == len(words):  # not if a letter of them is decomposed into the mark
                 return ids[~is_mark], np.diff(ends, prepend=-1) - 1
-        return self._encode(words)
+        return _encode(backend, words)
 
-    def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        # Without the places in the text, which `Tokenizer.encode` gives too.
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        return np.fromiter(chain.from_iterable(ids), np.int32), lengths
+
+def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    # Without the places in the text, which `Tokenizer.encode` gives too.
+    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+    ids = [encoding.ids for encoding in encodings]
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(chain.from_iterable(ids), np.int32), lengths
 
 
 class _Known:

@@ -11,13 +11,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 TOLD_EVERY_S = 30.0
-_builder: Any = None  # in a worker process: what it works on
+# In a worker process: what it works on, and the shared count of pieces that are taken.
+_builder: Any = None
+_taken: Any = None
 
 
 class Workers:
@@ -34,6 +36,8 @@ class Workers:
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._threads = os.environ.get("TOKENIZERS_PARALLELISM")
         self._builder: Any = None
+        context = multiprocessing.get_context("spawn")
+        self._context, self._count = context, context.Value("q", 0)
 
     def __enter__(self) -> "Workers":
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -43,7 +47,7 @@ class Workers:
             self._folder = tempfile.TemporaryDirectory(prefix="ringbert-workers-")
             self._object = Path(self._folder.name, "object")
             self._pool = concurrent.futures.ProcessPoolExecutor(
-                self._num_workers - 1, multiprocessing.get_context("spawn"), _start, (os.getpid(),)
+                self._num_workers - 1, self._context, _start, (self._count,)
             )
             for _ in range(self._num_workers - 1):
                 self._pool.submit(_prepare)
@@ -67,55 +71,63 @@ class Workers:
             self._object.write_bytes(pickle.dumps(builder))
 
     def run(self, method: str, numbers: Sequence[int], what: str) -> None:
-        """Calls `builder.<method>(number)` for each; the first exception ends it and is raised here."""
-        began = told = time.monotonic()
-        for done, _ in enumerate(self._results(method, numbers), 1):
-            now = time.monotonic()
-            if now - told > TOLD_EVERY_S:
-                told = now
-                self._say(f"{method}: {done:,} of {len(numbers):,} {what}, {now - began:.0f} s")
+        """Calls `builder.<method>(number)` for each; the first exception ends it and is raised here.
 
-    def _results(self, method: str, numbers: Sequence[int]):
-        if self._pool is None:
-            for number in numbers:
-                yield getattr(self._builder, method)(number)
-            return
-        futures = {self._pool.submit(_call, self._object, method, number): number for number in numbers}
-        waiting = list(futures)
+        Each worker takes the next number when it is ready, so none waits before the last ones.
+        """
+        began = told = time.monotonic()
+        self._count.value = 0
+        others: list[concurrent.futures.Future] = []
         try:
-            while futures:
-                while waiting and not waiting[-1].cancel():  # it runs already, or has ended
-                    waiting.pop()
-                if waiting:  # this process takes the last one
-                    yield getattr(self._builder, method)(futures.pop(waiting.pop()))
-                else:
-                    concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
-                for future in [future for future in futures if future.done()]:
-                    del futures[future]
-                    yield future.result()
+            if self._pool is not None:
+                tasks = range(self._num_workers - 1)
+                others = [self._pool.submit(_work, self._object, method, numbers) for _ in tasks]
+            for number in _next_of(numbers, self._count):
+                getattr(self._builder, method)(number)
+                for other in others:
+                    if other.done():
+                        other.result()
+                if time.monotonic() - told > TOLD_EVERY_S:
+                    told = time.monotonic()
+                    done = max(0, min(self._count.value, len(numbers)) - len(others))
+                    self._say(f"{method}: {done:,} of {len(numbers):,} {what}, {told - began:.0f} s")
+            for other in concurrent.futures.as_completed(others):
+                other.result()
         except BrokenProcessPool as error:
             raise RuntimeError(
                 "a worker process was killed (out of memory?): the same command goes on where this one ended; "
                 "fewer --num_workers need less memory"
             ) from error
         finally:
-            for future in futures:
-                future.cancel()
+            self._count.value = len(numbers)  # whoever still works takes no more
 
 
-def _start(parent: int) -> None:
+def _next_of(numbers: Sequence[int], count: Any) -> Iterator[int]:
+    """Those that no other worker has taken."""
+    while True:
+        with count.get_lock():
+            taken = count.value
+            count.value = taken + 1
+        if taken >= len(numbers):
+            return
+        yield numbers[taken]
+
+
+def _start(count: Any) -> None:
+    global _taken
+    _taken = count
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work
     # At the end of its work it goes at once: to free what it holds, one object after the other, takes a while.
     multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=0)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, daemon=True).start()
 
 
 def _prepare() -> None:
     import bert.corpus_builder  # noqa: F401  what an object needs that is read from a file
 
 
-def _end_with(parent: int) -> None:
+def _end_with() -> None:
     process = multiprocessing.parent_process()
     if process is not None:
         process.join()
@@ -123,8 +135,9 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _call(path: Path, method: str, number: int) -> None:
+def _work(path: Path, method: str, numbers: Sequence[int]) -> None:
     global _builder
-    if _builder is None:
-        _builder = pickle.loads(path.read_bytes())
-    getattr(_builder, method)(number)
+    for number in _next_of(numbers, _taken):
+        if _builder is None:
+            _builder = pickle.loads(path.read_bytes())
+        getattr(_builder, method)(number)

@@ -38,7 +38,7 @@ class CorpusConfig(corpus.InputFlags):
         None, "checkout of google-research/bert: its script is measured too, unmodified", "load"
     )
     rival_megabytes: float = flags.flag(10.0, "text of the comparison with Google's script", "load")
-    scaling_megabytes: float = flags.flag(600.0, "text of the comparison of one core with all", "load")
+    scaling_megabytes: float = flags.flag(300.0, "text of the comparison of one core with all", "load")
     megabytes: float = flags.flag(30.0, "text whose peak memory is compared with that of 10 times as much", "load")
     repeat: int = flags.flag(3, "pairs of each comparison; medians are printed", "load")
     model_size: Literal["tiny", "minilm", "base", "large"] = flags.flag(
