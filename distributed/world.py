@@ -43,6 +43,7 @@ class World:
       node, num_nodes: number of this machine, and of machines.
       device: "gpu" or "cpu".
       threads: cores for this rank's computations.
+      machine_cores: the cores of all ranks of this machine together.
       stop_wanted: set once SIGUSR1 came; the next training step saves and stops on all ranks.
       notes: one line for each decision worth telling, the same on every rank of a node.
     """
@@ -55,6 +56,7 @@ class World:
     num_nodes: int = 1
     device: str = "cpu"
     threads: int = 1
+    machine_cores: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     comm: Any = field(default=None, repr=False)
     program: str = "python"
@@ -157,13 +159,22 @@ class World:
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
 
-        For what is kept in files: on a shared file system the others find it done. Returns the result of this
-        machine's first rank.
+        For what is kept in files: on a shared file system the others find it done. Meanwhile that rank may use the
+        cores of its machine's other ranks, too: threads that it starts, as tokenizers does, run on all of them.
+        Returns the result of this machine's first rank.
         """
-        result = self.on_first(function, *args)
+        result = self.on_first(self._on_all_cores, function, *args)
         if self.local_rank == 0 and self.rank > 0:
-            result = function(*args)
+            result = self._on_all_cores(function, *args)
         return _on_node(self, result)[0]
+
+    def _on_all_cores(self, function: Callable[..., T], *args) -> T:
+        mine = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self.machine_cores or mine)
+        try:
+            return function(*args)
+        finally:
+            os.sched_setaffinity(0, mine)
 
     def agree(self, facts: Mapping[str, object]) -> None:
         """Stops every rank unless all hold the same facts (name -> anything with a stable `str`).
@@ -361,7 +372,8 @@ def _on_node(world: World, value: T) -> list[T]:
 def _with_cores(world: World) -> World:
     masks = _on_node(world, frozenset(os.sched_getaffinity(0)))
     threads, remark = share_cores(masks, world.local_rank, os.cpu_count() or 1)
-    return replace(world, threads=threads, notes=(remark,) if remark else ())
+    together = frozenset().union(*masks)
+    return replace(world, threads=threads, machine_cores=together, notes=(remark,) if remark else ())
 
 
 def _with_device(world: World, device: str, share_gpus: bool) -> World:

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 SAMPLED_EVERY_S = 0.05
 # What a build imports on its way; Google's script has imported everything before it starts.
-LAZY_IMPORTS = ("bert.corpus", "bert.weights", "distributed.world", "numpy.random", "pandas", "pyarrow.compute")
+LAZY_IMPORTS = ("bert.corpus", "bert.weights", "distributed.world", "numpy.random", "pyarrow.compute")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -6,6 +6,7 @@ Prints the number of checks.
 
 import hashlib
 import json
+import os
 import resource
 import sys
 import time
@@ -18,6 +19,7 @@ import tensorflow as tf
 from distributed import InputError
 from distributed.collectives import BACKENDS, compression_told, open_collectives
 from distributed.collectives.mpi import MpiCollectives
+from distributed.launch import launched_rank
 from distributed.world import FirstRankError, World
 
 MIB = 1 << 20
@@ -232,7 +234,21 @@ def check_waiting(world: World) -> None:
         assert cpu < 0.75, f"barrier: rank {world.rank} spent {cpu:.2f} s of CPU time in {waited:.2f} s of waiting"
 
 
+def check_cores(world: World, mine: set[int]) -> None:
+    """What a machine's first rank does for all has the cores of all; each rank keeps its own."""
+    of_ranks = world.all_gather(mine)
+    assert world.machine_cores == set().union(*of_ranks), world.machine_cores
+    used = world.on_each_machine(lambda: os.sched_getaffinity(0))
+    assert used == world.machine_cores, f"on_each_machine: cores {used}"
+    assert os.sched_getaffinity(0) == mine, "on_each_machine: cores not given back"
+
+
+# Each rank on a core of its own, as mpirun and Slurm bind them, while there are any.
+cores = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {cores[int(launched_rank()) % len(cores)]})
 with World.join(device="cpu") as world:
+    check_cores(world, {cores[world.rank % len(cores)]})
+    os.sched_setaffinity(0, cores)
     places = world.all_gather((world.rank, world.local_rank, world.local_size, world.node, world.num_nodes))
     assert places == [(rank, rank, world.size, 0, 1) for rank in range(world.size)], places
     checks = check_backends(world, sys.argv[1:])
