@@ -105,6 +105,11 @@ class Tokenizer:
             spans = sentencepiece.trim(texts, spans, self._blanks)
         return ids, spans
 
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The token ids that `encode` gives, without the spans: less work."""
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+
     def save(self, folder: Path) -> None:
         """Writes the tokenizer's files; `transformers.AutoTokenizer` gives the same ids from them."""
         self._fast.save_pretrained(folder)

@@ -5,6 +5,7 @@
     mpirun -np 2 bert-bench update --model_size base
     mpirun -np 2 bert-bench allreduce
     bert-bench compare --model MINILM_FOLDER --train_file train-v1.1.json
+    bert-bench prepare --model MINILM_FOLDER --train_file train-v1.1.json
     bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt --google_dir bert
 
 What Horovod's synthetic benchmark printed for ResNet: examples per second of a rank and in total.
@@ -23,6 +24,7 @@ from bert import InputError
 from tasks import flags, start
 from tasks.bench_compare import CompareConfig, bench_compare
 from tasks.bench_corpus import CorpusConfig, measure
+from tasks.bench_prepare import PrepareConfig, bench_prepare
 from tasks.bench_scaling import ScalingConfig, bench_scaling
 from tasks.bench_step import SIZES, StepConfig, bench_step, line_up, model_config, positive_numbers
 from tasks.bench_update import UpdateConfig, bench_update
@@ -56,13 +58,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         "update": UpdateConfig,
         "allreduce": AllreduceConfig,
         "compare": CompareConfig,
+        "prepare": PrepareConfig,
         "corpus": CorpusConfig,
     }
     config: Any
     name, config = flags.parse_command(commands, argv, prog="bert-bench", description=str(__doc__))
     start.check_packages()
     start.set_environment()
-    if name in ("scaling", "compare", "corpus"):
+    if name in ("scaling", "compare", "prepare", "corpus"):
         in_processes(name, config)
         return
     start.import_tensorflow()
@@ -93,6 +96,8 @@ def in_processes(name: str, config: Any) -> None:
                 figures = bench_scaling(config, world.say)
             case "compare":
                 figures = bench_compare(config, world.say)
+            case "prepare":
+                figures = bench_prepare(config, world)
             case _:
                 figures = measure(config, SIZES[config.model_size], world.say)
         if config.output_file:

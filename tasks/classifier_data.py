@@ -374,7 +374,7 @@ def _tokenized(texts: Texts, tokenizer: Tokenizer, run: Run) -> Iterator[tuple[_
     """The tokens of the first and second texts, a few thousand at once."""
 
     def encode(part: list[str]) -> _Ragged:
-        ids, _ = tokenizer.encode(part)
+        ids = tokenizer.encode_ids(part)
         return np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids))
 
     progress = run.progress(len(texts), "tokenizing", "example")

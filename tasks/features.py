@@ -148,8 +148,8 @@ def tokenize(config: Config, tokenizer: "Tokenizer") -> Any:
     if not lines:
         raise InputError(f"--input_file {path}: it is empty")
     matches = [PAIR.match(line) for line in lines]
-    first, _ = tokenizer.encode([match[1] if match else line for match, line in zip(matches, lines, strict=True)])
-    second, _ = tokenizer.encode([match[2] if match else "" for match in matches])
+    first = tokenizer.encode_ids([match[1] if match else line for match, line in zip(matches, lines, strict=True)])
+    second = tokenizer.encode_ids([match[2] if match else "" for match in matches])
     unknown = unknown_share([*first, *second], tokenizer.unk_id)
     if unknown > MOST_UNKNOWN_SHARE and not config.allow_unknown:
         raise InputError(

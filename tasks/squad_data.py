@@ -7,8 +7,10 @@ import gzip
 import itertools
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from bert.tokenizer import Tokenizer, unknown_share
 from distributed.rows import Rows, cached, digest, metadata_of, ragged, write_rows
 from distributed.run import Run
 
+T = TypeVar("T")
 WINDOWS_VERSION = 1  # bump when the code below changes what it writes: old caches are then not used
 WHITESPACE = " \t\r\n\u202f"  # what run_squad.py splits words at
 MOST_SKIPPED_SHARE = 0.05
@@ -163,11 +166,12 @@ def _build(
     max_query_length: int,
     run: Run,
 ) -> None:
-    context_ids, context_spans = _encode(tokenizer, examples.paragraphs, "contexts", run)
-    question_ids, _ = _encode(tokenizer, [question.text for question in examples.questions], "questions", run)
-    answer_ids, _ = _encode(
-        tokenizer, [q.answers[0][0] if q.answers else "" for q in examples.questions], "answers", run
-    )
+    questions = [question.text for question in examples.questions]
+    answers = [question.answers[0][0] if question.answers else "" for question in examples.questions]
+    encoded = _in_parts(tokenizer.encode, examples.paragraphs, "tokenizing contexts", run)
+    context_ids, context_spans = ([*itertools.chain(*parts)] for parts in zip(*encoded, strict=True))
+    question_ids = [*itertools.chain(*_in_parts(tokenizer.encode_ids, questions, "tokenizing questions", run))]
+    answer_ids = [*itertools.chain(*_in_parts(tokenizer.encode_ids, answers, "tokenizing answers", run))]
     columns: dict[str, list] = {
         name: [] for name in ("ids", "question_tokens", "start", "end", "question", "document")
     }
@@ -248,19 +252,15 @@ def _touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
     return start, stop
 
 
-def _encode(
-    tokenizer: Tokenizer, texts: list[str], label: str, run: Run
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    ids: list[np.ndarray] = []
-    spans: list[np.ndarray] = []
-    progress = run.progress(len(texts), f"tokenizing {label}", "text")
+def _in_parts(encode: Callable[[list[str]], T], texts: list[str], label: str, run: Run) -> list[T]:
+    """What `encode` makes of each part of the texts, with a progress bar."""
+    found = []
+    progress = run.progress(len(texts), label, "text")
     for start in range(0, len(texts), TOKENIZED_AT_ONCE):
-        more_ids, more_spans = tokenizer.encode(texts[start : start + TOKENIZED_AT_ONCE])
-        ids += more_ids
-        spans += more_spans
-        progress.update(len(ids))
+        found.append(encode(texts[start : start + TOKENIZED_AT_ONCE]))
+        progress.update(min(start + TOKENIZED_AT_ONCE, len(texts)))
     progress.close()
-    return ids, spans
+    return found
 
 
 def _read_json(path: str, flag: str) -> dict:

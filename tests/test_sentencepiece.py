@@ -295,6 +295,7 @@ def test_a_saved_tokenizer_gives_the_same_ids(request, tmp_path, name, with_conf
     assert (again.pad_id, again.unk_id, again.cls_id, again.sep_id, again.mask_id, again.special_ids) == (
         ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id, ours.special_ids,
     )  # fmt: skip
+    assert [ids.tolist() for ids in ours.encode_ids(texts)] == [ids.tolist() for ids in ours.encode(texts)[0]]
     for a, b in zip(again.encode(texts), ours.encode(texts), strict=True):
         for here, there in zip(a, b, strict=True):
             np.testing.assert_array_equal(here, there)

@@ -75,6 +75,7 @@ def test_ids_are_those_of_transformers_and_of_google(request, name):
     )
     google = BertTokenizerLegacy(path, do_lower_case=name == "uncased")
     google.wordpiece_tokenizer.max_input_chars_per_word = 200
+    assert all(np.array_equal(own, fast) for own, fast in zip(ids, ours.encode_ids(texts), strict=True))
     for text, own, their in zip(texts, ids, theirs(texts, add_special_tokens=False).input_ids, strict=True):
         assert own.dtype == np.int32
         assert own.tolist() == their, text
