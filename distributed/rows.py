@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from distributed.run import sync_folder
 
 T = TypeVar("T")
+FEWEST_BLOCKS = 4  # of a rank in a step, where whole blocks are shared out
 
 
 class RowSource(Protocol):
@@ -34,7 +35,12 @@ class RowSource(Protocol):
 
 
 class RowOrder(Protocol):
-    """Position in the endless stream -> row number: each row once per epoch, a pure function of the position."""
+    """Position in the endless stream -> row number: each row once per epoch, a pure function of the position.
+
+    `block` neighbouring positions hold rows that are neighbours in the files.
+    """
+
+    block: int
 
     def rows_at(self, start: int, stop: int) -> np.ndarray: ...
 
@@ -86,6 +92,18 @@ class Rows:
     def lengths(self, name: str) -> np.ndarray:
         """How many values each row of a list column has, int64 [n]."""
         return pc.list_value_length(self.table.column(name)).to_numpy().astype(np.int64)
+
+    def lengths_at(self, name: str, indices: np.ndarray) -> np.ndarray:
+        """The same of some rows; nothing is read but where these begin and end."""
+        indices = np.asarray(indices, np.int64)
+        batches = np.searchsorted(self._starts, indices, side="right") - 1
+        found = np.empty(len(indices), np.int64)
+        for batch in np.unique(batches):
+            here = batches == batch
+            offsets = self._batches[batch].column(name).offsets.to_numpy()
+            rows = indices[here] - self._starts[batch]
+            found[here] = offsets[rows + 1] - offsets[rows]
+        return found
 
     def column(self, name: str) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """A whole column, in the same form."""
@@ -150,6 +168,8 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | tuple[np.ndarray, np.ndar
 
 class Order:
     """A seeded permutation of all rows for each epoch: each row once per epoch, in a new order each time."""
+
+    block = 1
 
     def __init__(self, num_rows: int, seed: int):
         self.num_rows, self.seed = num_rows, seed
@@ -250,9 +270,17 @@ def _mixed(words: np.ndarray) -> np.ndarray:
     return words ^ (words >> np.uint64(31))
 
 
-def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
+def balanced(lengths: np.ndarray, num_parts: int, together: int = 1) -> list[np.ndarray]:
     """Row numbers, ascending, of `num_parts` parts with nearly equal numbers of tokens: the longest row that is
-    left goes to the part with the fewest tokens so far (Graham 1969, LPT). Empty parts only when rows run out."""
+    left goes to the part with the fewest tokens so far (Graham 1969, LPT). Empty parts only when rows run out.
+
+    `together` neighbours go to the same part, as one row of all their tokens.
+    """
+    if together > 1:
+        firsts = np.arange(0, len(lengths), together)
+        rows = np.arange(len(lengths))
+        units = balanced(np.add.reduceat(lengths, firsts), num_parts)
+        return [rows[np.isin(rows // together, unit)] for unit in units]
     totals = np.zeros(num_parts, np.int64)
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     for row in np.argsort(-np.asarray(lengths), kind="stable"):
@@ -260,6 +288,13 @@ def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
         totals[part] += lengths[row]
         parts[part].append(int(row))
     return [np.sort(np.array(part, np.int64)) for part in parts]
+
+
+def shares(lengths: np.ndarray, num_ranks: int, block: int) -> list[np.ndarray]:
+    """Which of a step's rows each rank takes, by their numbers of tokens: whole blocks of neighbours, so that each
+    page of a file is read by one rank, where each rank has enough of them to be balanced."""
+    has_enough = len(lengths) >= FEWEST_BLOCKS * block * num_ranks
+    return balanced(lengths, num_ranks, block if has_enough else 1)
 
 
 def fixed_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ from distributed import InputError, Preempted
 from distributed.checkpoint import Checkpoints, State
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
-from distributed.rows import Order, RowOrder, RowSource, balanced, prefetched
+from distributed.rows import Order, RowOrder, RowSource, balanced, prefetched, shares
 from distributed.run import Run
 from distributed.world import World
 
@@ -65,7 +65,7 @@ def train(
     save_every: int = 1000,
     log_every: int = 25,
     order: RowOrder | None = None,
-    lengths: np.ndarray | None = None,
+    lengths: Callable[[np.ndarray], np.ndarray] | None = None,
     evaluation: Evaluation | None = None,
 ) -> State:
     """Trains for the steps of the plan, from `start` if given; returns the last state, which is saved.
@@ -77,8 +77,8 @@ def train(
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
       settings: kept in each checkpoint; a later command must bring the same (see `check_settings`).
       order: which row stands at a position of the stream; a full permutation per epoch unless given.
-      lengths: tokens of every row; a step's rows are then shared out so that ranks and micro-batches have nearly
-        equal numbers of them. Without, each takes neighbouring positions. The step's sum is the same.
+      lengths: numbers of rows -> their tokens; a step's rows are then shared out so that ranks and micro-batches
+        have nearly equal numbers of them. Without, each takes neighbouring positions. The step's sum is the same.
     Raises:
       Preempted: SIGUSR1 came; all ranks finished the same step and saved.
       InputError: the gradients stay non-finite, or the replicas are not equal.
@@ -96,8 +96,8 @@ def train(
         if lengths is None:
             places = [np.arange(piece.start, piece.stop) for piece in pieces]
         else:
-            of_step = lengths[order.rows_at(position, position + plan.global_batch_size)]
-            mine = balanced(of_step, world.size)[world.rank]
+            of_step = lengths(order.rows_at(position, position + plan.global_batch_size))
+            mine = shares(of_step, world.size, order.block)[world.rank]
             places = [mine[piece] for piece in balanced(of_step[mine], plan.accumulation)]
 
         def fields(piece: np.ndarray) -> dict:

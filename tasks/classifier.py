@@ -181,7 +181,7 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
             loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
             settings=settings,
             anew=HEAD if starts_anew else (),
-            lengths=train_set.rows.lengths("input_ids"),
+            lengths=partial(train_set.rows.lengths_at, "input_ids"),
             evaluation=while_training(config, task, dev_scores, len(train_set.rows), world.size),
         )
     else:

@@ -130,7 +130,7 @@ def padding_of(
 
     from bert.elementwise import more_rows
     from bert.packing import group
-    from distributed.rows import balanced
+    from distributed.rows import balanced, shares
     from tasks.batches import NUM_GROUPS
 
     def computed(lengths: "np.ndarray", num_groups: int) -> int:
@@ -143,8 +143,8 @@ def padding_of(
         lengths = np.diff(rows.take(order.rows_at(position, position + plan.global_batch_size))["input_ids"][1])
         real += int(lengths.sum())
         if is_balanced:
-            shares = [lengths[share] for share in balanced(lengths, plan.size)]
-            pieces = [share[piece] for share in shares for piece in balanced(share, plan.accumulation)]
+            of_ranks = [lengths[share] for share in shares(lengths, plan.size, order.block)]
+            pieces = [mine[piece] for mine in of_ranks for piece in balanced(mine, plan.accumulation)]
         else:
             pieces = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
         padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in pieces if len(piece))
@@ -176,7 +176,7 @@ def fit(
     settings: dict[str, object],
     loss_terms: Sequence[str] = ("loss",),
     order: "RowOrder | None" = None,
-    lengths: "np.ndarray | None" = None,
+    lengths: "Callable[[np.ndarray], np.ndarray] | None" = None,
     evaluation: "Evaluation | None" = None,
     moments: "Path | None" = None,
     anew: Sequence[str] = (),

@@ -4,7 +4,7 @@ The shards are those of `bert-corpus build`, or Google's TFRecord files. The sto
 Tensors bear their shape as a suffix: B rows, T positions of a row, M masked tokens of all rows, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_sta
 from tasks.start import MachineFlags
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
 
     from bert.masking import Masking
@@ -126,6 +127,7 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
             loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
             settings=settings,
             order=BlockOrder(len(shards.rows), config.seed),
+            lengths=shards.lengths,
             evaluation=while_training(config, evaluate),
             moments=Path(str(config.init_checkpoint)).expanduser() if config.init_moments else None,
         )
@@ -147,13 +149,14 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
 @dataclass(frozen=True)
 class Shards:
     """Examples as rows; `masking` says how their masks are drawn, None when they are in the shards already, and
-    `masks` the same as flags."""
+    `masks` the same as flags. `lengths` gives the tokens of rows without reading them, None where it cannot."""
 
     rows: "RowSource"
     key: str
     masking: "Masking | None"
     masks: dict[str, object]
     has_next_sentence: bool
+    lengths: Callable[["np.ndarray"], "np.ndarray"] | None
 
 
 def tokenizer_of_shards(patterns: str) -> Path | None:
@@ -175,8 +178,12 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
 
         table, manifest = corpus.open_table(files)
         masks = masks_of(config, manifest["settings"])
-        rows, key, masking = Rows(table), digest(manifest), dynamic_masking(config, masks, manifest, model_files)
-        has_next_sentence = "is_random_next" in table.column_names
+        rows = stored = Rows(table)
+        key, masking = digest(manifest), dynamic_masking(config, masks, manifest, model_files)
+        has_next_sentence, lengths = (
+            "is_random_next" in table.column_names,
+            partial(stored.lengths_at, "input_ids"),
+        )
     else:
         from bert.tfrecord import RecordRows
 
@@ -193,11 +200,12 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
 
         job.world.on_each_machine(lambda: len(open_records()))  # the index is made once per machine
         records = open_records()
-        rows, key, masking, has_next_sentence = records, records.digest, None, True
+        rows, key, masking, has_next_sentence, lengths = records, records.digest, None, True, None
     job.world.agree({f"the shards {patterns}": (key, len(rows))})
     drawn = "drawn for every epoch" if masking else "those of the shards"
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
-    return Shards(rows, key, masking, {f"--{name}": value for name, value in masks.items()}, has_next_sentence)
+    flags_of_masks = {f"--{name}": value for name, value in masks.items()}
+    return Shards(rows, key, masking, flags_of_masks, has_next_sentence, lengths)
 
 
 def masks_of(config: Config, built: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def run_squad(config: Config, job: start.Job) -> dict[str, float]:
             weights=lambda batch: {"loss": float(len(batch["start_position"]))},
             loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
             settings=settings,
-            lengths=train_data.windows.lengths("input_ids"),
+            lengths=partial(train_data.windows.lengths_at, "input_ids"),
         )
     else:
         load_for_prediction(job, begin, model)

@@ -28,7 +28,8 @@ def test_preparing_is_measured_beside_transformers(squad, capsys):
     bench.main(
         [
             "prepare", f"--train_file={squad}/train.json", f"--vocab_file={squad}/vocab.txt",
-            "--max_seq_length=64", "--doc_stride=32", "--repeat=2", "--max_train_examples=4", f"--output_file={squad}/figures.json",
+            "--max_seq_length=64", "--doc_stride=32", "--repeat=2", "--max_train_examples=4",
+            f"--output_file={squad}/figures.json",
         ]
     )  # fmt: skip
     figures = json.loads((squad / "figures.json").read_text())

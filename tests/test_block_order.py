@@ -216,6 +216,7 @@ def test_rows_of_a_table_of_many_chunks_are_those_of_one_chunk() -> None:
     asked += [chance.integers(0, len(many), size) for size in (1, 2, 32, 3000)] + [np.arange(len(many))[::-1]]
     for indices in asked:
         found, expected = many.take(indices), one.take(pa.array(indices))
+        assert many.lengths_at("ids", indices).tolist() == [len(ids) for ids in expected.column("ids").to_pylist()]
         values, offsets = found["ids"]
         parts = [values[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
         assert parts == expected.column("ids").to_pylist()

@@ -12,7 +12,7 @@ from bert.elementwise import more_rows
 from bert.model import Bert
 from bert.packing import LENGTH_MULTIPLE, group
 from distributed.plan import make_plan
-from distributed.rows import Order, Rows, balanced, pad, ragged, reordered
+from distributed.rows import Order, Rows, balanced, pad, ragged, reordered, shares
 from distributed.train import batch_signature
 from tasks import classifier, pretraining, squad
 from tasks.batches import encoder_inputs, grouped
@@ -58,8 +58,33 @@ def test_parts_are_balanced_and_hold_each_row_once():
         assert min(map(len, parts)) > 0
         # Graham's bound: no part exceeds another by more than the row that it got last, the shortest of its own.
         assert totals.max() - totals.min() <= lengths[parts[int(totals.argmax())]].min()
+        together = int(chance.integers(2, 9))
+        units = np.add.reduceat(lengths, np.arange(0, len(lengths), together))
+        parts = balanced(lengths, num_parts, together)
+        assert sorted(np.concatenate(parts)) == list(range(len(lengths)))
+        owners = [{row // together for row in part} for part in parts]
+        assert sum(map(len, owners)) == len(units)  # none is divided
+        totals = np.array([lengths[part].sum() for part in parts])
+        most = int(totals.argmax())
+        assert totals.max() - totals.min() <= min(units[unit] for unit in owners[most])
     assert [part.tolist() for part in balanced(np.array([9, 9, 9]), 3)] == [[0], [1], [2]]
     assert [len(part) for part in balanced(np.array([7]), 3)] == [1, 0, 0]
+
+
+def test_ranks_take_whole_blocks_where_they_have_enough_of_them():
+    chance = np.random.default_rng(2)
+    spread: dict[str, list[int]] = {"blocks": [], "rows": [], "neighbours": []}
+    for _ in range(50):
+        lengths = chance.integers(20, 129, 256)
+        for name, rows in (("blocks", 256), ("rows", 96)):  # 8 and 3 blocks of 16 for each of 2 ranks
+            parts = shares(lengths[:rows], 2, 16)
+            assert sorted(np.concatenate(parts)) == list(range(rows))
+            divided = {row // 16 for row in parts[0]} & {row // 16 for row in parts[1]}
+            assert bool(divided) == (name == "rows")
+            spread[name].append(np.ptp([lengths[part].sum() for part in parts]))
+        spread["neighbours"].append(abs(lengths[:128].sum() - lengths[128:].sum()))
+    means = {name: np.mean(values) for name, values in spread.items()}
+    assert means["rows"] < means["blocks"] / 3 < means["neighbours"] / 9
 
 
 def examples(lengths) -> Rows:

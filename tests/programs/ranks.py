@@ -7,6 +7,7 @@ compare; with names of faults, also small BERT trainings into which that fault w
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -25,7 +26,7 @@ from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.plan import make_plan
-from distributed.rows import Rows, ragged
+from distributed.rows import BlockOrder, Rows, ragged
 from distributed.run import Run
 from distributed.train import dropout_key, gradient_function, train
 from distributed.world import World
@@ -91,7 +92,7 @@ def small_bert(head: str, **changes) -> Bert:
 
 def train_for_20_steps(
     world: World, collectives, folder: Path, model: Bert, rows: Rows, collate, weights, loss, *,
-    terms: tuple[str, ...] = ("loss",), rate_factor: float = 1, lengths: np.ndarray | None = None,
+    terms: tuple[str, ...] = ("loss",), rate_factor: float = 1, lengths=None, order=None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """In float32; the first and last values, and the losses."""
     plan = make_plan(40, world.size, learning_rate=BERT_RATE, global_batch_size=BERT_BATCH,
@@ -107,7 +108,7 @@ def train_for_20_steps(
     run = Run(folder, is_writer=world.rank == 0)
     checkpoints = Checkpoints(folder / "checkpoints", world, lambda: lambda into: None)
     train(world, optimizer, plan, rows, run, checkpoints, collate=collate, weights=weights, loss=loss,
-          seed=5, settings={}, log_every=1, lengths=lengths)  # fmt: skip
+          seed=5, settings={}, log_every=1, lengths=lengths, order=order)  # fmt: skip
     run.close()
     world.barrier()
     return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}
@@ -120,7 +121,7 @@ def train_packed(world: World, collectives, folder: Path) -> dict[str, np.ndarra
         world, collectives, folder, model, rows, lambda fields: collate(fields, 3),
         lambda batch: {"loss": float(len(batch["start_position"]))},
         lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
-        lengths=rows.lengths("input_ids"),
+        lengths=partial(rows.lengths_at, "input_ids"),
     )  # fmt: skip
 
 
@@ -136,12 +137,12 @@ def train_classifier(world: World, collectives, folder: Path) -> dict[str, np.nd
 
 def train_pretraining(world: World, collectives, folder: Path) -> dict[str, np.ndarray]:
     """The same of `tasks.pretraining`: two terms with unequal weights on the ranks."""
-    model = small_bert("pretraining")
+    model, rows = small_bert("pretraining"), masked_rows()
     return train_for_20_steps(
-        world, collectives, folder, model, masked_rows(),
+        world, collectives, folder, model, rows,
         lambda fields: pretraining.collate(fields, None, 5), pretraining.weights,
         lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
-        terms=("mlm", "nsp"),
+        terms=("mlm", "nsp"), lengths=partial(rows.lengths_at, "input_ids"), order=BlockOrder(len(rows), 5, 3),
     )  # fmt: skip
 
 
