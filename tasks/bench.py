@@ -1,6 +1,7 @@
-"""bert-bench: how fast one training step and its parts are here, over all ranks, on synthetic data; corpora.
+"""bert-bench: how fast one training step and its parts are here, over all ranks; what else takes time.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
+    mpirun -np 2 bert-bench step --model MINILM_FOLDER --train_file train-v1.1.json --precision bf16
     bert-bench scaling --model_size minilm --picture scaling.png
     mpirun -np 2 bert-bench update --model_size base
     mpirun -np 2 bert-bench allreduce
@@ -24,9 +25,10 @@ from bert import InputError
 from tasks import flags, start
 from tasks.bench_compare import CompareConfig, bench_compare
 from tasks.bench_corpus import CorpusConfig, measure
+from tasks.bench_load import SIZES, model_config
 from tasks.bench_prepare import PrepareConfig, bench_prepare
 from tasks.bench_scaling import ScalingConfig, bench_scaling
-from tasks.bench_step import SIZES, StepConfig, bench_step, line_up, model_config, positive_numbers
+from tasks.bench_step import StepConfig, bench_step, line_up, positive_numbers
 from tasks.bench_update import UpdateConfig, bench_update
 
 if TYPE_CHECKING:

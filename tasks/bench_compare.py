@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert import InputError
-from tasks import flags, start
+from tasks import flags
+from tasks.bench_load import windows_of
 from tasks.bench_step import positive_numbers
 
 LABELS = {
@@ -130,10 +131,12 @@ def compare_sums(config: CompareConfig, say: Callable[[str], None]) -> dict[str,
 def compare_training(config: CompareConfig, say: Callable[[str], None]) -> dict[str, Any]:
     """Windows per second of every contender, in turn."""
     cores = len(os.sched_getaffinity(0))
+    needed = (config.num_warmup + config.num_steps) * config.batch_size
+    windows = windows_of(config.model, config.train_file, config.max_train_examples, config.max_seq_length, needed)
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
         folder = Path(name)
         settings = {
-            "windows": str(windows_of(config)), "model": str(Path(config.model).expanduser().resolve()),
+            "windows": str(windows), "model": str(Path(config.model).expanduser().resolve()),
             "batch_size": config.batch_size, "max_seq_length": config.max_seq_length, "seed": 42,
             "num_warmup": config.num_warmup, "num_steps": config.num_steps, "num_threads": cores,
             "precision": config.precision, "num_ranks": config.num_ranks or cores,
@@ -177,34 +180,6 @@ def compare_training(config: CompareConfig, say: Callable[[str], None]) -> dict[
 
 class Absent(Exception):
     """A rival cannot run here; the reason."""
-
-
-def windows_of(config: CompareConfig) -> Path:
-    """The file of prepared windows: bert-squad's own, from its cache. Raises InputError: no such model or file, or
-    too few windows for the steps."""
-    from bert import tokenizer
-    from distributed.rows import Rows
-    from distributed.run import Run
-    from tasks import squad_data
-
-    folder = Path(config.model).expanduser()
-    if not (folder / "config.json").is_file():
-        raise InputError(f"--model {config.model}: no config.json there")
-    examples = squad_data.read(
-        config.train_file, "--train_file", training=True, allow_impossible=False, most=config.max_train_examples
-    )
-    key = squad_data.windows(
-        examples, tokenizer.load(None, folder), start.cache_folder(), max_seq_length=config.max_seq_length,
-        doc_stride=128, max_query_length=64, allow_unknown=False, run=Run(Path(), is_writer=False),
-    )  # fmt: skip
-    path = start.cache_folder() / key / "windows.arrow"
-    number, needed = len(Rows.open(path)), (config.num_warmup + config.num_steps) * config.batch_size
-    if number < needed:
-        raise InputError(
-            f"--max_train_examples {config.max_train_examples} gives {number:,} windows, --num_warmup and "
-            f"--num_steps of --batch_size need {needed:,}"
-        )
-    return path
 
 
 def ours(config: CompareConfig, output_dir: Path, num_ranks: int) -> list[float]:

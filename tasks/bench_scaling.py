@@ -17,7 +17,8 @@ from typing import Any
 
 from bert import InputError
 from tasks import flags
-from tasks.bench_step import StepLoad, positive_numbers
+from tasks.bench_load import StepLoad
+from tasks.bench_step import positive_numbers
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
@@ -76,16 +77,12 @@ def bench_scaling(config: ScalingConfig, say: Callable[[str], None]) -> dict[str
             turns[row.label].append(_measured(row, "step", _step_flags(config)))
     one = statistics.median(turn["examples_per_s"] for turn in turns[rows[0].label])
     figures: dict[str, Any] = {"layouts": {}, "allreduce": None}
-    batch = config.batch_size * config.gradient_accumulation_steps
-    say(
-        f"{config.bert_config_file or config.model_size}, {batch} x {config.seq_length} tokens per rank, "
-        f"{config.precision}; medians of {config.repeat} turns"
-    )
+    say(f"{config.model_name}, {config.rows_name} per rank, {config.precision}; medians of {config.repeat} turns")
     say(f"{'':26s}{'examples/s':>12s}{'tokens/s':>11s}{'efficiency':>12s}   data, compute, reduce, apply (ms)")
     for row in rows:
         found = {
             name: statistics.median(turn[name] for turn in turns[row.label])
-            for name in ("examples_per_s", "deviation", *PARTS)
+            for name in ("examples_per_s", "deviation", "tokens_per_s", *PARTS)
         }
         speedup = statistics.median(
             turn["examples_per_s"] / first["examples_per_s"]
@@ -96,7 +93,7 @@ def bench_scaling(config: ScalingConfig, say: Callable[[str], None]) -> dict[str
         parts = ", ".join(f"{found[name] * 1e3:.0f}" for name in PARTS)
         say(
             f"{row.label:26s}{found['examples_per_s']:8.2f} ±{found['deviation']:5.2f}"
-            f"{found['examples_per_s'] * config.seq_length:9.0f}{found['efficiency']:12.1%}   {parts}"
+            f"{found['tokens_per_s']:9.0f}{found['efficiency']:12.1%}   {parts}"
         )
     widest = max(rows, key=lambda row: row.ranks)
     if widest.ranks > 1:

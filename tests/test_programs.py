@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from texts import BERT_CONFIG, SPECIAL_TOKENS
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"tensorflow", "keras", "mpi4py", "transformers", "datasets", "matplotlib"}
@@ -82,6 +83,7 @@ def test_bench_step_prints_total_and_split(tmp_path):
     flop = 3 * 2 * (64 * (4 * 128 * 128 + 2 * 128 * 512) + 64 * 2 * 32 * 128) * 2
     assert figures["flop_per_s"] == pytest.approx(flop * figures["examples_per_s"] / 2, rel=0.5)
     assert figures["peak_flop_per_s"] > 0
+    assert (figures["padding"], figures["tokens_per_s"]) == (0, pytest.approx(32 * figures["examples_per_s"]))
 
 
 @pytest.mark.slow
@@ -225,6 +227,31 @@ def test_bench_on_two_ranks(tmp_path):
     assert figures["examples_per_s"] == pytest.approx(sum(mean for mean, _ in figures["of_ranks"]))
     assert figures["reduce_s"] > 0
     assert "rank 1: " in done.stderr
+    # Real windows: 64 questions of 2 lengths, of which a step of 2 x 2 x 8 rows has most.
+    (tmp_path / "model").mkdir()
+    words = [*SPECIAL_TOKENS, *"abcdefgh"]
+    (tmp_path / "model/vocab.txt").write_text("\n".join(words))
+    (tmp_path / "model/config.json").write_text(json.dumps(BERT_CONFIG | {"vocab_size": len(words)}))
+    paragraphs = [
+        {
+            "context": "a b " + "c d " * (4 + 16 * (number % 2)),
+            "qas": [{"id": str(number), "question": "e f", "answers": [{"text": "b", "answer_start": 2}]}],
+        }
+        for number in range(64)
+    ]
+    (tmp_path / "train.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    real = (
+        f"--model={tmp_path}/model", f"--train_file={tmp_path}/train.json", "--gradient_accumulation_steps=2",
+        "--batch_size=8", "--seq_length=64", "--num_warmup=0", "--num_steps=2", f"--output_file={tmp_path}/step",
+    )  # fmt: skip
+    for packing, padding in (("auto", (0, 0.2)), ("off", (0.2, 0.5))):
+        done = python(*launch, "step", *real, f"--packing={packing}")
+        assert done.returncode == 0, done.stderr
+        figures = json.loads((tmp_path / "step").read_text())
+        assert padding[0] <= figures["padding"] < padding[1]
+        # 15 and 47 tokens, [CLS], two [SEP] and the question among them, half of the rows each.
+        assert 15 < figures["tokens_per_s"] / figures["examples_per_s"] < 47
+        assert figures["times_products"] > 0
     done = python(*launch, "allreduce", "--megabytes=0.5,4", "--repeat=2", f"--output_file={tmp_path}/sum")
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "sum").read_text())
