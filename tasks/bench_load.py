@@ -153,12 +153,10 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     folder = Path(model).expanduser()
     if not (folder / "config.json").is_file():
         raise InputError(f"--model {model}: no config.json there")
-    examples = squad_data.read(
-        train_file, "--train_file", training=True, allow_impossible=False, most=max_train_examples
-    )
-    key = squad_data.windows(
-        examples, tokenizer.load(None, folder), start.cache_folder(), max_seq_length=max_seq_length,
-        doc_stride=128, max_query_length=64, allow_unknown=False, run=Run(Path(), is_writer=False),
+    key = squad_data.windows_of_file(
+        train_file, "--train_file", True, False, max_train_examples, tokenizer.load(None, folder),
+        start.cache_folder(), max_seq_length=max_seq_length, doc_stride=128, max_query_length=64,
+        allow_unknown=False, run=Run(Path(), is_writer=False),
     )  # fmt: skip
     path = start.cache_folder() / key / "windows.arrow"
     number = len(Rows.open(path))

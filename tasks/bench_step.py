@@ -146,8 +146,8 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     world.say(f"step (median): {told}")
     world.say(
         f"rank 0: the matrix products of a step alone {alone_s * 1e3:.0f} ms, compute takes {times_alone:.2f} "
-        f"times that; model {speed / 1e9:.0f} GFLOP/s, {speed / peak:.0%} of the {peak / 1e9:.0f} of one large product; "
-        f"{padding:.1%} of the tokens are padding"
+        f"times that; model {speed / 1e9:.0f} GFLOP/s, {speed / peak:.0%} of the {peak / 1e9:.0f} of one large "
+        f"product; {padding:.1%} of the tokens are padding"
     )
     world.say(f"total tokens/sec: {tokens:.0f} +- {of_tokens:.0f}, padding not counted")
     world.say(f"peak memory of a rank on the host: {peak_bytes / 1e9:.2f} GB")

@@ -205,8 +205,9 @@ def fit(
     world, run, tokenizer = job.world, job.run, model_files.tokenizer
     plan = plan_of(config, len(rows), world.size)
     run.say(str(plan))
-    given = {"is_balanced": lengths is not None, "is_compiled": model.compiles}
-    run.say(padding_of(config.packing, plan, rows, order or Order(len(rows), config.seed), **given))
+    if world.rank == 0:
+        given = {"is_balanced": lengths is not None, "is_compiled": model.compiles}
+        run.say(padding_of(config.packing, plan, rows, order or Order(len(rows), config.seed), **given))
     rates = {model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob}
     if model.head_name == "classifier" and model.config.classifier_dropout is not None:
         rates.add(model.config.classifier_dropout)

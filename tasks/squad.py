@@ -7,7 +7,7 @@ as a suffix: B rows, T positions of a row, 2 for start and end.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tasks import flags, start
 from tasks.batches import INPUTS, NUM_GROUPS, encoder_inputs, grouped
@@ -139,12 +139,18 @@ class Data:
     key: str
 
 
+def source_of(config: Config, training: bool) -> tuple[str | None, str, int | None]:
+    """The file to train on or to predict (None: --dataset_name), the flag that names it, its questions at most."""
+    if training:
+        return config.train_file, "--train_file", config.max_train_examples
+    return config.predict_file, "--predict_file", config.max_predict_examples
+
+
 def read_examples(config: Config, training: bool) -> "Examples":
     """The questions to train on or to predict."""
     from tasks import squad_data
 
-    path, flag = (config.train_file, "--train_file") if training else (config.predict_file, "--predict_file")
-    most = config.max_train_examples if training else config.max_predict_examples
+    path, flag, most = source_of(config, training)
     if path is None:
         split = "train" if training else "validation"
         return squad_data.read_hub(str(config.dataset_name), split, training, config.version_2_with_negative, most)
@@ -156,28 +162,21 @@ def open_data(config: Config, job: start.Job, model_files: ModelFiles, training:
     from distributed.rows import Rows
     from tasks import squad_data
 
-    world, run = job.world, job.run
+    path, flag, most = source_of(config, training)
+    more: Any = {
+        "max_seq_length": config.max_seq_length, "doc_stride": config.doc_stride,
+        "max_query_length": config.max_query_length, "allow_unknown": config.allow_unknown, "run": job.run,
+    }  # fmt: skip
 
     def build() -> str:
-        examples = read_examples(config, training)
-        if examples.skipped:
-            run.say(
-                f"warning: {len(examples.skipped)} answers of {examples.source} are not at their answer_start "
-                f"and are left out: {', '.join(examples.skipped[:5])}"
-            )
-        return squad_data.windows(
-            examples,
-            model_files.words,
-            start.cache_folder(),
-            max_seq_length=config.max_seq_length,
-            doc_stride=config.doc_stride,
-            max_query_length=config.max_query_length,
-            allow_unknown=config.allow_unknown,
-            run=run,
-        )
+        words, cache = model_files.words, start.cache_folder()
+        if path is None:
+            return squad_data.windows(read_examples(config, training), words, cache, **more)
+        may_be_impossible = config.version_2_with_negative
+        return squad_data.windows_of_file(path, flag, training, may_be_impossible, most, words, cache, **more)
 
-    key = world.on_each_machine(build)
-    world.agree({f"the content of {'--train_file' if training else '--predict_file'}": key})
+    key = job.world.on_each_machine(build)
+    job.world.agree({f"the content of {flag}": key})
     folder = start.cache_folder() / key
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 

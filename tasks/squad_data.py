@@ -3,11 +3,13 @@
 Reads SQuAD v1.1 and v2.0 JSON (and KorQuAD 1.0, which has the format), plain or `.gz`, and hub data sets.
 """
 
+import contextlib
 import gzip
 import itertools
 import json
+import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -143,18 +145,77 @@ def windows(
     lengths = (max_seq_length, doc_stride, max_query_length)
     key = digest("squad windows", WINDOWS_VERSION, tokenizer.digest, lengths, content)
     folder, fresh = cached(cache_dir, key, lambda folder: _build(folder, examples, tokenizer, *lengths, run))
+    _tell(examples.source, len(examples.questions), examples.skipped, folder, tokenizer, allow_unknown, fresh, run)
+    return key
+
+
+def windows_of_file(
+    path: str,
+    flag: str,
+    training: bool,
+    allow_impossible: bool,
+    most: int | None,
+    tokenizer: Tokenizer,
+    cache_dir: Path,
+    *,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    allow_unknown: bool,
+    run: Run,
+) -> str:
+    """`windows` of what `read` reads. A file that was prepared before, byte for byte, is not parsed again."""
+    lengths = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": max_query_length}
+    file, known = Path(path).expanduser(), None
+    if file.is_file():
+        settings = (WINDOWS_VERSION, tokenizer.digest, lengths, training, allow_impossible, most)
+        known = cache_dir / f"{digest('squad file', settings, file)}.json"
+        facts = _read_facts(known)
+        if facts and (cache_dir / facts["windows"]).is_dir():
+            folder = cache_dir / facts["windows"]
+            _tell(path, facts["questions"], facts["skipped"], folder, tokenizer, allow_unknown, False, run)
+            return facts["windows"]
+    examples = read(path, flag, training, allow_impossible, most)
+    key = windows(examples, tokenizer, cache_dir, **lengths, allow_unknown=allow_unknown, run=run)
+    if known:
+        facts = {"windows": key, "questions": len(examples.questions), "skipped": examples.skipped}
+        temporary = known.with_name(f".{known.name}.{os.getpid()}.tmp")
+        with contextlib.suppress(OSError):  # a cache that is read only: the next start parses the file again
+            temporary.write_text(json.dumps(facts))
+            temporary.replace(known)
+    return key
+
+
+def _read_facts(path: Path) -> dict | None:
+    """What `windows_of_file` wrote of a file; None when it is not there, or damaged."""
+    try:
+        facts = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) and {"windows", "questions", "skipped"} <= facts.keys() else None
+
+
+def _tell(
+    source: str, questions: int, skipped: Sequence[str], folder: Path, tokenizer: Tokenizer, allow_unknown: bool,
+    fresh: bool, run: Run,
+) -> None:  # fmt: skip
+    """Says what the windows hold. Raises InputError: too many [UNK]."""
+    if skipped:
+        run.say(
+            f"warning: {len(skipped)} answers of {source} are not at their answer_start and are left out: "
+            + ", ".join(skipped[:5])
+        )
     rows = Rows.open(folder / "windows.arrow")
     unknown = metadata_of(rows)["unknown_share"]
     run.say(
-        f"{examples.source}: {len(examples.questions):,} questions, {len(rows):,} windows, {unknown:.2%} [UNK]"
+        f"{source}: {questions:,} questions, {len(rows):,} windows, {unknown:.2%} [UNK]"
         + ("" if fresh else " (cached)")
     )
     if unknown > MOST_UNKNOWN_SHARE and not allow_unknown:
         raise InputError(
-            f"{examples.source}: {unknown:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
+            f"{source}: {unknown:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
             f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case, or give --allow_unknown"
         )
-    return key
 
 
 def _build(

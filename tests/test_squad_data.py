@@ -5,6 +5,7 @@ import functools
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -545,6 +546,47 @@ def test_the_cache_is_used_and_its_key_tells_everything(small, tmp_path, run, mo
     assert squad_data.windows(read(path), small, cache, run=run, **SMALL) == key
     Path(path).rename(tmp_path / "moved.json")  # the content counts, not the name
     assert squad_data.windows(read(tmp_path / "moved.json"), small, cache, run=run, **SMALL) == key
+
+
+def test_a_file_that_was_prepared_is_not_parsed_again(small, tmp_path, run, monkeypatch, capsys):
+    wrong = [*GOOD * 15, ("a cat sat", "what?", "dog", 2)]  # one answer that is not at its place
+    path, cache = write_squad(tmp_path / "a.json", wrong), tmp_path / "cache"
+
+    def prepared(file=path, most=None, flag="--train_file", training=True, impossible=False, **more) -> str:
+        return squad_data.windows_of_file(
+            str(file), flag, training, impossible, most, small, cache, run=run, **SMALL | more
+        )
+
+    key = prepared()
+    told = capsys.readouterr().err
+    assert key == squad_data.windows(read(path), small, cache, run=run, **SMALL)
+    others = [prepared(most=3), prepared(training=False, flag="--predict_file"), prepared(max_seq_length=33)]
+    assert key not in others
+    write_squad(tmp_path / "b.json", [("a dog ran!", *GOOD[1][1:])])
+    assert prepared(tmp_path / "b.json") not in (key, *others)
+    unknown = write_squad(tmp_path / "c.json", [("漢 漢 漢", "漢?", "漢", 0)])
+    prepared(unknown)
+    capsys.readouterr()
+
+    def never(*_):
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr(squad_data, "_read_json", never)
+    assert prepared() == key
+    again = capsys.readouterr().err
+    assert "warning: 1 answers of" in told
+    assert again.splitlines() == [told.splitlines()[0], f"{told.splitlines()[1]} (cached)"]
+    with pytest.raises(InputError, match=r"% of the tokens are \[UNK\]"):
+        prepared(unknown, allow_unknown=False)
+    monkeypatch.undo()
+    for pointer in cache.glob("*.json"):
+        pointer.write_text("{")  # a damaged one is made anew
+    assert prepared() == key
+    shutil.rmtree(cache / key)
+    assert prepared() == key
+    assert (cache / key / "windows.arrow").is_file()
+    with pytest.raises(InputError, match=r"--train_file none\.json: no such file"):
+        prepared("none.json")
 
 
 def test_is_impossible_is_part_of_the_key(small, tmp_path, run):
