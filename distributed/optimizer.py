@@ -2,13 +2,15 @@
 
     weights, stop = optimizer.reduce_weights({"loss": rows}, stop)     # first: what each loss term is divided by
     flat = gradient(batch, weights)                                     # compiled; ends in optimizer.flatten(…)
-    flat = optimizer.all_reduce(flat)                                   # in plain sight, outside compiled code
+    flat = optimizer.all_reduce(flat)                                   # in plain sight, outside compiled code,
+                                                                        # unless optimizer.overlaps
     losses = optimizer.update(flat)                                     # compiled: check, clip, update
 
 Every rank ends a step with the same bits.
 """
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,7 @@ import tensorflow as tf
 from distributed.collectives import Collectives
 from distributed.world import World
 
+BUCKET_BYTES = 1 << 24  # of gradients that travel together while others are computed
 LINE = 16  # numbers: the 64 bytes of a cache line in float32
 # The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
 # numbers of PyTorch's GradScaler and Keras' LossScaleOptimizer, which agree but for the first scale.
@@ -47,6 +50,7 @@ class AllreduceOptimizer:
       loss_terms: names of the loss terms, whose sums travel behind the gradient.
       clip_norm: global norm that the summed gradient is clipped to, as tf.clip_by_global_norm does; None for none.
       compresses: gradients travel between machines as bfloat16; the losses do not.
+      overlaps: gradients are summed while the backward pass goes on, where the backend can: `sum_in_buckets`.
       scales_loss: multiply the losses by a scale that adapts itself, for a model that computes in float16.
     """
 
@@ -60,6 +64,7 @@ class AllreduceOptimizer:
         clip_norm: float | None = 1.0,
         scales_loss: bool = False,
         compresses: bool = False,
+        overlaps: bool = False,
     ):
         kinds = {variable.dtype for variable in variables}
         if len(kinds) != 1:
@@ -68,10 +73,12 @@ class AllreduceOptimizer:
         self.world, self.collectives = world, collectives
         self.loss_terms, self.clip_norm = tuple(loss_terms), clip_norm
         self.compresses = compresses and collectives.compresses
+        self.overlaps = overlaps and collectives.sum_in_graph is not None
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]
         self._lines = [-(-size // LINE) for size in (*self._sizes, len(self.loss_terms))]
+        self._buckets = buckets([4 * LINE * lines for lines in self._lines[:-1]], BUCKET_BYTES)
         start = (FIRST_LOSS_SCALE, 0.0)  # and how many steps in a row were finite
         self._loss_scale = keras.Variable(start, dtype="float32", trainable=False) if scales_loss else None
         # On CPUs XLA would take 10 s to compile the whole; an optimizer may compile its parts (bert/optimizer.py).
@@ -107,16 +114,42 @@ class AllreduceOptimizer:
 
         Zeros fill each gradient up to whole lines of a cache, so that no part has to be copied to be used alone.
         """
-        parts = []
-        for gradient, size in zip(gradients, self._sizes, strict=True):
-            if gradient is None:
-                parts.append(tf.zeros([size + -size % LINE], self.dtype))
-                continue
-            parts.append(tf.reshape(tf.convert_to_tensor(gradient), [-1]))
-            if size % LINE:
-                parts.append(tf.zeros([-size % LINE], self.dtype))
+        parts = [self._lined(*pair) for pair in zip(gradients, self._sizes, strict=True)]
+        return tf.concat([*itertools.chain(*parts), *self._lined_sums(loss_sums)], 0)
+
+    def sum_in_buckets(
+        self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor], before: tf.Tensor | None
+    ) -> tf.Tensor:
+        """The same, plus the buffer `before` of earlier micro-batches, summed over ranks; part of the graph of the
+        backward pass, in buckets from the last variables to the first, each on its way while others are computed.
+        """
+        ends = np.cumsum(self._lines) * LINE
+        found: list[tf.Tensor] = []
+        for bucket in self._buckets:  # in one order on all ranks: each waits for the one before
+            parts = [*itertools.chain(*(self._lined(gradients[place], self._sizes[place]) for place in bucket))]
+            first, last = ends[bucket[0]] - self._lines[bucket[0]] * LINE, ends[bucket[-1]]
+            found.append(self._summed_after(parts, before, slice(first, last), found, self.compresses))
+        parts, numbers = self._lined_sums(loss_sums), slice(ends[-1] - self._lines[-1] * LINE, ends[-1])
+        sums = self._summed_after(parts, before, numbers, found, False)
+        return tf.concat([*reversed(found), sums], 0)
+
+    def _summed_after(
+        self, parts: list, before: tf.Tensor | None, place: slice, earlier: list, compresses: bool
+    ) -> tf.Tensor:
+        whole = tf.concat(parts, 0) if before is None else tf.concat(parts, 0) + before[place]
+        assert self.collectives.sum_in_graph is not None
+        with tf.control_dependencies(earlier[-1:]):
+            return self.collectives.sum_in_graph(whole, len(earlier), compresses)
+
+    def _lined(self, gradient, size: int) -> list[tf.Tensor]:
+        if gradient is None:
+            return [tf.zeros([size + -size % LINE], self.dtype)]
+        flat = tf.reshape(tf.convert_to_tensor(gradient), [size])
+        return [flat, tf.zeros([-size % LINE], self.dtype)] if size % LINE else [flat]
+
+    def _lined_sums(self, loss_sums: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         sums = tf.stack([tf.cast(loss_sums[term], self.dtype) for term in self.loss_terms])
-        return tf.concat([*parts, sums, tf.zeros([-len(self.loss_terms) % LINE], self.dtype)], 0)
+        return [sums, tf.zeros([-len(self.loss_terms) % LINE], self.dtype)]
 
     def unflatten(self, flat: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """The gradients, in the shapes of the variables, and the loss sums of a buffer that `flatten` made."""
@@ -196,6 +229,17 @@ class AllreduceOptimizer:
         """Raises InputError on every rank when the ranks' variables are not equal to the bit."""
         if self.world.size > 1:
             self.world.agree({f"the trainable variables after {self.steps_done} steps": self.replica_digest()})
+
+
+def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
+    """Neighbouring places, ascending, in lists from the last to the first, each of at least so many bytes but for
+    the first places."""
+    found: list[list[int]] = [[]]
+    for place in reversed(range(len(sizes))):
+        if sum(sizes[other] for other in found[-1]) >= least:
+            found.append([])
+        found[-1].insert(0, place)
+    return found
 
 
 def next_loss_scale(scale: float, finite_steps: float, applied: bool) -> tuple[float, float]:

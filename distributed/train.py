@@ -2,8 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,14 +120,12 @@ def train(
         totals, stop = optimizer.reduce_weights(
             {term: sum(w[term] for w in local) for term in optimizer.loss_terms}, world.stop_wanted.is_set()
         )
-        gradient = gradient or gradient_function(optimizer, loss, batches[0])
-        inverse, flat = optimizer.inverse_weights(totals), None
-        for number, batch in enumerate(batches):
-            with _told_out_of_memory(batch):
-                part = gradient(batch, inverse, dropout_key(seed, step, number, world.rank))
-                flat = part if flat is None else flat + part
+        gradient = gradient or GradientSum(optimizer, loss, batches[0])
+        keys = [dropout_key(seed, step, number, world.rank) for number in range(len(batches))]
+        flat = gradient(batches, optimizer.inverse_weights(totals), keys)
         meter.mark("compute_s")
-        flat = optimizer.all_reduce(flat)
+        if not optimizer.overlaps:
+            flat = optimizer.all_reduce(flat)
         meter.mark("reduce_s")
         result = optimizer.update(flat, totals)
         meter.mark("apply_s")
@@ -221,18 +220,49 @@ def predict(
     return [gathered[number % world.size][number // world.size] for number in range(len(batches))]
 
 
-def gradient_function(optimizer: AllreduceOptimizer, loss: Callable, example: Batch) -> Callable:
+class GradientSum:
+    """Micro-batches -> flat buffer [gradient | loss sums]: their sum, over all ranks if `optimizer.overlaps`."""
+
+    def __init__(self, optimizer: AllreduceOptimizer, loss: Callable, example: Batch):
+        make = partial(gradient_function, optimizer, loss, example)
+        self._overlaps, self._function = optimizer.overlaps, make()
+        self._only, self._last = make(is_last=True), make(is_last=True, follows=True)  # traced where called
+
+    def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+        """`keys`: of dropout, one for each micro-batch. Raises InputError: out of memory."""
+        total = None
+        for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
+            with _told_out_of_memory(batch):
+                if number < len(batches) or not self._overlaps:
+                    part = self._function(batch, inverse_weights, key)
+                    total = part if total is None else total + part
+                elif total is None:
+                    total = self._only(batch, inverse_weights, key)
+                else:
+                    total = self._last(batch, inverse_weights, key, total)
+        return total
+
+
+def gradient_function(
+    optimizer: AllreduceOptimizer, loss: Callable, example: Batch, is_last: bool = False, follows: bool = False
+) -> Callable:
     """A compiled function (batch, 1 / weights, dropout key) -> flat buffer [gradient | loss sums].
 
     Its trace has unknown dimensions, so that one serves every shape of batch.
+
+    Args:
+      is_last: the buffer is that of all ranks, summed while the gradients of the first layers are computed.
+      follows: then the function has a fourth argument, the buffer of the micro-batches before.
     """
 
-    def gradient(batch, inverse_weights, key):
+    def gradient(batch, inverse_weights, key, before=None):
         with tf.GradientTape() as tape:
             sums = loss(batch, key)
             terms = [tf.cast(sums[term], optimizer.dtype) for term in optimizer.loss_terms]
             total = tf.reduce_sum(tf.stack(terms) * inverse_weights)
         gradients = tape.gradient(total, [variable.value for variable in optimizer.trainable])
+        if is_last:
+            return optimizer.sum_in_buckets(gradients, sums, before)
         return optimizer.flatten(gradients, sums)
 
     signature = [
@@ -240,6 +270,8 @@ def gradient_function(optimizer: AllreduceOptimizer, loss: Callable, example: Ba
         tf.TensorSpec([len(optimizer.loss_terms)], optimizer.dtype),
         tf.TensorSpec([2], tf.int32),
     ]
+    if follows:
+        signature.append(tf.TensorSpec([None], optimizer.dtype))
     return tf.function(gradient, input_signature=signature, autograph=False)
 
 

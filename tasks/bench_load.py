@@ -51,6 +51,7 @@ class StepLoad:
         "auto", "what sums the gradients", "machine"
     )
     compression: Literal["none", "bf16"] = flags.flag("none", "as in training", "machine")
+    overlap: Literal["auto", "off"] = flags.flag("auto", "as in training", "machine")
     recompute: bool = flags.flag(False, "as in training", "machine")
 
     def __post_init__(self):

@@ -59,7 +59,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     from distributed.collectives import open_collectives
     from distributed.optimizer import AllreduceOptimizer
     from distributed.rows import prefetched
-    from distributed.train import Meter, dropout_key, gradient_function
+    from distributed.train import GradientSum, Meter, dropout_key
     from tasks.squad import span_loss
 
     start.set_precision(config.precision)
@@ -75,6 +75,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         collectives,
         scales_loss=config.precision == "fp16",
         compresses=config.compression == "bf16",
+        overlaps=config.overlap == "auto",
     )
     optimizer.broadcast_variables()
     steps = range(config.num_warmup + config.num_steps)
@@ -83,7 +84,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     def loss(batch, key):
         return {"loss": span_loss(model(batch, dropout_key=key), batch)}
 
-    gradient = gradient_function(optimizer, loss, make_batches(0)[0])
+    gradient = GradientSum(optimizer, loss, make_batches(0)[0])
     global_rows = config.batch_size * config.gradient_accumulation_steps * world.size
     meter = Meter(global_rows)
     measured: list[Measured] = []
@@ -95,13 +96,12 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         meter.mark("data_s")
         rows = sum(len(batch["start_position"]) for batch in batches)
         totals, _ = optimizer.reduce_weights({"loss": float(rows)})
-        inverse, flat = optimizer.inverse_weights(totals), None
-        for number, batch in enumerate(batches):
-            part = gradient(batch, inverse, dropout_key(0, step, number, world.rank))
-            flat = part if flat is None else flat + part
-        part[:1].numpy()  # a GPU still works on it when Python goes on
+        keys = [dropout_key(0, step, number, world.rank) for number in range(len(batches))]
+        flat = gradient(batches, optimizer.inverse_weights(totals), keys)
+        flat[:1].numpy()  # a GPU still works on it when Python goes on
         meter.mark("compute_s")
-        flat = optimizer.all_reduce(flat)
+        if not optimizer.overlaps:
+            flat = optimizer.all_reduce(flat)
         meter.mark("reduce_s")
         optimizer.update(flat, totals)
         meter.mark("apply_s")

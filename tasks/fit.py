@@ -63,6 +63,9 @@ class TrainingFlags:
     compression: Literal["none", "bf16"] = flags.flag(
         "none", "bf16: gradients travel between machines in 2 bytes a number, for slow networks", "machine"
     )
+    overlap: Literal["auto", "off"] = flags.flag(
+        "auto", "auto: backends nccl and ring sum gradients while the backward pass computes others", "machine"
+    )
     recompute: bool = flags.flag(
         False,
         "keep only the layers' outputs and compute the rest again in the backward pass: less memory",
@@ -227,6 +230,7 @@ def fit(
         loss_terms,
         scales_loss=config.precision == "fp16",
         compresses=config.compression == "bf16",
+        overlaps=config.overlap == "auto",
     )
     if config.compression != "none" and world.size > 1:
         run.say(compression_told(world, job.collectives))

@@ -6,6 +6,7 @@ TensorFlow's own collectives must be configured by then. Control messages never 
 
 import importlib
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ class Collectives(Protocol):
 
     def all_reduce_sum_bf16(self, flat: "tf.Tensor") -> "tf.Tensor":
         """The same of float32 numbers that travel between machines as bfloat16: half the bytes, 8 bits of each."""
+        ...
+
+    @property
+    def sum_in_graph(self) -> "Callable[[tf.Tensor, int, bool], tf.Tensor] | None":
+        """The sum as an operation of a `tf.function`, beside which others run; None where there is none such.
+
+        Called with the vector, a number, the same on every rank and another for each sum of the function, and
+        whether the numbers travel as bfloat16.
+        """
         ...
 
     def broadcast(self, value: "tf.Tensor") -> "tf.Tensor":

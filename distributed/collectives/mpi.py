@@ -24,6 +24,7 @@ class MpiCollectives:
     """Sums with mpi4py's buffer calls; works on every MPI and every device."""
 
     name = "mpi"
+    sum_in_graph = None
 
     def __init__(self, comm, machine: int = 0, num_machines: int = 1, piece_bytes: int = PIECE_BYTES):
         self._comm, self._piece_bytes = comm, piece_bytes

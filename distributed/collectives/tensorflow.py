@@ -45,17 +45,12 @@ class TensorflowCollectives:
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
-        if not flat.shape.num_elements():
-            return flat
-        with self._device:
-            return tf.raw_ops.CollectiveReduceV2(
-                input=flat,
-                merge_op="Add",
-                final_op="Id",
-                ordering_token=[],
-                max_subdivs_per_device=SUBDIVISIONS[self.name],
-                **self._call("sum", flat),
-            )
+        return self._sum(flat, "sum")
+
+    def sum_in_graph(self, flat: tf.Tensor, number: int, compresses: bool) -> tf.Tensor:
+        if not compresses:
+            return self._sum(flat, f"sum {number}")
+        return tf.cast(self._sum(tf.cast(flat, tf.bfloat16), f"sum {number}"), flat.dtype)
 
     def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
         """Each addition on the way rounds."""
@@ -78,6 +73,21 @@ class TensorflowCollectives:
 
     def close(self) -> None:
         pass  # the server lives as long as the process
+
+    def _sum(self, flat: tf.Tensor, what: str) -> tf.Tensor:
+        if not flat.shape.is_fully_defined():
+            raise ValueError(f"a sum's shape must be known when its graph is made, this is {flat.shape}")
+        if not flat.shape.num_elements():
+            return flat
+        with self._device:
+            return tf.raw_ops.CollectiveReduceV2(
+                input=flat,
+                merge_op="Add",
+                final_op="Id",
+                ordering_token=[],
+                max_subdivs_per_device=SUBDIVISIONS[self.name],
+                **self._call(what, flat),
+            )
 
     def _call(self, what: str, tensor: tf.Tensor) -> dict:
         """Says which operation of the other ranks this one meets: the same call on the same type and shape.

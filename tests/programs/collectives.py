@@ -12,14 +12,18 @@ import sys
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy
 
 from distributed import InputError
 from distributed.collectives import BACKENDS, compression_told, open_collectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.launch import launched_rank
+from distributed.optimizer import buckets
+from distributed.train import GradientSum, dropout_key
 from distributed.world import FirstRankError, World
 
 MIB = 1 << 20
@@ -142,6 +146,39 @@ def check_broadcasts(world: World, collectives) -> None:
     assert np.array_equal(got, large), f"{collectives.name}: broadcast of {large.nbytes} bytes"
 
 
+def check_overlap(world: World, collectives) -> None:
+    """Gradients that are summed during the backward pass are those that are summed after it."""
+    model = toy.make_model(seed=1)
+    batches = [toy.collate(toy.rows().take(np.arange(6) + 6 * number + world.rank)) for number in range(3)]
+    small = 50  # bytes of a bucket: each holds one or two variables
+    for compresses in (False, True):
+        made = {"compresses": compresses, "optimizer": keras.optimizers.SGD(0.0)}
+        after, during = (
+            toy.make_optimizer(model, world, collectives, overlaps=overlaps, **made) for overlaps in (False, True)
+        )
+        can = collectives.name in ("nccl", "ring")
+        assert (after.overlaps, during.overlaps) == (False, can)
+        during._buckets = buckets([8 * size for size in during._sizes], small)
+        assert len(during._buckets) == 3
+        functions = [GradientSum(optimizer, toy.squared_loss(model), batches[0]) for optimizer in (after, during)]
+        inverse = after.inverse_weights({"loss": 18.0 * world.size})
+        for turn, chosen in enumerate((batches[:1], batches, batches[1:], batches)):
+            keys = [dropout_key(0, turn, number, world.rank) for number in range(len(chosen))]
+            if turn == world.rank:
+                time.sleep(0.2)  # the others wait for this rank's sums
+            expected = after.all_reduce(functions[0](chosen, inverse, keys)).numpy().copy()
+            found = functions[1](chosen, inverse, keys)
+            found = found.numpy() if can else during.all_reduce(found).numpy()
+            what = f"{collectives.name}: overlap, compresses {compresses}, {len(chosen)} micro-batches"
+            assert np.abs(expected).max() > 0, what
+            if world.size == 2:  # a + b is b + a
+                assert found.tobytes() == expected.tobytes(), what
+            np.testing.assert_allclose(
+                found, expected, rtol=2e-2 if compresses else 1e-12, atol=1e-3 * compresses, err_msg=what
+            )
+            assert len(set(world.all_gather(found.tobytes()))) == 1, what
+
+
 def check_backends(world: World, working: list[str]) -> int:
     checks = 0
     for backend in BACKENDS:
@@ -157,6 +194,7 @@ def check_backends(world: World, working: list[str]) -> int:
         check_bfloat16(world, collectives)
         check_memory(world, collectives)
         check_broadcasts(world, collectives)
+        check_overlap(world, collectives)
         collectives.close()
         checks += 1
     auto = open_collectives(world)
