@@ -107,7 +107,8 @@ class Encoder:
         unknown = self._known.unknown
         if unknown:
             self._known.learn(*self._encode_words(unknown))
-        indices = np.frombuffer(found.indices.buffers()[1], np.int32)  # to_numpy() imports pandas: 0.3 s
+        # to_numpy() imports pandas: 0.3 s.
+        indices = np.frombuffer(found.indices.buffers()[1], np.int32, len(found.indices))
         values, lengths = self._known.ids_of(numbers, indices)
         return values, np.diff(np.cumsum(lengths)[is_end], prepend=0)
 
