@@ -73,18 +73,19 @@ def test_parts_are_balanced_and_hold_each_row_once():
 
 def test_ranks_take_whole_blocks_where_they_have_enough_of_them():
     chance = np.random.default_rng(2)
-    spread: dict[str, list[int]] = {"blocks": [], "rows": [], "neighbours": []}
+    spread: dict[str, list[int]] = {"blocks": [], "rows": [], "neighbours": []}  # of 2 ranks' tokens
     for _ in range(50):
         lengths = chance.integers(20, 129, 256)
-        for name, rows in (("blocks", 256), ("rows", 96)):  # 8 and 3 blocks of 16 for each of 2 ranks
+        for name, rows in (("blocks", 64), ("rows", 48)):  # 2 and 1.5 blocks of 16 for each
             parts = shares(lengths[:rows], 2, 16)
             assert sorted(np.concatenate(parts)) == list(range(rows))
             divided = {row // 16 for row in parts[0]} & {row // 16 for row in parts[1]}
             assert bool(divided) == (name == "rows")
             spread[name].append(np.ptp([lengths[part].sum() for part in parts]))
-        spread["neighbours"].append(abs(lengths[:128].sum() - lengths[128:].sum()))
+        spread["neighbours"].append(abs(lengths[:32].sum() - lengths[32:64].sum()))
     means = {name: np.mean(values) for name, values in spread.items()}
-    assert means["rows"] < means["blocks"] / 3 < means["neighbours"] / 9
+    assert means["rows"] < means["blocks"] / 3
+    assert means["blocks"] < means["neighbours"] / 1.5
 
 
 def examples(lengths) -> Rows:
