@@ -292,8 +292,8 @@ def balanced(lengths: np.ndarray, num_parts: int, together: int = 1) -> list[np.
 
 def shares(lengths: np.ndarray, num_ranks: int, block: int) -> list[np.ndarray]:
     """Which of a step's rows each rank takes, by their numbers of tokens: whole blocks of neighbours, so that each
-    page of a file is read by one rank, where each rank has two or more. Then, of lengths from 20 to 128, the largest
-    of 8 shares is 3 % above the mean or less; of neighbouring rows 11 %.
+    page of a file is read by one rank, where each rank has two or more. Then, of lengths from 20 to 128, the
+    largest of 8 shares is 3 % above the mean or less; of neighbouring rows 11 %.
     """
     has_enough = len(lengths) >= FEWEST_BLOCKS * block * num_ranks
     return balanced(lengths, num_ranks, block if has_enough else 1)
