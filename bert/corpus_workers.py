@@ -36,8 +36,7 @@ class Workers:
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._threads = os.environ.get("TOKENIZERS_PARALLELISM")
         self._builder: Any = None
-        context = multiprocessing.get_context("spawn")
-        self._context, self._count = context, context.Value("q", 0)
+        self._count: Any = None  # of the pieces that are taken, shared by all workers
 
     def __enter__(self) -> "Workers":
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -46,8 +45,10 @@ class Workers:
         if self._num_workers > 1:
             self._folder = tempfile.TemporaryDirectory(prefix="ringbert-workers-")
             self._object = Path(self._folder.name, "object")
+            context = multiprocessing.get_context("spawn")
+            self._count = context.Value("q", 0)
             self._pool = concurrent.futures.ProcessPoolExecutor(
-                self._num_workers - 1, self._context, _start, (self._count,)
+                self._num_workers - 1, context, _start, (self._count,)
             )
             for _ in range(self._num_workers - 1):
                 self._pool.submit(_prepare)
@@ -76,20 +77,22 @@ class Workers:
         Each worker takes the next number when it is ready, so none waits before the last ones.
         """
         began = told = time.monotonic()
-        self._count.value = 0
+        if self._count is not None:
+            self._count.value = 0
         others: list[concurrent.futures.Future] = []
         try:
             if self._pool is not None:
                 tasks = range(self._num_workers - 1)
                 others = [self._pool.submit(_work, self._object, method, numbers) for _ in tasks]
-            for number in _next_of(numbers, self._count):
+            for done, number in enumerate(numbers if self._count is None else _next_of(numbers, self._count), 1):
                 getattr(self._builder, method)(number)
                 for other in others:
                     if other.done():
                         other.result()
                 if time.monotonic() - told > TOLD_EVERY_S:
                     told = time.monotonic()
-                    done = max(0, min(self._count.value, len(numbers)) - len(others))
+                    if self._count is not None:
+                        done = max(done, min(self._count.value, len(numbers)) - len(others))
                     self._say(f"{method}: {done:,} of {len(numbers):,} {what}, {told - began:.0f} s")
             for other in concurrent.futures.as_completed(others):
                 other.result()
@@ -99,7 +102,8 @@ class Workers:
                 "fewer --num_workers need less memory"
             ) from error
         finally:
-            self._count.value = len(numbers)  # whoever still works takes no more
+            if self._count is not None:
+                self._count.value = len(numbers)  # whoever still works takes no more
 
 
 def _next_of(numbers: Sequence[int], count: Any) -> Iterator[int]:

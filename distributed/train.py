@@ -97,8 +97,9 @@ def train(
         if lengths is None:
             places = [np.arange(piece.start, piece.stop) for piece in pieces]
         else:
-            of_step = lengths(order.rows_at(position, position + plan.global_batch_size))
-            mine = shares(of_step, world.size, order.block)[world.rank]
+            numbers = order.rows_at(position, position + plan.global_batch_size)
+            of_step = lengths(numbers)
+            mine = shares(of_step, numbers, world.size, order.block)[world.rank]
             places = [mine[piece] for piece in balanced(of_step[mine], plan.accumulation)]
 
         def fields(piece: np.ndarray) -> dict:
@@ -252,7 +253,7 @@ def gradient_function(
 
     Args:
       is_last: the buffer is that of all ranks, summed while the gradients of the first layers are computed.
-      follows: then the function has a fourth argument, the buffer of the micro-batches before.
+      follows: with `is_last`: the function has a fourth argument, the buffer of the micro-batches before.
     """
 
     def gradient(batch, inverse_weights, key, before=None):

@@ -160,7 +160,8 @@ class World:
         """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
 
         For what is kept in files: on a shared file system the others find it done. Meanwhile that rank may use the
-        cores of its machine's other ranks, too: threads that it starts, as tokenizers does, run on all of them.
+        cores of its machine's other ranks, too: threads that it starts, as tokenizers does, run on all of them, to
+        their end.
         Returns the result of this machine's first rank.
         """
         result = self.on_first(self._on_all_cores, function, *args)

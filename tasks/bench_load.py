@@ -136,9 +136,9 @@ def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[in
     def micro_batches(step: int) -> "list[Batch]":
         indices = order.rows_at(step * global_batch, (step + 1) * global_batch)
         lengths = rows.lengths_at("input_ids", indices)
-        mine = shares(lengths, world.size, order.block)[world.rank]
+        mine = shares(lengths, indices, world.size, order.block)[world.rank]
         pieces = [mine[piece] for piece in balanced(lengths[mine], load.gradient_accumulation_steps)]
-        return [collate(rows.take(indices[piece]), NUM_GROUPS[load.packing]) for piece in pieces]
+        return [collate(rows.take(indices[piece]), NUM_GROUPS[load.packing]) for piece in pieces if len(piece)]
 
     return micro_batches
 
@@ -163,8 +163,8 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     number = len(Rows.open(path))
     if number < needed:
         raise InputError(
-            f"--max_train_examples {max_train_examples} gives {number:,} windows, --num_warmup and "
-            f"--num_steps of --batch_size need {needed:,}"
+            f"--max_train_examples {max_train_examples} gives {number:,} windows, all steps of all ranks need "
+            f"{needed:,} (--num_warmup, --num_steps, --batch_size)"
         )
     return path
 
@@ -180,7 +180,8 @@ def lengths_of(batch: "Batch") -> "np.ndarray":
     import numpy as np
 
     inside = batch["example_ids"].reshape(-1).astype(np.int64)
-    widths = np.repeat(*np.array(shapes_of(batch)).T[::-1])
+    rows, lengths = np.array(shapes_of(batch)).T
+    widths = np.repeat(lengths, rows)
     return np.add.reduceat(inside, np.cumsum(widths) - widths)
 
 

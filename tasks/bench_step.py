@@ -51,7 +51,7 @@ def positive_numbers(name: str, given: str) -> tuple[float, ...]:
 
 
 def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
-    """Times whole training steps on every rank; the figures, the same on every rank."""
+    """Times whole training steps on every rank; the figures: of all ranks together, the parts of this one."""
     import numpy as np
 
     from bert.model import Bert
@@ -140,14 +140,15 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     work = [model_flop(bert_config, one.lengths) for one in measured]
     speed = sum(work) / sum(one.seconds for one in measured)
     whole = sum(parts.values())
+    with_sums = " (the sums are part of it)" if optimizer.overlaps else ""
     told = ", ".join(
         f"{name.removesuffix('_s')} {value * 1e3:.0f} ms ({value / whole:.0%})" for name, value in parts.items()
     )
     world.say(f"step (median): {told}")
     world.say(
-        f"rank 0: the matrix products of a step alone {alone_s * 1e3:.0f} ms, compute takes {times_alone:.2f} "
-        f"times that; model {speed / 1e9:.0f} GFLOP/s, {speed / peak:.0%} of the {peak / 1e9:.0f} of one large "
-        f"product; {padding:.1%} of the tokens are padding"
+        f"rank 0: the matrix products of a step alone {alone_s * 1e3:.0f} ms, compute{with_sums} takes "
+        f"{times_alone:.2f} times that; model {speed / 1e9:.0f} GFLOP/s, {speed / peak:.0%} of the "
+        f"{peak / 1e9:.0f} of one large product; {padding:.1%} of the tokens are padding"
     )
     world.say(f"total tokens/sec: {tokens:.0f} +- {of_tokens:.0f}, padding not counted")
     world.say(f"peak memory of a rank on the host: {peak_bytes / 1e9:.2f} GB")
@@ -164,7 +165,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
 @dataclass(frozen=True)
 class Measured:
     """A measured step of a rank: its seconds and those of its parts; rows and length of each group of each
-    micro-batch, as computed; real tokens of each row, int64 [rows]."""
+    micro-batch, without the few rows that XLA's parts add; real tokens of each row, int64 [rows]."""
 
     seconds: float
     parts: dict[str, float]

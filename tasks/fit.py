@@ -126,7 +126,7 @@ def padding_of(
     """What share of the tokens of the first steps is padding, told with and without packing.
 
     Args:
-      is_balanced: a step's rows are shared out by their tokens, as `train` does with `lengths`.
+      is_balanced: with packing a step's rows are shared out by their tokens, as `train` does with `lengths`.
       is_compiled: the model adds `more_rows` to each micro-batch.
     """
     import numpy as np
@@ -143,14 +143,16 @@ def padding_of(
     real = padded = packed = 0
     for step in range(min(plan.steps, STEPS_LOOKED_AT)):
         position = step * plan.global_batch_size
-        lengths = np.diff(rows.take(order.rows_at(position, position + plan.global_batch_size))["input_ids"][1])
+        numbers = order.rows_at(position, position + plan.global_batch_size)
+        lengths = np.diff(rows.take(numbers)["input_ids"][1])
         real += int(lengths.sum())
+        neighbours = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
         if is_balanced:
-            of_ranks = [lengths[share] for share in shares(lengths, plan.size, order.block)]
+            of_ranks = [lengths[share] for share in shares(lengths, numbers, plan.size, order.block)]
             pieces = [mine[piece] for mine in of_ranks for piece in balanced(mine, plan.accumulation)]
         else:
-            pieces = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
-        padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in pieces if len(piece))
+            pieces = neighbours
+        padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in neighbours if len(piece))
         packed += sum(computed(piece, NUM_GROUPS["auto"]) for piece in pieces if len(piece))
     without, with_it = 1 - real / padded, 1 - real / packed
     return f"packing {packing}: {without:.1%} of the tokens are padding without packing, {with_it:.1%} with it"

@@ -23,7 +23,7 @@ from distributed.rows import Rows, cached, digest, metadata_of, ragged, write_ro
 from distributed.run import Run
 
 T = TypeVar("T")
-WINDOWS_VERSION = 1  # bump when the code below changes what it writes: old caches are then not used
+WINDOWS_VERSION = 1  # bump when the code below changes what it reads, refuses or writes: then no old cache is used
 WHITESPACE = " \t\r\n\u202f"  # what run_squad.py splits words at
 MOST_SKIPPED_SHARE = 0.05
 MOST_UNKNOWN_SHARE = 0.10

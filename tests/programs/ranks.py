@@ -142,7 +142,7 @@ def train_pretraining(world: World, collectives, folder: Path) -> dict[str, np.n
         world, collectives, folder, model, rows,
         lambda fields: pretraining.collate(fields, None, 5), pretraining.weights,
         lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
-        terms=("mlm", "nsp"), lengths=partial(rows.lengths_at, "input_ids"), order=BlockOrder(len(rows), 5, 3),
+        terms=("mlm", "nsp"), lengths=partial(rows.lengths_at, "input_ids"), order=BlockOrder(len(rows), 5, 2),
     )  # fmt: skip
 
 

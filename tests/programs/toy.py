@@ -92,6 +92,7 @@ def train(
     collate: Callable = collate,
     weights: Callable = weights,
     save_every: int = 1000,
+    overlaps: bool = False,
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
     run = Run(folder, is_writer=world.rank == 0)
@@ -99,7 +100,7 @@ def train(
                      num_train_steps=steps, accumulation=accumulation)  # fmt: skip
     settings = settings or {"--seed": 7}
     model = make_model(seed=world.rank)
-    optimizer = make_optimizer(model, world, collectives)
+    optimizer = make_optimizer(model, world, collectives, overlaps=overlaps)
     checkpoints = make_checkpoints(folder, world, model)
 
     def restore() -> State | None:
