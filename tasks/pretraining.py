@@ -180,10 +180,8 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
         masks = masks_of(config, manifest["settings"])
         rows = stored = Rows(table)
         key, masking = digest(manifest), dynamic_masking(config, masks, manifest, model_files)
-        has_next_sentence, lengths = (
-            "is_random_next" in table.column_names,
-            partial(stored.lengths_at, "input_ids"),
-        )
+        has_next_sentence = "is_random_next" in table.column_names
+        lengths = partial(stored.lengths_at, "input_ids")
     else:
         from bert.tfrecord import RecordRows
 
@@ -200,7 +198,8 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
 
         job.world.on_each_machine(lambda: len(open_records()))  # the index is made once per machine
         records = open_records()
-        rows, key, masking, has_next_sentence, lengths = records, records.digest, None, True, None
+        rows, key, masking, has_next_sentence = records, records.digest, None, True
+        lengths = None
     job.world.agree({f"the shards {patterns}": (key, len(rows))})
     drawn = "drawn for every epoch" if masking else "those of the shards"
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
