@@ -1,19 +1,19 @@
-"""Sums over MPI, through host memory, in pieces that stay in cache.
+"""Sums over MPI, through host memory.
 
-One `Allreduce` of a whole gradient runs at memory speed several times over; pieces of 1 MiB are 3 to 6 times
-faster. The piece size is fixed because another one may round differently at three ranks or more.
+The ranks of a machine add up in memory that they share (distributed/machine_memory.py). Where they cannot share
+any, MPI's Allreduce does it in pieces of 1 MiB, which stay in cache; the size is fixed because another one may
+round differently at three ranks or more.
 
 Over several machines each first adds up its own ranks' buffers. Then one rank of each machine sends every other
 machine its share, adds up the shares that it gets and sends the sum to all: each number crosses the network once
 each way, in messages as large as can be, however many ranks a machine has. Numbers may travel as bfloat16.
 """
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
 from distributed import InputError
+from distributed.machine_memory import MachineMemory, open_memory
 from distributed.world import World
 
 PIECE_BYTES = 1 << 20
@@ -26,13 +26,20 @@ class MpiCollectives:
     name = "mpi"
     sum_in_graph = None
 
-    def __init__(self, comm, machine: int = 0, num_machines: int = 1, piece_bytes: int = PIECE_BYTES):
-        self._comm, self._piece_bytes = comm, piece_bytes
-        self._machine_number, self._num_machines = machine, num_machines
+    def __init__(self, comm, machine: int = 0, num_machines: int = 1, shares_memory: bool = True):
+        """All ranks of `comm` call it. `machine`: number of this rank's machine among `num_machines`."""
+        self._comm, self._num_machines = comm, num_machines
         self.compresses = num_machines > 1
-        self._machine: Any = None  # communicator of this machine's ranks
-        self._heads: Any = None  # and of the ranks with this one's number on all machines
+        self._machine = comm.Split(machine)
+        self._heads = comm.Split(self._machine.rank)  # the ranks with this one's number on all machines
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
+        self._memory: MachineMemory | None = None
+        self.why_not_shared = ""  # told where ranks of this machine share no memory
+        if shares_memory and self._machine.size > 1:
+            try:
+                self._memory = open_memory(self._machine)
+            except OSError as error:
+                self.why_not_shared = str(error)
 
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
         return self._sum(flat, is_rounded=False)
@@ -43,40 +50,58 @@ class MpiCollectives:
 
     def _sum(self, flat: tf.Tensor, is_rounded: bool) -> tf.Tensor:
         size = flat.shape[0]
-        if self._num_machines == 1 or (not is_rounded and size * flat.dtype.size <= self._piece_bytes):
-            return self._add(self._comm, flat)
-        if self._machine is None:
-            self._machine = self._comm.Split(self._machine_number)
-            self._heads = self._comm.Split(self._machine.rank)
-        own = flat if self._machine.size == 1 else self._add(self._machine, flat)
+        if self._num_machines == 1:
+            return self._added(flat)
+        if not is_rounded and size * flat.dtype.size <= PIECE_BYTES:
+            return self._all_reduced(self._comm, flat)
+        own = self._added(flat)
         share = -(-size // self._num_machines)
         kind = np.dtype(np.uint16) if is_rounded else np.dtype(flat.dtype.as_numpy_dtype)
         total, shared = self._buffer("total", share * self._num_machines, kind)
         if self._machine.rank == 0:
             if total.size > size:
                 own = tf.pad(own, [[0, total.size - size]])
-            received, theirs = self._buffer("received", total.size, kind)
+            received, theirs = self._buffer("received", total.size, kind, is_shared=False)
             self._heads.Alltoall(_view(_rounded(own) if is_rounded else own), received)
             shares = tf.reshape(theirs, [-1, share])
             added = _rounded(tf.reduce_sum(_widened(shares), 0)) if is_rounded else tf.reduce_sum(shares, 0)
             self._heads.Allgather(_view(added), total)
-        if self._machine.size > 1:
+        if self._memory:
+            self._machine.Barrier()
+        elif self._machine.size > 1:
             self._machine.Bcast(total)
         result = _widened(shared) if is_rounded else shared
         return result if total.size == size else result[:size]
 
-    def _add(self, comm, flat: tf.Tensor) -> tf.Tensor:
+    def _added(self, flat: tf.Tensor) -> tf.Tensor:
+        """The sum over the ranks of this machine."""
+        if self._machine.size == 1:
+            return flat
+        if self._memory is None:
+            return self._all_reduced(self._machine, flat)
+        own = _view(flat)
+        total, shared = self._buffer("sum", own.size, own.dtype)
+        self._memory.sum(own, total)
+        return shared
+
+    def _all_reduced(self, comm, flat: tf.Tensor) -> tf.Tensor:
         sent = _view(flat)
-        received, shared = self._buffer("sum", sent.size, sent.dtype)
-        piece = self._piece_bytes // sent.itemsize
+        received, shared = self._buffer("reduced", sent.size, sent.dtype, is_shared=False)
+        piece = PIECE_BYTES // sent.itemsize
         for start in range(0, sent.size, piece):
             comm.Allreduce(sent[start : start + piece], received[start : start + piece])
         return shared
 
-    def _buffer(self, name: str, size: int, dtype: np.dtype) -> tuple[np.ndarray, tf.Tensor]:
-        """Memory that is kept from call to call, and the same as a tensor: what is written later, it shows."""
+    def _buffer(
+        self, name: str, size: int, dtype: np.dtype, is_shared: bool = True
+    ) -> tuple[np.ndarray, tf.Tensor]:
+        """Memory that is kept from call to call, and the same as a tensor: what is written later, it shows.
+
+        `is_shared`: by the ranks of this machine, if they share memory.
+        """
         if (name, size, dtype) not in self._buffers:  # a step has two sizes: gradients, and losses alone
-            array = _aligned(size, dtype)
+            shared = self._memory and is_shared
+            array = self._memory.vector(name, size, dtype) if shared else _aligned(size, dtype)
             self._buffers[name, size, dtype] = array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
         return self._buffers[name, size, dtype]
 
@@ -94,7 +119,10 @@ class MpiCollectives:
 def open(world: World, name: str) -> MpiCollectives:
     if world.comm is None:
         raise InputError("--backend mpi needs several ranks: start the program under mpirun or bert-launch")
-    return MpiCollectives(world.comm, world.node, world.num_nodes)
+    collectives = MpiCollectives(world.comm, world.node, world.num_nodes)
+    if why := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
+        world.say(f"warning: ranks of a machine share no memory ({why}): MPI sums their gradients, more slowly")
+    return collectives
 
 
 @tf.function(autograph=False)

@@ -4,7 +4,10 @@ Usage: collectives.py BACKEND... (the backends that must work here; all others m
 Prints the number of checks.
 """
 
+import contextlib
 import hashlib
+import io
+import itertools
 import json
 import os
 import resource
@@ -23,6 +26,7 @@ from distributed import InputError
 from distributed.collectives import BACKENDS, compression_told, open_collectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.launch import launched_rank
+from distributed.machine_memory import SLOT_BYTES, open_memory
 from distributed.optimizer import buckets
 from distributed.train import GradientSum, dropout_key
 from distributed.world import FirstRankError, World
@@ -99,9 +103,9 @@ def check_machines(world: World) -> None:
     values = (np.random.default_rng(world.rank).standard_normal(1001) * 3).astype(np.float32)
     exact = sum((np.random.default_rng(r).standard_normal(1001) * 3).astype(np.float32) for r in range(world.size))
     layouts = [[0] * world.size, list(range(world.size)), [rank // 2 for rank in range(world.size)]]
-    for machines in layouts:
+    for machines, shares_memory in itertools.product(layouts, (True, False)):
         number = max(machines) + 1
-        collectives = MpiCollectives(world.comm, machines[world.rank], number)
+        collectives = MpiCollectives(world.comm, machines[world.rank], number, shares_memory)
         for size in (*SIZES, MIB // 2):
             check_sums(world, collectives, "float32", size)
         check_sums(world, collectives, "float64", MIB // 4 + 3)
@@ -113,6 +117,53 @@ def check_machines(world: World) -> None:
         if number == 1:
             np.testing.assert_allclose(total, exact, rtol=0, atol=1e-5)
         collectives.close()
+
+
+def check_shared_memory(world: World) -> None:
+    """Numbers are added in the order of the ranks, wherever they stand; every rank hears why none is shared."""
+    memory, size = open_memory(world.comm), 5 * SLOT_BYTES // 4 + 7
+    parts = [np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(world.size)]
+    expected = parts[0]
+    for part in parts[1:]:
+        expected = expected + part
+    for _ in range(3):
+        total = memory.vector("sum", size, np.dtype(np.float32))
+        memory.sum(parts[world.rank], total)
+        np.testing.assert_array_equal(total, expected)
+        world.barrier()
+        total[:] = world.rank  # the next sum forgets it
+    (mapped,) = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines()
+                 if "ringbert" in line}  # fmt: skip
+    assert mapped.strip() == "/memfd:ringbert (deleted)", f"{mapped}: a killed job would leave it behind"
+
+    def fail(*_):
+        raise OSError("told to fail")
+
+    def another(*_):  # what rank 0's number is in another container
+        descriptor = os.memfd_create("another")
+        os.truncate(descriptor, 1 << 30)
+        return descriptor
+
+    for rank, name, function, told in (
+        (0, "memfd_create", fail, "told to fail"),
+        (world.size - 1, "open", fail, "told to fail"),
+        (world.size - 1, "open", another, "is another process's"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            if world.rank == rank:
+                patch.setattr(os, name, function)
+            with pytest.raises(OSError, match=f"{told}$"):
+                open_memory(world.comm)
+        world.barrier()
+    with pytest.MonkeyPatch.context() as patch:
+        if world.rank == 0:
+            patch.setattr(os, "memfd_create", fail)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            collectives = open_collectives(world, "mpi")
+    warned = "warning: ranks of a machine share no memory (told to fail): MPI sums their gradients"
+    assert said.getvalue().startswith(warned) == (world.rank == 0), said.getvalue()
+    check_sums(world, collectives, "float32", 1023)
 
 
 def check_memory(world: World, collectives) -> None:
@@ -321,6 +372,7 @@ with World.join(device="cpu") as world:
         checks += 1
     if world.size > 1:
         check_machines(world)
+        check_shared_memory(world)
         told = compression_told(world, open_collectives(world))
         assert "no gradients travel between machines" in told, told
         told = compression_told(world, MpiCollectives(world.comm, world.rank, world.size))
