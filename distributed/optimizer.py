@@ -73,7 +73,7 @@ class AllreduceOptimizer:
         self.world, self.collectives = world, collectives
         self.loss_terms, self.clip_norm = tuple(loss_terms), clip_norm
         self.compresses = compresses and collectives.compresses
-        self.overlaps = overlaps and collectives.overlap is not None
+        self.overlaps = overlaps and collectives.sum_in_graph is not None
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]
@@ -124,24 +124,22 @@ class AllreduceOptimizer:
         backward pass, in buckets from the last variables to the first, each on its way while others are computed.
         """
         ends = np.cumsum(self._lines) * LINE
-        started: list[tf.Tensor] = []
+        found: list[tf.Tensor] = []
         for bucket in self._buckets:  # in one order on all ranks: each waits for the one before
             parts = [*itertools.chain(*(self._lined(gradients[place], self._sizes[place]) for place in bucket))]
             first, last = ends[bucket[0]] - self._lines[bucket[0]] * LINE, ends[bucket[-1]]
-            started.append(self._start_after(parts, before, slice(first, last), started, self.compresses))
+            found.append(self._summed_after(parts, before, slice(first, last), found, self.compresses))
         parts, numbers = self._lined_sums(loss_sums), slice(ends[-1] - self._lines[-1] * LINE, ends[-1])
-        started.append(self._start_after(parts, before, numbers, started, False))
-        assert self.collectives.overlap is not None
-        *found, sums = self.collectives.overlap.finish(started, self.dtype)
-        return tf.ensure_shape(tf.concat([*reversed(found), sums], 0), ends[-1:])
+        sums = self._summed_after(parts, before, numbers, found, False)
+        return tf.concat([*reversed(found), sums], 0)
 
-    def _start_after(
+    def _summed_after(
         self, parts: list, before: tf.Tensor | None, place: slice, earlier: list, compresses: bool
     ) -> tf.Tensor:
         whole = tf.concat(parts, 0) if before is None else tf.concat(parts, 0) + before[place]
-        assert self.collectives.overlap is not None
+        assert self.collectives.sum_in_graph is not None
         with tf.control_dependencies(earlier[-1:]):
-            return self.collectives.overlap.start(whole, len(earlier), compresses)
+            return self.collectives.sum_in_graph(whole, len(earlier), compresses)
 
     def _lined(self, gradient, size: int) -> list[tf.Tensor]:
         if gradient is None:

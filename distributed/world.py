@@ -44,7 +44,6 @@ class World:
       device: "gpu" or "cpu".
       threads: cores for this rank's computations.
       machine_cores: the cores of all ranks of this machine together.
-      calls_from_threads: whether MPI may be called from other threads than the main one.
       stop_wanted: set once SIGUSR1 came; the next training step saves and stops on all ranks.
       notes: one line for each decision worth telling, the same on every rank of a node.
     """
@@ -58,7 +57,6 @@ class World:
     device: str = "cpu"
     threads: int = 1
     machine_cores: frozenset[int] = frozenset()
-    calls_from_threads: bool = False
     notes: tuple[str, ...] = ()
     comm: Any = field(default=None, repr=False)
     program: str = "python"
@@ -363,7 +361,6 @@ def _place(world: World, comm) -> World:
         local_size=local.size,
         node=nodes.index(leader),
         num_nodes=len(nodes),
-        calls_from_threads=MPI.Query_thread() >= MPI.THREAD_SERIALIZED,
     )
 
 

@@ -6,7 +6,7 @@ TensorFlow's own collectives must be configured by then. Control messages never 
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,22 +17,6 @@ if TYPE_CHECKING:
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
 TRIED_NUMBERS = 1 << 22  # 16 MiB of float32
-
-
-class Overlap(Protocol):
-    """Sums as operations of a `tf.function`, which go on with others in the meantime."""
-
-    def start(self, flat: "tf.Tensor", number: int, compresses: bool) -> "tf.Tensor":
-        """Begins the sum of a vector.
-
-        `number` is the same on every rank and another for each sum of the function; `compresses`: the numbers
-        travel as bfloat16. Every rank begins the sums in the same order: by control dependencies.
-        """
-        ...
-
-    def finish(self, started: "Sequence[tf.Tensor]", dtype: str) -> "list[tf.Tensor]":
-        """The sums that `start` began, in its order, of vectors of `dtype`."""
-        ...
 
 
 class Collectives(Protocol):
@@ -50,8 +34,12 @@ class Collectives(Protocol):
         ...
 
     @property
-    def overlap(self) -> "Overlap | None":
-        """Sums beside which other operations run; None where there are none such, or where they do not pay."""
+    def sum_in_graph(self) -> "Callable[[tf.Tensor, int, bool], tf.Tensor] | None":
+        """The sum as an operation of a `tf.function`, beside which others run; None where there is none such.
+
+        Called with the vector, a number, the same on every rank and another for each sum of the function, and
+        whether the numbers travel as bfloat16.
+        """
         ...
 
     def broadcast(self, value: "tf.Tensor") -> "tf.Tensor":

@@ -11,7 +11,7 @@ class LocalCollectives:
 
     name = "local"
     compresses = False
-    overlap = None
+    sum_in_graph = None
 
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
         return flat

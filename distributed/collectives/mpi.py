@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from distributed import InputError
-from distributed.background_sums import BackgroundSums, PatientComm
 from distributed.machine_memory import MachineMemory, open_memory
 from distributed.world import World
 
@@ -22,18 +21,15 @@ ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer that is aligned to 
 
 
 class MpiCollectives:
-    """Sums with mpi4py's buffer calls; works on every MPI and every device.
-
-    No `tf.function` is called here: one that waits for a sum may hold the only thread that could run another.
-    """
+    """Sums with mpi4py's buffer calls; works on every MPI and every device."""
 
     name = "mpi"
+    sum_in_graph = None
 
     def __init__(self, comm, machine: int = 0, num_machines: int = 1, shares_memory: bool = True):
         """All ranks of `comm` call it. `machine`: number of this rank's machine among `num_machines`."""
-        self._comm, self._machine_number, self._num_machines = comm, machine, num_machines
+        self._comm, self._num_machines = comm, num_machines
         self.compresses = num_machines > 1
-        self.overlap: BackgroundSums | None = None
         self._machine = comm.Split(machine)
         self._heads = comm.Split(self._machine.rank)  # the ranks with this one's number on all machines
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
@@ -74,7 +70,7 @@ class MpiCollectives:
             self._machine.Barrier()
         elif self._machine.size > 1:
             self._machine.Bcast(total)
-        result = tf.cast(_widened(shared), flat.dtype) if is_rounded else shared
+        result = _widened(shared) if is_rounded else shared
         return result if total.size == size else result[:size]
 
     def _added(self, flat: tf.Tensor) -> tf.Tensor:
@@ -104,8 +100,8 @@ class MpiCollectives:
         `is_shared`: by the ranks of this machine, if they share memory.
         """
         if (name, size, dtype) not in self._buffers:  # a step has two sizes: gradients, and losses alone
-            memory = self._memory if is_shared else None
-            array = memory.vector(name, size, dtype) if memory else _aligned(size, dtype)
+            shared = self._memory and is_shared
+            array = self._memory.vector(name, size, dtype) if shared else _aligned(size, dtype)
             self._buffers[name, size, dtype] = array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
         return self._buffers[name, size, dtype]
 
@@ -116,17 +112,7 @@ class MpiCollectives:
             self._comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root=0)
         return tf.convert_to_tensor(buffer)
 
-    def overlap_sums(self) -> None:
-        """Sums may go on beside other operations from now on: a thread does them, on communicators of its own.
-
-        The main thread must not call MPI before the function that began them has ended.
-        """
-        apart = MpiCollectives(PatientComm(self._comm.Dup()), self._machine_number, self._num_machines)
-        self.overlap = BackgroundSums(apart._sum)
-
     def close(self) -> None:
-        if self.overlap:
-            self.overlap.close()
         self._buffers.clear()
 
 
@@ -136,16 +122,16 @@ def open(world: World, name: str) -> MpiCollectives:
     collectives = MpiCollectives(world.comm, world.node, world.num_nodes)
     if why := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
         world.say(f"warning: ranks of a machine share no memory ({why}): MPI sums their gradients, more slowly")
-    if world.num_nodes > 1 and world.calls_from_threads:
-        collectives.overlap_sums()
     return collectives
 
 
+@tf.function(autograph=False)
 def _rounded(values: tf.Tensor) -> tf.Tensor:
     """The bits of float32 values as bfloat16: uint16."""
     return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16)
 
 
+@tf.function(autograph=False)
 def _widened(bits: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32)
 

@@ -47,18 +47,10 @@ class TensorflowCollectives:
     def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
         return self._sum(flat, "sum")
 
-    @property
-    def overlap(self) -> "TensorflowCollectives":
-        return self
-
-    def start(self, flat: tf.Tensor, number: int, compresses: bool) -> tf.Tensor:
-        """The sum itself: TensorFlow runs other operations meanwhile."""
+    def sum_in_graph(self, flat: tf.Tensor, number: int, compresses: bool) -> tf.Tensor:
         if not compresses:
             return self._sum(flat, f"sum {number}")
         return tf.cast(self._sum(tf.cast(flat, tf.bfloat16), f"sum {number}"), flat.dtype)
-
-    def finish(self, started: Sequence[tf.Tensor], dtype: str) -> list[tf.Tensor]:
-        return list(started)
 
     def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
         """Each addition on the way rounds."""
