@@ -70,7 +70,7 @@ class MpiCollectives:
             self._machine.Barrier()
         elif self._machine.size > 1:
             self._machine.Bcast(total)
-        result = _widened(shared) if is_rounded else shared
+        result = tf.cast(_widened(shared), flat.dtype) if is_rounded else shared
         return result if total.size == size else result[:size]
 
     def _added(self, flat: tf.Tensor) -> tf.Tensor:
@@ -100,8 +100,8 @@ class MpiCollectives:
         `is_shared`: by the ranks of this machine, if they share memory.
         """
         if (name, size, dtype) not in self._buffers:  # a step has two sizes: gradients, and losses alone
-            shared = self._memory and is_shared
-            array = self._memory.vector(name, size, dtype) if shared else _aligned(size, dtype)
+            memory = self._memory if is_shared else None
+            array = memory.vector(name, size, dtype) if memory else _aligned(size, dtype)
             self._buffers[name, size, dtype] = array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
         return self._buffers[name, size, dtype]
 
@@ -125,13 +125,11 @@ def open(world: World, name: str) -> MpiCollectives:
     return collectives
 
 
-@tf.function(autograph=False)
 def _rounded(values: tf.Tensor) -> tf.Tensor:
     """The bits of float32 values as bfloat16: uint16."""
     return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16)
 
 
-@tf.function(autograph=False)
 def _widened(bits: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32)
 
