@@ -36,6 +36,11 @@ class Masking:
         assert self.max_predictions_per_seq > 0
         assert self.continues_word is None or self.continues_word.shape == (self.vocab_size,)
 
+    def num_predictions(self, lengths):
+        """How many tokens of examples of these lengths are predicted at most; int64, an array or a number."""
+        wanted = np.rint(lengths * self.masked_lm_prob).astype(np.int64)
+        return np.minimum(np.maximum(wanted, 1), self.max_predictions_per_seq)
+
 
 class Masked(NamedTuple):
     """Masked examples: the flat `values` (int32) with masks applied; of what is to be predicted the flat
@@ -63,8 +68,7 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     inside = np.arange(length) < lengths[:, None]
     candidate = inside.copy()
     candidate[inside] = ~np.isin(values, masking.special_ids)
-    wanted = np.rint(lengths * masking.masked_lm_prob).astype(np.int64)
-    wanted = np.minimum(np.maximum(wanted, 1), masking.max_predictions_per_seq)
+    wanted = masking.num_predictions(lengths)
 
     hashes = _hashes(keys, length)
     if masking.continues_word is None:

@@ -7,7 +7,8 @@ Inputs are a dict of int32 tensors [B, T]: `input_ids`; `token_type_ids`, 0 for 
 `position_ids`, which restart at 0 for each example of a row; `example_ids`, 0 for padding and 1, 2, … for the
 examples of a row. A token attends to the tokens of its own example and to nothing else. Rows of unlike lengths
 come as K groups of like ones: then the four are flat [R], and `groups` holds K pairs, rows and length of each
-(bert/packing.py); the linear layers see all R tokens at once, attention one group at a time.
+(bert/packing.py); the linear layers see all R tokens at once, attention one group at a time. Pairs of Python's
+numbers say that the caller compiles the whole for these groups.
 
 Every variable bears the name of Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
@@ -316,7 +317,8 @@ class Bert(keras.Model):
         """The embeddings and every layer's output, each [B*T, H] in the compute dtype."""
         rows = tf.size(inputs["input_ids"])
         # Prediction meets many shapes a few times each: only training is worth compiling for.
-        is_compiled = dropout_key is not None and self.compiles
+        is_fixed = "groups" in inputs and isinstance(inputs["groups"][0], tuple)  # the caller compiles the whole
+        is_compiled = dropout_key is not None and self.compiles and not is_fixed
         embedded_RH = self.embeddings(inputs, more_rows=more_rows(rows) if is_compiled else 0)
         embedded_RH = tf.cast(embedded_RH, self.compute_dtype)
         states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
@@ -327,6 +329,11 @@ class Bert(keras.Model):
                 call = tf.recompute_grad(call)
             states.append(call(states[-1]))
         return [state[:rows] for state in states]
+
+    def __call__(self, inputs, dropout_key=None):
+        if "groups" in inputs:  # Keras takes no numbers of Python
+            inputs = inputs | {"groups": tf.nest.map_structure(tf.convert_to_tensor, inputs["groups"])}
+        return super().__call__(inputs, dropout_key=dropout_key)
 
     def call(self, inputs, dropout_key=None):
         hidden_RH = self.hidden_states(inputs, dropout_key)[-1]

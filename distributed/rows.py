@@ -299,6 +299,26 @@ def shares(lengths: np.ndarray, rows: np.ndarray, num_ranks: int, block: int) ->
     return balanced(lengths, num_ranks, units if has_enough else None)
 
 
+def dealt(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
+    """Row numbers, ascending, of parts with equal numbers of rows, to one, and nearly equal numbers of tokens: the
+    longest rows are dealt out first, to and fro."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    turn, place = np.divmod(np.arange(len(order)), num_parts)
+    part = np.where(turn % 2, num_parts - 1 - place, place)
+    return [np.sort(order[part == number]) for number in range(num_parts)]
+
+
+def divided(
+    lengths: np.ndarray, rows: np.ndarray, num_ranks: int, accumulation: int, block: int, is_dealt: bool
+) -> list[list[np.ndarray]]:
+    """A step's rows, as places in `lengths`, of each rank and micro-batch: `shares`, `balanced`; or `dealt`."""
+    if is_dealt:
+        parts = dealt(lengths, num_ranks * accumulation)
+        return [parts[rank * accumulation : (rank + 1) * accumulation] for rank in range(num_ranks)]
+    of_ranks = shares(lengths, rows, num_ranks, block)
+    return [[mine[part] for part in balanced(lengths[mine], accumulation)] for mine in of_ranks]
+
+
 def fixed_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
     """Row numbers in batches of rows of like length, for prediction: the same whatever the number of ranks."""
     by_length = np.argsort(-lengths, kind="stable")

@@ -14,12 +14,14 @@ from distributed import InputError, Preempted
 from distributed.checkpoint import Checkpoints, State
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
-from distributed.rows import Order, RowOrder, RowSource, balanced, prefetched, shares
+from distributed.rows import Order, RowOrder, RowSource, divided, prefetched
 from distributed.run import Run
 from distributed.world import World
 
 Batch = dict[str, Any]  # arrays, or tuples of them
 MOST_SKIPPED_STEPS = 20
+FIXED = {"on": (True,), "off": (False,), "auto": (False, True)}  # what `train` may do, by its `xla`
+TRIALS = 3
 TRAINING_MEMORY_FLAGS = (
     "--train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
 )
@@ -68,6 +70,8 @@ def train(
     order: RowOrder | None = None,
     lengths: Callable[[np.ndarray], np.ndarray] | None = None,
     evaluation: Evaluation | None = None,
+    collate_fixed: Callable[[dict], Batch] | None = None,
+    xla: str = "off",
 ) -> State:
     """Trains for the steps of the plan, from `start` if given; returns the last state, which is saved.
 
@@ -80,6 +84,9 @@ def train(
       order: which row stands at a position of the stream; a full permutation per epoch unless given.
       lengths: numbers of rows -> their tokens; a step's rows are then shared out so that ranks and micro-batches
         have nearly equal numbers of them. Without, each takes neighbouring positions. The step's sum is the same.
+      collate_fixed: as `collate`, but with few shapes. A number of Python in it makes another one, too.
+      xla: "on": XLA compiles the whole of the gradient for each shape of `collate_fixed`; "auto": where that is
+        faster for the rows of the first step; "off": never.
     Raises:
       Preempted: SIGUSR1 came; all ranks finished the same step and saved.
       InputError: the gradients stay non-finite, or the replicas are not equal.
@@ -87,11 +94,10 @@ def train(
     state = start or State(0, 0, plan.steps, plan.global_batch_size, settings)
     first_step, first_position = state.step, state.position
     order, pieces = order or Order(len(rows), seed), plan.micro_batches(world.rank)
-    gradient = None
     skipped, stops_early = 0, False
     saving_s, start_s = 0.0, time.perf_counter()
 
-    def micro_batches(step: int) -> list[Batch]:
+    def micro_batches(step: int, is_fixed: bool) -> list[Batch]:
         position = first_position + (step - first_step) * plan.global_batch_size
 
         if lengths is None:
@@ -99,21 +105,33 @@ def train(
         else:
             numbers = order.rows_at(position, position + plan.global_batch_size)
             of_step = lengths(numbers)
-            mine = shares(of_step, numbers, world.size, order.block)[world.rank]
-            places = [mine[piece] for piece in balanced(of_step[mine], plan.accumulation)]
+            sizes = world.size, plan.accumulation, order.block
+            places = divided(of_step, numbers, *sizes, is_fixed)[world.rank]
 
         def fields(piece: np.ndarray) -> dict:
             first, last = position + int(piece[0]), position + int(piece[-1])
             indices = order.rows_at(first, last + 1)[piece - piece[0]]
             return rows.take(indices) | {"row": indices, "epoch": (position + piece) // len(rows)}
 
-        return [collate(fields(piece)) for piece in places if len(piece)]
+        chosen = collate_fixed if is_fixed and collate_fixed else collate
+        return [chosen(fields(piece)) for piece in places if len(piece)]
 
     if evaluation and evaluation.stops(state):
         return state
     bar = run.progress(plan.steps, "training", initial=state.step)
     meter = Meter(plan.global_batch_size)
-    batches_of_steps = prefetched(micro_batches, range(first_step, plan.steps))
+    gradients = {is_fixed: GradientSum(optimizer, loss, is_fixed) for is_fixed in FIXED[xla]}
+    is_fixed = xla == "on"
+    if xla == "auto" and first_step < plan.steps:
+        without, whole = (
+            _seconds(world, optimizer, weights, gradients[tried], micro_batches(first_step, tried))
+            for tried in (False, True)
+        )
+        is_fixed = whole < without
+        told = f"{whole * 1e3:.3g} ms compiled by XLA as a whole, {without * 1e3:.3g} ms without"
+        run.say(f"--xla auto: the gradient of the first step takes {told}: {'on' if is_fixed else 'off'}")
+    gradient = gradients[is_fixed]
+    batches_of_steps = prefetched(lambda step: micro_batches(step, is_fixed), range(first_step, plan.steps))
     for step in range(first_step, plan.steps):
         batches = next(batches_of_steps)
         meter.mark("data_s")
@@ -121,11 +139,10 @@ def train(
         totals, stop = optimizer.reduce_weights(
             {term: sum(w[term] for w in local) for term in optimizer.loss_terms}, world.stop_wanted.is_set()
         )
-        gradient = gradient or GradientSum(optimizer, loss, batches[0])
         keys = [dropout_key(seed, step, number, world.rank) for number in range(len(batches))]
         flat = gradient(batches, optimizer.inverse_weights(totals), keys)
         meter.mark("compute_s")
-        if not optimizer.overlaps:
+        if not gradient.overlaps:
             flat = optimizer.all_reduce(flat)
         meter.mark("reduce_s")
         result = optimizer.update(flat, totals)
@@ -222,36 +239,51 @@ def predict(
 
 
 class GradientSum:
-    """Micro-batches -> flat buffer [gradient | loss sums]: their sum, over all ranks if `optimizer.overlaps`."""
+    """Micro-batches -> flat buffer [gradient | loss sums]: their sum, over all ranks if `overlaps`.
 
-    def __init__(self, optimizer: AllreduceOptimizer, loss: Callable, example: Batch):
-        make = partial(gradient_function, optimizer, loss, example)
-        self._overlaps, self._function = optimizer.overlaps, make()
-        self._only, self._last = make(is_last=True), make(is_last=True, follows=True)  # traced where called
+    `is_fixed`: XLA compiles the whole for each shape; sums beside it are then not possible.
+    """
+
+    def __init__(self, optimizer: AllreduceOptimizer, loss: Callable, is_fixed: bool = False):
+        self.overlaps = optimizer.overlaps and not is_fixed
+        self._make = partial(gradient_function, optimizer, loss)
+        self._is_fixed = is_fixed
+        self._functions: dict[tuple[bool, bool], Callable] = {}
 
     def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
         """`keys`: of dropout, one for each micro-batch. Raises InputError: out of memory."""
         total = None
         for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
             with _told_out_of_memory(batch):
-                if number < len(batches) or not self._overlaps:
-                    part = self._function(batch, inverse_weights, key)
+                if number < len(batches) or not self.overlaps:
+                    part = self._function(batch)(batch, inverse_weights, key)
                     total = part if total is None else total + part
                 elif total is None:
-                    total = self._only(batch, inverse_weights, key)
+                    total = self._function(batch, is_last=True)(batch, inverse_weights, key)
                 else:
-                    total = self._last(batch, inverse_weights, key, total)
+                    total = self._function(batch, is_last=True, follows=True)(batch, inverse_weights, key, total)
         return total
+
+    def _function(self, example: Batch, is_last: bool = False, follows: bool = False) -> Callable:
+        if (is_last, follows) not in self._functions:
+            made = self._make(None if self._is_fixed else example, is_last, follows)
+            self._functions[is_last, follows] = made
+        return self._functions[is_last, follows]
 
 
 def gradient_function(
-    optimizer: AllreduceOptimizer, loss: Callable, example: Batch, is_last: bool = False, follows: bool = False
+    optimizer: AllreduceOptimizer,
+    loss: Callable,
+    example: Batch | None,
+    is_last: bool = False,
+    follows: bool = False,
 ) -> Callable:
     """A compiled function (batch, 1 / weights, dropout key) -> flat buffer [gradient | loss sums].
 
     Its trace has unknown dimensions, so that one serves every shape of batch.
 
     Args:
+      example: a batch; None for a function that XLA compiles as a whole, anew for each shape.
       is_last: the buffer is that of all ranks, summed while the gradients of the first layers are computed.
       follows: with `is_last`: the function has a fourth argument, the buffer of the micro-batches before.
     """
@@ -266,6 +298,8 @@ def gradient_function(
             return optimizer.sum_in_buckets(gradients, sums, before)
         return optimizer.flatten(gradients, sums)
 
+    if example is None:
+        return tf.function(gradient, jit_compile=True, autograph=False)
     signature = [
         batch_signature(example),
         tf.TensorSpec([len(optimizer.loss_terms)], optimizer.dtype),
@@ -274,6 +308,22 @@ def gradient_function(
     if follows:
         signature.append(tf.TensorSpec([None], optimizer.dtype))
     return tf.function(gradient, input_signature=signature, autograph=False)
+
+
+def _seconds(
+    world: World, optimizer: AllreduceOptimizer, weights: Callable, gradient: GradientSum, batches: list[Batch]
+) -> float:
+    """How long the gradient of these micro-batches takes, on the slowest rank; the shortest of a few times."""
+    local = [weights(batch) for batch in batches]
+    totals, _ = optimizer.reduce_weights({term: sum(w[term] for w in local) for term in optimizer.loss_terms})
+    keys = [dropout_key(0, 0, number, world.rank) for number in range(len(batches))]
+    times = []
+    for _ in range(1 + TRIALS):  # the first one compiles
+        world.barrier()
+        began = time.perf_counter()
+        gradient(batches, optimizer.inverse_weights(totals), keys)[:1].numpy()  # a GPU still works on it
+        times.append(max(world.all_gather(time.perf_counter() - began)))
+    return min(times[1:])
 
 
 def batch_signature(example: Batch) -> dict[str, Any]:

@@ -4,16 +4,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
+    import tensorflow as tf
 
+    from bert.packing import Layouts
     from distributed.train import Batch
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "example_ids")
 NUM_GROUPS = {"auto": 4, "off": 1}  # by --packing
 
 
-def grouped(fields: dict, num_groups: int) -> "tuple[dict, np.ndarray]":
-    """The fields of B rows in the order of their groups, and the groups (int32 [K, 2]): see bert/packing.py.
+def grouped(fields: dict, grouping: "int | Layouts") -> "tuple[dict, np.ndarray | tuple]":
+    """The fields of B rows in the order of their groups, and the groups: see bert/packing.py.
 
+    `grouping`: how many groups of their own lengths (int32 [K, 2]), or the layouts to choose from (pairs of int).
     With one group nothing is reordered.
     """
     import numpy as np
@@ -21,25 +24,29 @@ def grouped(fields: dict, num_groups: int) -> "tuple[dict, np.ndarray]":
     from bert.packing import group
     from distributed.rows import reordered
 
-    order, groups = group(np.diff(fields["input_ids"][1]), num_groups)
-    if num_groups == 1:
+    lengths = np.diff(fields["input_ids"][1])
+    order, groups = group(lengths, grouping) if isinstance(grouping, int) else grouping(lengths)
+    if grouping == 1:
         return fields, groups
     return {name: reordered(values, order) for name, values in fields.items()}, groups
 
 
-def encoder_inputs(fields: dict, groups: "np.ndarray") -> "Batch":
+def encoder_inputs(fields: dict, groups: "np.ndarray | tuple") -> "Batch":
     """The encoder's four inputs and `first_tokens`, int32, one example per row.
 
     Args:
       fields: `input_ids` (values, offsets) of B rows, and `sentence_a_tokens` (int [B]): how many leading tokens
         of each row are of type 0; those after them are of type 1.
-      groups: as `grouped` gives them. Of one group the inputs are [B, T]; of several flat [R], with `groups`.
-    `first_tokens` [B] are the indices of each row's first token into R, or B*T.
+      groups: as `grouped` gives them. Of one group of numpy's the inputs are [B, T]; else flat [R], with `groups`.
+    `first_tokens` [B] are the indices of each row's first token into R, or B*T. Layouts may have more rows than
+    there are examples: B counts them, and their tokens are padding.
     """
     import numpy as np
 
     values, offsets = fields["input_ids"]
-    widths = np.repeat(groups[:, 1], groups[:, 0])
+    widths = np.repeat(*np.asarray(groups, np.int32)[:, ::-1].T)
+    sentence_a_tokens = filled(fields["sentence_a_tokens"], len(widths))
+    offsets = np.pad(offsets, (0, len(widths) + 1 - len(offsets)), "edge")
     ends = np.cumsum(widths, dtype=np.int32)
     first = ends - widths
     place = np.arange(ends[-1], dtype=np.int32) - np.repeat(first, widths)
@@ -48,10 +55,29 @@ def encoder_inputs(fields: dict, groups: "np.ndarray") -> "Batch":
     input_ids[inside] = values
     inputs = {
         "input_ids": input_ids,
-        "token_type_ids": ((place >= np.repeat(fields["sentence_a_tokens"], widths)) & inside).astype(np.int32),
+        "token_type_ids": ((place >= np.repeat(sentence_a_tokens, widths)) & inside).astype(np.int32),
         "position_ids": np.where(inside, place, 0),  # a row's padding may reach beyond the table
         "example_ids": inside.astype(np.int32),
     }
-    if len(groups) == 1:
+    if len(groups) == 1 and not isinstance(groups, tuple):
         return {name: array.reshape(groups[0]) for name, array in inputs.items()} | {"first_tokens": first}
     return inputs | {"first_tokens": first, "groups": tuple(groups)}
+
+
+def filled(values: "np.ndarray", size: int, value: int = 0) -> "np.ndarray":
+    """An array with so many elements, the new ones at its end."""
+    import numpy as np
+
+    return np.pad(values, (0, size - len(values)), constant_values=value)
+
+
+def num_examples(batch: "Batch") -> int:
+    """Rows that are no padding."""
+    return int((batch["example_ids"].reshape(-1)[batch["first_tokens"]] > 0).sum())
+
+
+def is_example(batch: "dict[str, tf.Tensor]") -> "tf.Tensor":
+    """Which rows are no padding, float32 [B], 1 or 0."""
+    import tensorflow as tf
+
+    return tf.cast(tf.gather(tf.reshape(batch["example_ids"], [-1]), batch["first_tokens"]) > 0, tf.float32)

@@ -1,6 +1,7 @@
 """What a measured training step computes: a published size or a model's own, on random tokens or real windows."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import BertConfig
 
+    from bert.packing import Layouts
     from distributed.train import Batch
     from distributed.world import World
 
@@ -53,6 +55,7 @@ class StepLoad:
     compression: Literal["none", "bf16"] = flags.flag("none", "as in training", "machine")
     overlap: Literal["auto", "off"] = flags.flag("auto", "as in training", "machine")
     recompute: bool = flags.flag(False, "as in training", "machine")
+    xla: Literal["on", "off"] = flags.flag("off", "on: XLA compiles the gradient as a whole", "machine")
 
     def __post_init__(self):
         least = {
@@ -115,15 +118,18 @@ def micro_batches_of(load: StepLoad, world: "World", vocabulary: int) -> "Callab
             (num_steps * world.rank + step) * load.gradient_accumulation_steps + number
             for number in range(load.gradient_accumulation_steps)
         ]
-        return [_random_batch(load.batch_size, load.seq_length, vocabulary, seed) for seed in seeds]
+        batches = [_random_batch(load.batch_size, load.seq_length, vocabulary, seed) for seed in seeds]
+        return batches if load.xla == "off" else [flat(batch) for batch in batches]
 
     return random_batches
 
 
 def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[int], list[Batch]]":
     """Real windows, in the order and the shares of `bert-squad`'s training."""
-    from distributed.rows import Order, Rows, balanced, shares
+    from distributed.plan import make_plan
+    from distributed.rows import Order, Rows, divided
     from tasks.batches import NUM_GROUPS
+    from tasks.fit import layouts_of
     from tasks.squad import collate
 
     global_batch = load.batch_size * load.gradient_accumulation_steps * world.size
@@ -132,13 +138,20 @@ def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[in
     )
     rows = Rows.open(path)
     order = Order(len(rows), SEED)
+    plan = make_plan(
+        len(rows), world.size, learning_rate=1.0, global_batch_size=global_batch, num_train_steps=num_steps,
+        accumulation=load.gradient_accumulation_steps,
+    )  # fmt: skip
+    lengths_at = partial(rows.lengths_at, "input_ids")
+    grouping: int | Layouts = NUM_GROUPS[load.packing]
+    if load.xla == "on":
+        grouping = layouts_of(plan, order, lengths_at if load.packing == "auto" else None, load.seq_length)
 
     def micro_batches(step: int) -> "list[Batch]":
         indices = order.rows_at(step * global_batch, (step + 1) * global_batch)
-        lengths = rows.lengths_at("input_ids", indices)
-        mine = shares(lengths, indices, world.size, order.block)[world.rank]
-        pieces = [mine[piece] for piece in balanced(lengths[mine], load.gradient_accumulation_steps)]
-        return [collate(rows.take(indices[piece]), NUM_GROUPS[load.packing]) for piece in pieces if len(piece)]
+        sizes = world.size, load.gradient_accumulation_steps, order.block
+        pieces = divided(lengths_at(indices), indices, *sizes, load.xla == "on")[world.rank]
+        return [collate(rows.take(indices[piece]), grouping) for piece in pieces if len(piece)]
 
     return micro_batches
 
@@ -169,6 +182,12 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     return path
 
 
+def flat(batch: "Batch") -> "Batch":
+    """A batch of whole rows as one group of a fixed shape."""
+    groups = (tuple(map(int, batch["input_ids"].shape)),)
+    return {name: array.reshape(-1) for name, array in batch.items()} | {"groups": groups}
+
+
 def shapes_of(batch: "Batch") -> list[tuple[int, int]]:
     """Rows and length of each group of a micro-batch, those without rows left out."""
     groups = batch.get("groups", [batch["input_ids"].shape])
@@ -176,13 +195,14 @@ def shapes_of(batch: "Batch") -> list[tuple[int, int]]:
 
 
 def lengths_of(batch: "Batch") -> "np.ndarray":
-    """Real tokens of each row of a micro-batch, int64 [B]."""
+    """Real tokens of each example of a micro-batch, int64 [B]."""
     import numpy as np
 
     inside = batch["example_ids"].reshape(-1).astype(np.int64)
     rows, lengths = np.array(shapes_of(batch)).T
     widths = np.repeat(lengths, rows)
-    return np.add.reduceat(inside, np.cumsum(widths) - widths)
+    found = np.add.reduceat(inside, np.cumsum(widths) - widths)
+    return found[found > 0]
 
 
 def _random_batch(rows: int, length: int, vocabulary: int, seed: int) -> "Batch":

@@ -84,7 +84,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     def loss(batch, key):
         return {"loss": span_loss(model(batch, dropout_key=key), batch)}
 
-    gradient = GradientSum(optimizer, loss, make_batches(0)[0])
+    gradient = GradientSum(optimizer, loss, is_fixed=config.xla == "on")
     global_rows = config.batch_size * config.gradient_accumulation_steps * world.size
     meter = Meter(global_rows)
     measured: list[Measured] = []
@@ -94,13 +94,13 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         began = time.perf_counter()
         batches = next(batches_of_steps)
         meter.mark("data_s")
-        rows = sum(len(batch["start_position"]) for batch in batches)
-        totals, _ = optimizer.reduce_weights({"loss": float(rows)})
+        lengths = np.concatenate([lengths_of(batch) for batch in batches])
+        totals, _ = optimizer.reduce_weights({"loss": float(len(lengths))})
         keys = [dropout_key(0, step, number, world.rank) for number in range(len(batches))]
         flat = gradient(batches, optimizer.inverse_weights(totals), keys)
         flat[:1].numpy()  # a GPU still works on it when Python goes on
         meter.mark("compute_s")
-        if not optimizer.overlaps:
+        if not gradient.overlaps:
             flat = optimizer.all_reduce(flat)
         meter.mark("reduce_s")
         optimizer.update(flat, totals)
@@ -109,7 +109,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
             time.perf_counter() - began,
             meter.read(),
             [shapes_of(batch) for batch in batches],
-            np.concatenate([lengths_of(batch) for batch in batches]),
+            lengths,
         )
         if step >= config.num_warmup:
             measured.append(found)
@@ -140,7 +140,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     work = [model_flop(bert_config, one.lengths) for one in measured]
     speed = sum(work) / sum(one.seconds for one in measured)
     whole = sum(parts.values())
-    with_sums = " (the sums are part of it)" if optimizer.overlaps else ""
+    with_sums = " (the sums are part of it)" if gradient.overlaps else ""
     told = ", ".join(
         f"{name.removesuffix('_s')} {value * 1e3:.0f} ms ({value / whole:.0%})" for name, value in parts.items()
     )

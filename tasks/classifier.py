@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import INPUTS, NUM_GROUPS, encoder_inputs, grouped
+from tasks.batches import INPUTS, encoder_inputs, filled, grouped, is_example, num_examples
 from tasks.fit import (
     TrainingFlags,
     check_ranges,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
     from bert.model import Bert
+    from bert.packing import Layouts
     from distributed.rows import Rows
     from distributed.run import Run
     from distributed.train import Batch, Evaluation
@@ -176,7 +177,7 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
             model_files,
             train_set.rows,
             train_set.key,
-            collate=partial(collate, num_groups=NUM_GROUPS[config.packing]),
+            collate=collate,
             weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
             loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
             settings=settings,
@@ -368,10 +369,11 @@ def open_set(
     return data
 
 
-def collate(fields: dict, num_groups: int = 1) -> "Batch":
+def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
     """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
-    fields, groups = grouped(fields, num_groups)
-    return encoder_inputs(fields, groups) | {"label": fields["label"]}
+    fields, groups = grouped(fields, grouping)
+    batch = encoder_inputs(fields, groups)
+    return batch | {"label": filled(fields["label"], len(batch["first_tokens"]))}
 
 
 # -- training -----------------------------------------------------------------------------------------------------
@@ -410,10 +412,10 @@ def class_weights(given: str | None, labels: Labels, rows: "Rows") -> "np.ndarra
 
 
 def example_weights(batch: "Batch", weight_of_label: "np.ndarray | None") -> "np.ndarray":
-    """How much each row counts in the loss, [B]."""
+    """How much each example counts in the loss."""
     import numpy as np
 
-    label = batch["label"]
+    label = batch["label"][: num_examples(batch)]
     return np.ones(len(label)) if weight_of_label is None else weight_of_label[label].astype(np.float64)
 
 
@@ -425,11 +427,11 @@ def label_loss(
 
     label = batch["label"]
     if label.dtype.is_floating:
-        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label))
+        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label) * is_example(batch))
     losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
     if weight_of_label is not None:
         losses_B *= tf.gather(tf.constant(weight_of_label), label)
-    return tf.reduce_sum(losses_B)
+    return tf.reduce_sum(losses_B * is_example(batch))
 
 
 def while_training(config: Config, task: "Task", dev_scores: Any, num_rows: int, size: int) -> "Evaluation | None":

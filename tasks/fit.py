@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from bert import InputError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from bert.model import Bert
+    from bert.packing import Layouts
     from distributed.plan import Plan
     from distributed.rows import RowOrder, RowSource
     from distributed.run import Run
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tasks.start import Job
 
 
+STEPS_OF_LAYOUTS = 256  # a run's steps whose lengths decide about the shapes for XLA
 STEPS_LOOKED_AT = 20
 
 
@@ -69,6 +72,11 @@ class TrainingFlags:
     recompute: bool = flags.flag(
         False,
         "keep only the layers' outputs and compute the rest again in the backward pass: less memory",
+        "machine",
+    )
+    xla: Literal["auto", "on", "off"] = flags.flag(
+        "auto",
+        "on: XLA compiles the gradient as a whole, for at most 4 shapes; auto: on GPUs, where that is faster",
         "machine",
     )
     log_steps: int = flags.flag(25, "steps between lines of metrics.jsonl", "training")
@@ -121,9 +129,16 @@ def plan_of(config: TrainingFlags, num_rows: int, size: int) -> "Plan":
 
 
 def padding_of(
-    packing: str, plan: "Plan", rows: "RowSource", order: "RowOrder", *, is_balanced: bool, is_compiled: bool
+    packing: str,
+    plan: "Plan",
+    rows: "RowSource",
+    order: "RowOrder",
+    *,
+    is_balanced: bool,
+    is_compiled: bool,
+    layouts: "Layouts | None" = None,
 ) -> str:
-    """What share of the tokens of the first steps is padding, told with and without packing.
+    """What share of the tokens of the first steps is padding, told with and without packing, and with `layouts`.
 
     Args:
       is_balanced: with packing a step's rows are shared out by their tokens, as `train` does with `lengths`.
@@ -132,30 +147,56 @@ def padding_of(
     import numpy as np
 
     from bert.elementwise import more_rows
-    from bert.packing import group
-    from distributed.rows import balanced, shares
+    from bert.packing import group, tokens_of
+    from distributed.rows import divided
     from tasks.batches import NUM_GROUPS
 
     def computed(lengths: "np.ndarray", num_groups: int) -> int:
         tokens = int(group(lengths, num_groups)[1].prod(1).sum())
         return tokens + (int(more_rows(tokens)) if is_compiled else 0)
 
-    real = padded = packed = 0
+    real = padded = packed = fixed = 0
+    sizes = plan.size, plan.accumulation, order.block
     for step in range(min(plan.steps, STEPS_LOOKED_AT)):
         position = step * plan.global_batch_size
         numbers = order.rows_at(position, position + plan.global_batch_size)
         lengths = np.diff(rows.take(numbers)["input_ids"][1])
         real += int(lengths.sum())
         neighbours = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
+        pieces = dealt = neighbours
         if is_balanced:
-            of_ranks = [lengths[share] for share in shares(lengths, numbers, plan.size, order.block)]
-            pieces = [mine[piece] for mine in of_ranks for piece in balanced(mine, plan.accumulation)]
-        else:
-            pieces = neighbours
+            pieces, dealt = (
+                [lengths[piece] for rank in divided(lengths, numbers, *sizes, is_dealt) for piece in rank]
+                for is_dealt in (False, True)
+            )
+        if layouts:
+            fixed += sum(tokens_of(layouts(piece)[1]) for piece in dealt)
         padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in neighbours if len(piece))
         packed += sum(computed(piece, NUM_GROUPS["auto"]) for piece in pieces if len(piece))
     without, with_it = 1 - real / padded, 1 - real / packed
-    return f"packing {packing}: {without:.1%} of the tokens are padding without packing, {with_it:.1%} with it"
+    told = f"packing {packing}: {without:.1%} of the tokens are padding without packing, {with_it:.1%} with it"
+    return told + (f", {1 - real / fixed:.1%} in the {len(layouts)} shapes for XLA" if layouts else "")
+
+
+def layouts_of(
+    plan: "Plan", order: "RowOrder", lengths: "Callable[[np.ndarray], np.ndarray] | None", longest: int
+) -> "Layouts":
+    """The few shapes of a run's micro-batches that XLA compiles, from some of its steps; without lengths there is
+    one, of rows of `longest` tokens."""
+    import numpy as np
+
+    from bert.packing import Layouts
+    from distributed.rows import divided
+
+    sample: list[np.ndarray] = []
+    if lengths:
+        steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False).astype(int)
+        for position in (steps * plan.global_batch_size).tolist():
+            numbers = order.rows_at(position, position + plan.global_batch_size)
+            of_step = lengths(numbers)
+            pieces = divided(of_step, numbers, plan.size, plan.accumulation, order.block, is_dealt=True)
+            sample += [of_step[piece] for rank in pieces for piece in rank]
+    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), longest)
 
 
 def make_optimizer(name: str, plan: "Plan") -> "keras.optimizers.Optimizer":
@@ -175,7 +216,7 @@ def fit(
     rows: "RowSource",
     data_key: str,
     *,
-    collate: "Callable[[dict], Batch]",
+    collate: "Callable[..., Batch]",
     weights: "Callable[[Batch], Mapping[str, float]]",
     loss: "Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]",
     settings: dict[str, object],
@@ -191,7 +232,8 @@ def fit(
 
     Args:
       config: flags that hold `TrainingFlags`.
-      collate, weights, loss, order, lengths, evaluation: see `distributed.train.train`.
+      collate, weights, loss, order, lengths, evaluation: see `distributed.train.train`; `collate` has an argument
+        `grouping` too, as `tasks.batches.grouped`.
       settings: what must not change between the parts of the run, under the flags' names.
       anew: tensors that keep their initial values although the weights that a new run starts from have them.
       moments: a checkpoint whose optimizer's moments a new run starts from.
@@ -206,13 +248,20 @@ def fit(
     from distributed.rows import Order
     from distributed.run import environment
     from distributed.train import train
+    from tasks.batches import NUM_GROUPS
 
     world, run, tokenizer = job.world, job.run, model_files.tokenizer
     plan = plan_of(config, len(rows), world.size)
     run.say(str(plan))
+    order = order or Order(len(rows), config.seed)
+    xla = "off" if config.xla == "auto" and world.device == "cpu" else config.xla  # slower there, as measured
+    is_balanced = lengths is not None
+    if config.packing == "off":
+        lengths = None
+    layouts = None if xla == "off" else layouts_of(plan, order, lengths, config.max_seq_length)
     if world.rank == 0:
-        given = {"is_balanced": lengths is not None, "is_compiled": model.compiles}
-        run.say(padding_of(config.packing, plan, rows, order or Order(len(rows), config.seed), **given))
+        given = {"is_balanced": is_balanced, "is_compiled": model.compiles}
+        run.say(padding_of(config.packing, plan, rows, order, layouts=layouts, **given))
     rates = {model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob}
     if model.head_name == "classifier" and model.config.classifier_dropout is not None:
         rates.add(model.config.classifier_dropout)
@@ -295,7 +344,7 @@ def fit(
             rows,
             run,
             checkpoints,
-            collate=collate,
+            collate=partial(collate, grouping=NUM_GROUPS[config.packing]),
             weights=weights,
             loss=loss,
             seed=config.seed,
@@ -304,8 +353,10 @@ def fit(
             save_every=config.save_checkpoints_steps,
             log_every=config.log_steps,
             order=order,
-            lengths=lengths if config.packing == "auto" else None,
+            lengths=lengths,
             evaluation=evaluation,
+            collate_fixed=partial(collate, grouping=layouts) if layouts else None,
+            xla=xla,
         )
     finally:
         checkpoints.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import NUM_GROUPS, encoder_inputs, grouped
+from tasks.batches import encoder_inputs, filled, grouped, is_example, num_examples
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of, write_eval_results
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
     from bert.masking import Masking
     from bert.model import Bert
+    from bert.packing import Layouts
     from distributed.rows import RowSource
     from distributed.train import Batch, Evaluation
 
 DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
+NOT_MASKED = -1  # the id of what fills up the masked tokens of a batch
 EVALUATION_SEED = 0  # of the masks of held-out examples: the same in every run, so that runs compare
 MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
@@ -119,9 +121,7 @@ def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
             model_files,
             shards.rows,
             shards.key,
-            collate=partial(
-                collate, masking=shards.masking, seed=config.seed, num_groups=NUM_GROUPS[config.packing]
-            ),
+            collate=partial(collate, masking=shards.masking, seed=config.seed, most=most_predictions(shards)),
             weights=weights,
             loss=lambda batch, key: losses(model(batch, dropout_key=key), batch),
             loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
@@ -245,14 +245,24 @@ def dynamic_masking(
     )
 
 
-def collate(fields: dict, masking: "Masking | None", seed: int, num_groups: int = 1) -> "Batch":
+def collate(
+    fields: dict,
+    masking: "Masking | None",
+    seed: int,
+    grouping: "int | Layouts" = 1,
+    most: Callable[[int], int] | None = None,
+) -> "Batch":
     """Examples -> the encoder's inputs, `masked_tokens` (indices into them) and `masked_ids` [M], first tokens [B]
-    and `next_sentence_label` [B] (1: the second sentence is a random one)."""
+    and `next_sentence_label` [B] (1: the second sentence is a random one).
+
+    With layouts M is theirs: `most` gives the masked tokens of a row of a length at most. What is filled up has
+    the id -1.
+    """
     import numpy as np
 
     from bert.masking import example_keys, mask
 
-    fields, groups = grouped(fields, num_groups)
+    fields, groups = grouped(fields, grouping)
     values, offsets = fields["input_ids"]
     if masking:
         drawn = mask(values, offsets, example_keys(seed, fields["row"], fields["epoch"]), masking)
@@ -260,14 +270,27 @@ def collate(fields: dict, masking: "Masking | None", seed: int, num_groups: int 
     else:
         (positions, position_offsets), (masked_ids, _) = fields["masked_lm_positions"], fields["masked_lm_ids"]
     inputs = encoder_inputs(fields | {"input_ids": (values, offsets)}, groups)
-    first = np.repeat(inputs["first_tokens"], np.diff(position_offsets))
+    masked = np.diff(position_offsets)
+    first = np.repeat(inputs["first_tokens"][: len(masked)], masked)
     batch = inputs | {
         "masked_tokens": first + positions.astype(np.int32),
         "masked_ids": masked_ids.astype(np.int32),
     }
     if "is_random_next" in fields:
-        batch["next_sentence_label"] = fields["is_random_next"].astype(np.int32)
+        labels = fields["is_random_next"].astype(np.int32)
+        batch["next_sentence_label"] = filled(labels, len(batch["first_tokens"]))
+    if not isinstance(grouping, int) and most:
+        size = sum(rows * most(length) for rows, length in groups)
+        batch["masked_tokens"] = filled(batch["masked_tokens"], size)
+        batch["masked_ids"] = filled(batch["masked_ids"], size, NOT_MASKED)
     return batch
+
+
+def most_predictions(shards: Shards) -> Callable[[int], int]:
+    """How many tokens of a row of a length are masked at most."""
+    most = int(str(shards.masks["--max_predictions_per_seq"]))
+    masking = shards.masking
+    return lambda length: min(length, most) if masking is None else masking.num_predictions(length)
 
 
 # -- training -----------------------------------------------------------------------------------------------------
@@ -275,20 +298,21 @@ def collate(fields: dict, masking: "Masking | None", seed: int, num_groups: int 
 
 def weights(batch: "Batch") -> dict[str, float]:
     """What the loss terms are divided by, over all ranks: masked tokens, and examples."""
-    found = {"mlm": float(len(batch["masked_ids"]))}
-    return found | ({"nsp": float(len(batch["first_tokens"]))} if "next_sentence_label" in batch else {})
+    found = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
+    return found | ({"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {})
 
 
 def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
     """Sums of the cross-entropies of masked tokens and of next sentences."""
     import tensorflow as tf
 
-    def cross_entropy(labels: "tf.Tensor", logits: "tf.Tensor") -> "tf.Tensor":
-        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+    def cross_entropy(labels: "tf.Tensor", logits: "tf.Tensor", counts: "tf.Tensor") -> "tf.Tensor":
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
+        return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
 
-    sums = {"mlm": cross_entropy(batch["masked_ids"], scores["mlm"])}
+    sums = {"mlm": cross_entropy(batch["masked_ids"], scores["mlm"], batch["masked_ids"] != NOT_MASKED)}
     if "next_sentence_label" in batch:
-        sums["nsp"] = cross_entropy(batch["next_sentence_label"], scores["nsp"])
+        sums["nsp"] = cross_entropy(batch["next_sentence_label"], scores["nsp"], is_example(batch))
     return sums
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tasks import flags, start
-from tasks.batches import INPUTS, NUM_GROUPS, encoder_inputs, grouped
+from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from bert.model import Bert
+    from bert.packing import Layouts
     from distributed.rows import Rows
     from distributed.run import Run
     from distributed.train import Batch
@@ -109,8 +110,8 @@ def run_squad(config: Config, job: start.Job) -> dict[str, float]:
             model_files,
             train_data.windows,
             train_data.key,
-            collate=partial(collate, num_groups=NUM_GROUPS[config.packing]),
-            weights=lambda batch: {"loss": float(len(batch["start_position"]))},
+            collate=collate,
+            weights=lambda batch: {"loss": float(num_examples(batch))},
             loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
             settings=settings,
             lengths=partial(train_data.windows.lengths_at, "input_ids"),
@@ -181,11 +182,12 @@ def open_data(config: Config, job: start.Job, model_files: ModelFiles, training:
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 
 
-def collate(fields: dict, num_groups: int = 1) -> "Batch":
+def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
     """Windows -> the encoder's inputs and the answers' positions [B]."""
-    fields, groups = grouped(fields, num_groups)
-    answers = {name: fields[name] for name in ("start_position", "end_position")}
-    return encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups) | answers
+    fields, groups = grouped(fields, grouping)
+    batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
+    answers = ("start_position", "end_position")
+    return batch | {name: filled(fields[name], len(batch["first_tokens"])) for name in answers}
 
 
 # -- training -----------------------------------------------------------------------------------------------------
@@ -206,7 +208,8 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
         log_probs_BT2 = tf.nn.log_softmax(scores_BT2 - LARGE * padding_BT1, axis=1)
         rows = tf.shape(scores_BT2)[0]
         here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
-        found.append(tf.reduce_sum(tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), here_B2, batch_dims=2)))
+        log_probs_B2 = tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), here_B2, batch_dims=2)
+        found.append(tf.reduce_sum(log_probs_B2 * (1 - padding_BT1[:, 0])))  # a row may be padding as a whole
     return -tf.add_n(found) / 2
 
 

@@ -9,14 +9,14 @@ import tensorflow as tf
 from transformers import BertConfig
 
 from bert.elementwise import more_rows
-from bert.model import Bert
-from bert.packing import LENGTH_MULTIPLE, group
+from bert.model import Bert, in_groups
+from bert.packing import GROUPS_OF_LAYOUT, LENGTH_MULTIPLE, NUM_LAYOUTS, Layouts, group, tokens_of
 from distributed.plan import make_plan
-from distributed.rows import Order, Rows, balanced, pad, ragged, reordered, shares
+from distributed.rows import Order, Rows, balanced, dealt, divided, pad, ragged, reordered, shares
 from distributed.train import batch_signature
 from tasks import classifier, pretraining, squad
-from tasks.batches import encoder_inputs, grouped
-from tasks.fit import padding_of
+from tasks.batches import encoder_inputs, grouped, num_examples
+from tasks.fit import layouts_of, padding_of
 
 # float32: the sums of a group's rows are taken in another order (2e-7 measured); a lost row is 1e-1.
 GRADIENT_TOLERANCE = 1e-5
@@ -140,7 +140,7 @@ LOSSES = {
     "span": (squad.collate, lambda model, batch: squad.span_loss(model(batch), batch)),
     "classifier": (classifier.collate, lambda model, batch: classifier.label_loss(model(batch), batch, None)),
     "pretraining": (
-        lambda fields, num_groups: pretraining.collate(fields, None, 1, num_groups),
+        lambda fields, grouping: pretraining.collate(fields, None, 1, grouping, most=lambda length: 5),
         lambda model, batch: tf.add_n(list(pretraining.losses(model(batch), batch).values())),
     ),
 }
@@ -150,16 +150,19 @@ LOSSES = {
     "head", [head if head == "span" else pytest.param(head, marks=pytest.mark.slow) for head in LOSSES]
 )
 def test_the_gradient_is_the_unpacked_one(head):
-    """Of 13 examples in 1, 4 and 9 groups, the last of which are empty; and a lost example is seen."""
-    rows = examples(np.random.default_rng(3).integers(9, 60, 13))
+    """Of 13 examples in 1, 4 and 9 groups, the last ones empty, and in layouts of 16 rows, compiled by XLA;
+    a lost example is seen."""
+    chance = np.random.default_rng(3)
+    rows = examples(chance.integers(9, 60, 13))
+    layouts = Layouts([chance.integers(9, 64, 16) for _ in range(9)], 16, 64)
     collate, loss = LOSSES[head]
     config = BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_labels=3,
                         intermediate_size=128, max_position_embeddings=64, hidden_dropout_prob=0.0,
                         attention_probs_dropout_prob=0.0)  # fmt: skip
     model = Bert(config, head, seed=3)
 
-    def gradient(num_examples: int, num_groups: int) -> tuple[float, np.ndarray]:
-        batch = collate(rows.take(np.arange(num_examples)), num_groups)
+    def gradient(num_examples: int, grouping: int | Layouts) -> tuple[float, np.ndarray]:
+        batch = collate(rows.take(np.arange(num_examples)), grouping)
 
         def compute(batch):
             with tf.GradientTape() as tape:
@@ -167,16 +170,106 @@ def test_the_gradient_is_the_unpacked_one(head):
             variables = [variable.value for variable in model.trainable_variables]
             return value, tape.gradient(value, variables, unconnected_gradients="zero")
 
-        compiled = tf.function(compute, input_signature=[batch_signature(batch)], autograph=False)
+        if isinstance(grouping, int):
+            compiled = tf.function(compute, input_signature=[batch_signature(batch)], autograph=False)
+        else:
+            assert sum(rows for rows, _ in batch["groups"]) == 16
+            compiled = tf.function(compute, jit_compile=True, autograph=False)
         value, parts = compiled(batch)
         return float(value), np.concatenate([np.ravel(tf.convert_to_tensor(part)) for part in parts])
 
     value, expected = gradient(13, 1)
-    for num_groups in (4, 9):
-        packed_value, packed = gradient(13, num_groups)
+    for grouping in (4, 9, layouts):
+        packed_value, packed = gradient(13, grouping)
         assert packed_value == pytest.approx(value, rel=1e-6)
         assert np.linalg.norm(packed - expected) <= GRADIENT_TOLERANCE * np.linalg.norm(expected)
-    assert np.linalg.norm(gradient(12, 4)[1] - expected) > 100 * GRADIENT_TOLERANCE * np.linalg.norm(expected)
+    for grouping in (4, layouts):
+        assert np.linalg.norm(gradient(12, grouping)[1] - expected) > 100 * GRADIENT_TOLERANCE * np.linalg.norm(
+            expected
+        )
+
+
+def test_weights_count_examples_and_masked_tokens_alone():
+    rows, layouts = examples([9, 40, 12]), Layouts([], 5, 64)
+    assert layouts(np.array([9, 40, 12]))[1] == ((5, 64),)
+    fields = rows.take(np.arange(3))
+    for grouping in (1, layouts):
+        assert num_examples(squad.collate(fields, grouping)) == 3
+        batch = pretraining.collate(fields, None, 1, grouping, most=lambda length: 5)
+        assert pretraining.weights(batch) == {"mlm": float(len(fields["masked_lm_ids"][0])), "nsp": 3.0}
+        weight_of_label = np.array([2.0, 3.0, 5.0], np.float32)
+        batch = classifier.collate(fields, grouping)
+        expected = weight_of_label[
+            fields["label"][np.argsort([-9, -40, -12])] if grouping != 1 else fields["label"]
+        ]
+        np.testing.assert_array_equal(classifier.example_weights(batch, weight_of_label), expected)
+    numbers = classifier.collate(fields | {"label": np.array([0.5, 1.0, 2.0], np.float32)}, layouts)
+    loss = classifier.label_loss(tf.ones([5, 1]), {name: tf.constant(numbers[name]) for name in (
+        "label", "example_ids", "first_tokens")}, None)  # fmt: skip
+    assert float(loss) == 0.5**2 + 1.0**2
+
+
+def test_a_layout_holds_each_batch_and_there_are_few():
+    chance = np.random.default_rng(4)
+    draw = lambda size: np.minimum(chance.gamma(4.0, 40.0, size).astype(int) + 8, 384)  # noqa: E731
+    layouts = Layouts([draw(16 - number % 2) for number in range(300)], 16, 384)
+    assert len(layouts) <= NUM_LAYOUTS
+    assert max(len(groups) for groups in layouts._layouts) <= GROUPS_OF_LAYOUT
+    real = computed = 0
+    used = set()
+    for size in [*[16] * 300, 15, 9, 1]:
+        lengths = draw(size)
+        order, groups = layouts(lengths)
+        widths = np.repeat(*np.array(groups)[:, ::-1].T)
+        assert sorted(order) == list(range(size))
+        assert len(widths) == 16
+        assert (lengths[order] <= widths[:size]).all()
+        cheaper = [other for other in layouts._layouts if tokens_of(other) < tokens_of(groups)]
+        for other in cheaper:
+            assert (np.sort(lengths)[::-1] > np.repeat(*np.array(other)[:, ::-1].T)[:size]).any()
+        used.add(groups)
+        if size == 16:
+            real, computed = real + lengths.sum(), computed + tokens_of(groups)
+    assert len(used) > 1
+    assert 1 - real / computed < 0.3  # of batches padded to their longest 0.5
+    assert tokens_of(layouts(np.full(16, 384))[1]) == 16 * 384  # the longest there may be
+
+
+def test_xla_compiles_a_run_s_steps_at_most_four_times():
+    """Real windows' lengths are drawn; the steps of a run over them meet no more shapes than there are layouts."""
+    rows = examples(np.random.default_rng(5).integers(9, 60, 96))
+    plan = make_plan(96, 2, learning_rate=1e-4, global_batch_size=16, num_train_steps=12, accumulation=2)
+    order, lengths = Order(96, 1), rows.lengths("input_ids")
+    layouts, traced = layouts_of(plan, order, lengths.__getitem__, 64), []
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(batch):
+        traced.append(batch["groups"])
+        return tf.reduce_sum(batch["input_ids"]), [
+            tf.reduce_sum(part) for part in in_groups(batch["input_ids"], batch)
+        ]
+
+    total = 0
+    for number in range(12):
+        rows_of_step = order.rows_at(number * 16, number * 16 + 16)
+        for pieces in divided(lengths[rows_of_step], rows_of_step, 2, 2, order.block, is_dealt=True):
+            for piece in pieces:
+                total += int(step(squad.collate(rows.take(rows_of_step[piece]), layouts))[0])
+    assert 1 < len(traced) <= NUM_LAYOUTS
+    assert total == 2 * rows.column("input_ids")[0].sum()  # 12 steps of 16 are two epochs
+
+
+def test_dealt_parts_have_equal_numbers_of_rows_and_nearly_of_tokens():
+    chance = np.random.default_rng(6)
+    for _ in range(100):
+        num_parts = int(chance.integers(1, 9))
+        lengths = chance.integers(5, 385, chance.integers(num_parts, 70))
+        parts = dealt(lengths, num_parts)
+        assert sorted(np.concatenate(parts)) == list(range(len(lengths)))
+        assert np.ptp([len(part) for part in parts]) <= 1
+        if len(lengths) % (2 * num_parts) == 0:  # as many turns to as fro: at most one turn's spread apart
+            assert np.ptp([lengths[part].sum() for part in parts]) <= np.ptp(lengths)
+    assert [part.tolist() for part in dealt(np.array([4, 9, 5, 7]), 2)] == [[0, 1], [2, 3]]
 
 
 def test_the_padding_is_told_before_and_after():

@@ -4,6 +4,7 @@ tests/programs/ranks.py trains; here its numbers are compared. What it asserts i
 weights, broadcast, equal replicas) fails its launch, and so every test of that number of ranks.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,17 @@ def test_bert_training_is_one_ranks(launched: Callable, num_ranks: int, task: st
 @pytest.mark.parametrize("num_ranks", [1, *RANKS])
 def test_packed_training_is_one_rank_s_unpacked(launched: Callable, num_ranks: int) -> None:
     assert_same_bert(launched(1)[1], launched(num_ranks)[1], "packed")
+
+
+@pytest.mark.parametrize("xla", ["compiled", "fastest"])
+@pytest.mark.parametrize("num_ranks", [1, *RANKS])
+def test_training_that_xla_compiles_is_one_rank_s_unpacked(launched: Callable, num_ranks: int, xla: str) -> None:
+    done, found = launched(num_ranks)
+    assert_same_bert(launched(1)[1], found, xla)
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("--xla auto: ")]
+    found = re.search(r" takes ([\d.e+]+) ms compiled .*, ([\d.e+]+) ms without: (on|off)$", told)
+    assert found, told
+    assert (float(found[1]) < float(found[2])) == (found[3] == "on"), told
 
 
 @pytest.mark.slow

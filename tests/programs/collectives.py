@@ -212,7 +212,7 @@ def check_overlap(world: World, collectives) -> None:
         assert (after.overlaps, during.overlaps) == (False, can)
         during._buckets = buckets([8 * size for size in during._sizes], small)
         assert len(during._buckets) == 3
-        functions = [GradientSum(optimizer, toy.squared_loss(model), batches[0]) for optimizer in (after, during)]
+        functions = [GradientSum(optimizer, toy.squared_loss(model)) for optimizer in (after, during)]
         inverse = after.inverse_weights({"loss": 18.0 * world.size})
         for turn, chosen in enumerate((batches[:1], batches, batches[1:], batches)):
             keys = [dropout_key(0, turn, number, world.rank) for number in range(len(chosen))]

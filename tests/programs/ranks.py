@@ -26,11 +26,13 @@ from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.plan import make_plan
-from distributed.rows import BlockOrder, Rows, ragged
+from distributed.rows import BlockOrder, Order, Rows, ragged
 from distributed.run import Run
 from distributed.train import dropout_key, gradient_function, train
 from distributed.world import World
 from tasks import classifier, pretraining
+from tasks.batches import num_examples
+from tasks.fit import layouts_of
 from tasks.squad import collate, span_loss
 
 BERT_BATCH, BERT_STEPS, BERT_RATE = 7, 20, 5e-5  # 7 rows are 4, 3 on two ranks; 3, 2, 2 on three
@@ -92,9 +94,9 @@ def small_bert(head: str, **changes) -> Bert:
 
 def train_for_20_steps(
     world: World, collectives, folder: Path, model: Bert, rows: Rows, collate, weights, loss, *,
-    terms: tuple[str, ...] = ("loss",), rate_factor: float = 1, lengths=None, order=None,
+    terms: tuple[str, ...] = ("loss",), rate_factor: float = 1, lengths=None, order=None, xla="off",
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """In float32; the first and last values, and the losses."""
+    """In float32; the first and last values, and the losses. `collate` has an argument `grouping` for `xla`."""
     plan = make_plan(40, world.size, learning_rate=BERT_RATE, global_batch_size=BERT_BATCH,
                      num_train_steps=BERT_STEPS, num_warmup_steps=2)  # fmt: skip
     optimizer = AllreduceOptimizer(
@@ -107,21 +109,23 @@ def train_for_20_steps(
     first = toy.flat(optimizer)
     run = Run(folder, is_writer=world.rank == 0)
     checkpoints = Checkpoints(folder / "checkpoints", world, lambda: lambda into: None)
+    layouts = layouts_of(plan, order or Order(len(rows), 5), lengths, 32) if xla != "off" else None
     train(world, optimizer, plan, rows, run, checkpoints, collate=collate, weights=weights, loss=loss,
-          seed=5, settings={}, log_every=1, lengths=lengths, order=order)  # fmt: skip
+          seed=5, settings={}, log_every=1, lengths=lengths, order=order, xla=xla,
+          collate_fixed=layouts and partial(collate, grouping=layouts))  # fmt: skip
     run.close()
     world.barrier()
     return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}
 
 
-def train_packed(world: World, collectives, folder: Path) -> dict[str, np.ndarray]:
-    """The span training in groups of like length, its rows shared out by their tokens."""
+def train_packed(world: World, collectives, folder: Path, xla: str = "off") -> dict[str, np.ndarray]:
+    """The span training in groups of like length, its rows shared out by their tokens or, for XLA, dealt out."""
     model, rows = small_bert("span"), bert_rows()
     return train_for_20_steps(
-        world, collectives, folder, model, rows, lambda fields: collate(fields, 3),
-        lambda batch: {"loss": float(len(batch["start_position"]))},
+        world, collectives, folder, model, rows, partial(collate, grouping=3),
+        lambda batch: {"loss": float(num_examples(batch))},
         lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
-        lengths=partial(rows.lengths_at, "input_ids"),
+        lengths=partial(rows.lengths_at, "input_ids"), xla=xla,
     )  # fmt: skip
 
 
@@ -412,6 +416,8 @@ def main() -> None:
             "toy, accumulation": train_toy(world, collectives, here / "accumulation", accumulation=2),
             "bert": train_bert(world, collectives, here / "bert"),
             "packed": train_packed(world, collectives, here / "packed"),
+            "compiled": train_packed(world, collectives, here / "compiled", xla="on"),
+            "fastest": train_packed(world, collectives, here / "fastest", xla="auto"),
             "classifier": train_classifier(world, collectives, here / "classifier"),
             "pretraining": train_pretraining(world, collectives, here / "pretraining"),
         }
