@@ -95,7 +95,7 @@ def train(
     first_step, first_position = state.step, state.position
     order, pieces = order or Order(len(rows), seed), plan.micro_batches(world.rank)
     skipped, stops_early = 0, False
-    saving_s, start_s = 0.0, time.perf_counter()
+    saving_s, measuring_s, start_s = 0.0, 0.0, time.perf_counter()
 
     def micro_batches(step: int, is_fixed: bool) -> list[Batch]:
         position = first_position + (step - first_step) * plan.global_batch_size
@@ -169,7 +169,9 @@ def train(
         state = State(position, done, plan.steps, plan.global_batch_size, settings, state.evaluations)
         is_measured = evaluation is not None and (done % evaluation.every == 0 or done == plan.steps)
         if evaluation and is_measured:
+            began = time.perf_counter()
             state = _measured(evaluation, state, run)
+            measuring_s += time.perf_counter() - began
             stops_early = evaluation.stops(state)
         if stop or is_measured or done == plan.steps or done % save_every == 0:
             began = time.perf_counter()
@@ -189,8 +191,10 @@ def train(
             break
     bar.close()
     batches_of_steps.close()
-    share = saving_s / (time.perf_counter() - start_s)
-    run.say(f"trained: waited {saving_s:.1f} s for checkpoints, {share:.1%} of the time")
+    whole_s = time.perf_counter() - start_s
+    told = f"trained: waited {saving_s:.1f} s for checkpoints, {saving_s / whole_s:.1%} of the time"
+    measured = f"; evaluations took {measuring_s:.1f} s, {measuring_s / whole_s:.1%}" if evaluation else ""
+    run.say(told + measured)
     return state
 
 
