@@ -20,8 +20,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 from distributed import InputError
+from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.run import sync_folder
 from distributed.world import World
@@ -67,6 +69,7 @@ class Checkpoints:
         self.folder, self.world, self.copy_model, self.keep = folder, world, copy_model, max(1, keep)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
+        self._moments: dict[str, np.ndarray] = {}  # kept: new memory costs more than the copy
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
         """Begins a checkpoint on rank 0, after checking that all ranks hold the same weights.
@@ -104,8 +107,10 @@ class Checkpoints:
 
     def _begin(self, optimizer: AllreduceOptimizer, state: State) -> None:
         self._wait()
-        moments = {name: np.array(variable.numpy()) for name, variable in optimizer.state().items()}
-        self._written = self._thread.submit(self._write, self.copy_model(), moments, state)
+        for name, variable in optimizer.state().items():
+            kept = self._moments.setdefault(name, np.empty(variable.shape, variable.dtype))
+            np.copyto(kept, host_view(tf.convert_to_tensor(variable.value)))
+        self._written = self._thread.submit(self._write, self.copy_model(), self._moments, state)
 
     def _wait(self) -> None:
         if self._written is not None:

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from distributed.collectives import Collectives
+from distributed.host import host_view
 from distributed.world import World
 
 BUCKET_BYTES = 1 << 24  # of gradients that travel together while others are computed
@@ -222,7 +223,8 @@ class AllreduceOptimizer:
         """A digest of the trainable variables' bits, equal on every rank."""
         total = hashlib.sha256()
         for variable in self.trainable:
-            total.update(google_crc32c.value(variable.numpy().tobytes()).to_bytes(4, "little"))
+            numbers = host_view(tf.convert_to_tensor(variable.value))
+            total.update(google_crc32c.value(numbers).to_bytes(4, "little"))
         return total.hexdigest()[:24]
 
     def check_replicas(self) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from distributed import InputError
+from distributed.host import host_view
 from distributed.machine_memory import MachineMemory, open_memory
 from distributed.world import World
 
@@ -62,10 +63,10 @@ class MpiCollectives:
             if total.size > size:
                 own = tf.pad(own, [[0, total.size - size]])
             received, theirs = self._buffer("received", total.size, kind, is_shared=False)
-            self._heads.Alltoall(_view(_rounded(own) if is_rounded else own), received)
+            self._heads.Alltoall(host_view(_rounded(own) if is_rounded else own), received)
             shares = tf.reshape(theirs, [-1, share])
             added = _rounded(tf.reduce_sum(_widened(shares), 0)) if is_rounded else tf.reduce_sum(shares, 0)
-            self._heads.Allgather(_view(added), total)
+            self._heads.Allgather(host_view(added), total)
         if self._memory:
             self._machine.Barrier()
         elif self._machine.size > 1:
@@ -79,13 +80,13 @@ class MpiCollectives:
             return flat
         if self._memory is None:
             return self._all_reduced(self._machine, flat)
-        own = _view(flat)
+        own = host_view(flat)
         total, shared = self._buffer("sum", own.size, own.dtype)
         self._memory.sum(own, total)
         return shared
 
     def _all_reduced(self, comm, flat: tf.Tensor) -> tf.Tensor:
-        sent = _view(flat)
+        sent = host_view(flat)
         received, shared = self._buffer("reduced", sent.size, sent.dtype, is_shared=False)
         piece = PIECE_BYTES // sent.itemsize
         for start in range(0, sent.size, piece):
@@ -132,13 +133,6 @@ def _rounded(values: tf.Tensor) -> tf.Tensor:
 
 def _widened(bits: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32)
-
-
-def _view(tensor: tf.Tensor) -> np.ndarray:
-    """The tensor's memory without a copy where it lies on the host."""
-    if "GPU" in tensor.device:
-        return tensor.numpy()
-    return np.from_dlpack(tensor)
 
 
 def _aligned(size: int, dtype: np.dtype) -> np.ndarray:
