@@ -156,22 +156,26 @@ def draw(figures: dict[str, Any], one: float, path: Path) -> None:
     axes[0].bar(places, rates, yerr=deviations, capsize=4, label="measured")
     axes[0].plot(places, [one * f["units"] for f in found], "k_", markersize=30, label="N times one rank")
     axes[0].set_title("examples/s over all ranks")
-    axes[0].legend()
+    axes[0].margins(y=0.3)  # room for the legend above the bars
+    axes[0].legend(loc="upper left")
     bottom = [0.0] * len(found)
     for part in PARTS:
         heights = [f[part] * 1e3 for f in found]
         axes[1].bar(places, heights, bottom=bottom, label=part.removesuffix("_s"))
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes[1].set_title("a step, ms")
-    axes[1].legend()
+    axes[1].margins(y=0.3)
+    axes[1].legend(ncols=2)
     for axis in axes[:2]:
         axis.set_xticks(list(places), shown)
     if sums:
         sizes = [float(size) for size in sums]
-        for name, label in (("ours_s", "in pieces"), ("plain_s", "one Allreduce")):
+        for name, label in (("ours_s", "as in training"), ("plain_s", "one Allreduce")):
             speeds = [size / 1e3 / sums[f"{size:g}"][name] for size in sizes]
             axes[2].plot(sizes, speeds, "o-", label=label)
         axes[2].set_xscale("log")
+        axes[2].set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axes[2].minorticks_off()
         axes[2].set_title("all-reduce, GB/s by MB")
         axes[2].set_ylim(bottom=0)
         axes[2].legend()

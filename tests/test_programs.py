@@ -244,8 +244,9 @@ def test_bench_on_two_ranks(tmp_path):
         f"--model={tmp_path}/model", f"--train_file={tmp_path}/train.json", "--gradient_accumulation_steps=2",
         "--batch_size=8", "--seq_length=64", "--num_warmup=0", "--num_steps=2", f"--output_file={tmp_path}/step",
     )  # fmt: skip
-    for packing, padding in (("auto", (0, 0.2)), ("off", (0.2, 0.5))):
-        done = python(*launch, "step", *real, f"--packing={packing}")
+    cases = (("auto", "off", (0, 0.2)), ("off", "off", (0.2, 0.5)), ("auto", "on", (0, 0.25)))
+    for packing, xla, padding in cases:
+        done = python(*launch, "step", *real, f"--packing={packing}", f"--xla={xla}")
         assert done.returncode == 0, done.stderr
         figures = json.loads((tmp_path / "step").read_text())
         assert padding[0] <= figures["padding"] < padding[1]
