@@ -41,8 +41,9 @@ def group(lengths: np.ndarray, num_groups: int) -> tuple[np.ndarray, np.ndarray]
 class Layouts:
     """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest tokens that holds it.
 
-    A third of a sample of the run's batches, with like numbers of tokens, fits below one staircase: the longest of
-    their longest rows, of their second longest, …; `group` cuts it. The last layout holds every batch.
+    A third of a sample of the run's batches, those of the fewest tokens, fits below one staircase: the longest of
+    their longest rows, of their second longest, …; two thirds fit below another, all of them below a third one.
+    `group` cuts them. The last layout holds every batch.
 
     Args:
       sample: the lengths of the rows of some batches, each int [at most num_rows].
@@ -55,6 +56,7 @@ class Layouts:
             stair[: len(lengths)] = -np.sort(-np.asarray(lengths))
         by_tokens = stairs[np.argsort(stairs.sum(1), kind="stable")]
         parts = [part.max(0) for part in np.array_split(by_tokens, NUM_LAYOUTS - 1) if len(part)]
+        parts = list(np.maximum.accumulate(parts)) if parts else []
         found: dict[tuple, None] = {}
         for stair in (*parts, np.full(num_rows, longest)):
             _, groups = group(stair, GROUPS_OF_LAYOUT)
@@ -69,7 +71,9 @@ class Layouts:
         """As `group`; the groups are numbers of Python and may have more rows than there are lengths. The rows
         behind the last are empty."""
         order = np.argsort(-np.asarray(lengths), kind="stable")
+        assert len(lengths) <= self._widths.shape[1], f"{len(lengths)} rows in {self._widths.shape[1]} places"
         holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
+        assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order.astype(np.int64), self._layouts[int(np.argmax(holds))]
 
 

@@ -24,10 +24,8 @@ class MachineMemory:
         self._vectors: dict[tuple[str, int, np.dtype], np.ndarray] = {}
 
     def vector(self, name: str, size: int, dtype: np.dtype) -> np.ndarray:
-        """[size] that all ranks see; the same memory in each call with these arguments.
-
-        Raises OSError on every rank: there is not enough memory.
-        """
+        """[size] that all ranks see; the same memory in each call with these arguments. Raises OSError as
+        `open_memory`."""
         if (name, size, dtype) not in self._vectors:
             memory = _shared_bytes(self._comm, max(size * dtype.itemsize, 1))
             self._vectors[name, size, dtype] = memory[: size * dtype.itemsize].view(dtype)

@@ -223,8 +223,8 @@ class AllreduceOptimizer:
         """A digest of the trainable variables' bits, equal on every rank."""
         total = hashlib.sha256()
         for variable in self.trainable:
-            numbers = host_view(tf.convert_to_tensor(variable.value))
-            total.update(google_crc32c.value(numbers).to_bytes(4, "little"))
+            raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
+            total.update(google_crc32c.value(raw).to_bytes(4, "little"))
         return total.hexdigest()[:24]
 
     def check_replicas(self) -> None:

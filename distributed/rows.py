@@ -311,7 +311,8 @@ def dealt(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
 def divided(
     lengths: np.ndarray, rows: np.ndarray, num_ranks: int, accumulation: int, block: int, is_dealt: bool
 ) -> list[list[np.ndarray]]:
-    """A step's rows, as places in `lengths`, of each rank and micro-batch: `shares`, `balanced`; or `dealt`."""
+    """A step's rows, as places in `lengths`, of each rank and micro-batch: by `shares` and `balanced`; or `dealt`,
+    which keeps no blocks together."""
     if is_dealt:
         parts = dealt(lengths, num_ranks * accumulation)
         return [parts[rank * accumulation : (rank + 1) * accumulation] for rank in range(num_ranks)]

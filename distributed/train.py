@@ -1,6 +1,7 @@
 """The only training and prediction loops."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +84,8 @@ def train(
       settings: kept in each checkpoint; a later command must bring the same (see `check_settings`).
       order: which row stands at a position of the stream; a full permutation per epoch unless given.
       lengths: numbers of rows -> their tokens; a step's rows are then shared out so that ranks and micro-batches
-        have nearly equal numbers of them. Without, each takes neighbouring positions. The step's sum is the same.
+        have nearly equal numbers of them (and, with `xla`, equal numbers of rows, whatever their blocks). Without,
+        each takes neighbouring positions. The step's sum is the same.
       collate_fixed: as `collate`, but with few shapes. A number of Python in it makes another one, too.
       xla: "on": XLA compiles the whole of the gradient for each shape of `collate_fixed`; "auto": where that is
         faster for the rows of the first step; "off": never.
@@ -130,6 +132,7 @@ def train(
         is_fixed = whole < without
         told = f"{whole * 1e3:.3g} ms compiled by XLA as a whole, {without * 1e3:.3g} ms without"
         run.say(f"--xla auto: the gradient of the first step takes {told}: {'on' if is_fixed else 'off'}")
+        meter.skip()
     gradient = gradients[is_fixed]
     batches_of_steps = prefetched(lambda step: micro_batches(step, is_fixed), range(first_step, plan.steps))
     for step in range(first_step, plan.steps):
@@ -251,14 +254,14 @@ class GradientSum:
     def __init__(self, optimizer: AllreduceOptimizer, loss: Callable, is_fixed: bool = False):
         self.overlaps = optimizer.overlaps and not is_fixed
         self._make = partial(gradient_function, optimizer, loss)
-        self._is_fixed = is_fixed
+        self.is_fixed = is_fixed
         self._functions: dict[tuple[bool, bool], Callable] = {}
 
     def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
         """`keys`: of dropout, one for each micro-batch. Raises InputError: out of memory."""
         total = None
         for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
-            with _told_out_of_memory(batch):
+            with _told_out_of_memory(batch, TRAINING_MEMORY_FLAGS + ", or give --xla off" * self.is_fixed):
                 if number < len(batches) or not self.overlaps:
                     part = self._function(batch)(batch, inverse_weights, key)
                     total = part if total is None else total + part
@@ -270,7 +273,7 @@ class GradientSum:
 
     def _function(self, example: Batch, is_last: bool = False, follows: bool = False) -> Callable:
         if (is_last, follows) not in self._functions:
-            made = self._make(None if self._is_fixed else example, is_last, follows)
+            made = self._make(None if self.is_fixed else example, is_last, follows)
             self._functions[is_last, follows] = made
         return self._functions[is_last, follows]
 
@@ -317,15 +320,26 @@ def gradient_function(
 def _seconds(
     world: World, optimizer: AllreduceOptimizer, weights: Callable, gradient: GradientSum, batches: list[Batch]
 ) -> float:
-    """How long the gradient of these micro-batches takes, on the slowest rank; the shortest of a few times."""
+    """How long the gradient of these micro-batches and its sum take, on the slowest rank; the shortest of a few
+    times. Infinitely long where XLA's takes more memory than there is."""
     local = [weights(batch) for batch in batches]
     totals, _ = optimizer.reduce_weights({term: sum(w[term] for w in local) for term in optimizer.loss_terms})
     keys = [dropout_key(0, 0, number, world.rank) for number in range(len(batches))]
     times = []
     for _ in range(1 + TRIALS):  # the first one compiles
         world.barrier()
-        began = time.perf_counter()
-        gradient(batches, optimizer.inverse_weights(totals), keys)[:1].numpy()  # a GPU still works on it
+        began, failed = time.perf_counter(), False
+        try:
+            flat = gradient(batches, optimizer.inverse_weights(totals), keys)
+        except InputError:  # out of memory
+            if not gradient.is_fixed:
+                raise
+            failed = True
+        if any(world.all_gather(failed)):
+            return math.inf
+        if not gradient.overlaps:
+            flat = optimizer.all_reduce(flat)
+        flat[:1].numpy()  # a GPU still works on it
         times.append(max(world.all_gather(time.perf_counter() - began)))
     return min(times[1:])
 

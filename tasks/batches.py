@@ -73,7 +73,9 @@ def filled(values: "np.ndarray", size: int, value: int = 0) -> "np.ndarray":
 
 def num_examples(batch: "Batch") -> int:
     """Rows that are no padding."""
-    return int((batch["example_ids"].reshape(-1)[batch["first_tokens"]] > 0).sum())
+    import numpy as np
+
+    return int((np.ravel(batch["example_ids"])[batch["first_tokens"]] > 0).sum())
 
 
 def is_example(batch: "dict[str, tf.Tensor]") -> "tf.Tensor":

@@ -165,7 +165,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
 @dataclass(frozen=True)
 class Measured:
     """A measured step of a rank: its seconds and those of its parts; rows and length of each group of each
-    micro-batch, without the few rows that XLA's parts add; real tokens of each row, int64 [rows]."""
+    micro-batch, without the few rows that XLA's parts add; real tokens of each example, int64."""
 
     seconds: float
     parts: dict[str, float]

@@ -643,6 +643,10 @@ def test_class_weights_of_a_regression_are_refused():
         classifier.class_weights("balanced", None, rows_of([]))
 
 
+def rows_of_one_token(size):
+    return {"example_ids": np.ones(size, np.int32), "first_tokens": np.arange(size, dtype=np.int32)}
+
+
 @pytest.mark.parametrize("weight", [None, np.array([0.5, 4.0, 1.25], np.float32)])
 def test_label_loss_is_the_weighted_cross_entropy(weight):
     """PyTorch's CrossEntropyLoss(weight): sum of w[y] * CE, over the sum of w[y]; here in numpy's float64."""
@@ -650,8 +654,9 @@ def test_label_loss_is_the_weighted_cross_entropy(weight):
 
     chance = np.random.default_rng(4)
     scores, label = chance.normal(0, 3, (10, 3)).astype(np.float32), chance.integers(0, 3, 10).astype(np.int32)
-    batch = {"label": label}
-    found = float(classifier.label_loss(tf.constant(scores), {"label": tf.constant(label)}, weight))
+    batch = {"label": label, **rows_of_one_token(10)}
+    tensors = {name: tf.constant(array) for name, array in batch.items()}
+    found = float(classifier.label_loss(tf.constant(scores), tensors, weight))
     found /= classifier.example_weights(batch, weight).sum()
     exact = scores.astype(np.float64)
     losses = np.log(np.exp(exact).sum(1)) - exact[np.arange(10), label]
@@ -663,9 +668,10 @@ def test_regression_loss_is_the_squared_error():
     import tensorflow as tf
 
     scores, label = np.array([[1.5], [-2], [0]], np.float32), np.array([1, 2, 0.5], np.float32)
-    batch = {"label": tf.constant(label)}
-    assert float(classifier.label_loss(tf.constant(scores), batch, None)) == 0.25 + 16 + 0.25  # exact in binary
-    assert classifier.example_weights({"label": label}, None).sum() == 3
+    batch = {"label": label, **rows_of_one_token(3)}
+    tensors = {name: tf.constant(array) for name, array in batch.items()}
+    assert float(classifier.label_loss(tf.constant(scores), tensors, None)) == 0.25 + 16 + 0.25  # exact in binary
+    assert classifier.example_weights(batch, None).sum() == 3
 
 
 def test_class_weights_reach_the_training(data, tmp_path):

@@ -93,7 +93,8 @@ def test_training_that_xla_compiles_is_one_rank_s_unpacked(launched: Callable, n
     (told,) = [line for line in done.stderr.splitlines() if line.startswith("--xla auto: ")]
     found = re.search(r" takes ([\d.e+]+) ms compiled .*, ([\d.e+]+) ms without: (on|off)$", told)
     assert found, told
-    assert (float(found[1]) < float(found[2])) == (found[3] == "on"), told
+    if found[1] != found[2]:  # as they are printed, to 3 digits
+        assert (float(found[1]) < float(found[2])) == (found[3] == "on"), told
 
 
 @pytest.mark.slow

@@ -115,6 +115,7 @@ class MpiCollectives:
 
     def close(self) -> None:
         self._buffers.clear()
+        self._memory = None
 
 
 def open(world: World, name: str) -> MpiCollectives:
