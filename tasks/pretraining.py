@@ -220,7 +220,8 @@ def dynamic_masking(
     from bert.masking import Masking
 
     made, tokenizer = manifest["settings"], model_files.tokenizer
-    assert tokenizer is not None
+    if tokenizer is None:
+        raise InputError("--eval_input_file has Arrow shards, --input_file has none: give their --vocab_file")
     if manifest["tokenizer_digest"] != tokenizer.digest:
         raise InputError(f"--input_file: the shards were made with another vocabulary than {tokenizer.source}")
     if made["max_seq_length"] > config.max_seq_length:

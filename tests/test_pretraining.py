@@ -111,6 +111,12 @@ def test_what_xla_compiles_trains_the_same(shards, corpus, environment, tmp_path
     length = LENGTH if shards.startswith("tf") else LENGTH + 1
     flags = (*TRAIN[:-2], f"--max_seq_length={length}", f"--max_predictions_per_seq={PREDICTIONS}",
              "--gradient_accumulation_steps=2", "--num_train_steps=8", "--num_warmup_steps=2")  # fmt: skip
+    if shards.startswith("tf"):
+        printed = run(command(corpus, tmp_path / "no", shards, *flags), environment, status=1)
+        assert (
+            "error: --eval_input_file has Arrow shards, --input_file has none: give their --vocab_file" in printed
+        )
+        flags = (*flags, f"--vocab_file={corpus}/vocab/vocab.txt")
     found = {}
     for xla in ("off", "on"):
         printed = run(command(corpus, tmp_path / xla, shards, *flags, f"--xla={xla}", ranks=2), environment)
