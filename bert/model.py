@@ -59,6 +59,12 @@ def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor
     ]
 
 
+def is_example(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Which of the rows that `first_tokens` names are no padding as a whole: float32 [M], 1 or 0."""
+    first_M = tf.gather(tf.reshape(inputs["example_ids"], [-1]), inputs["first_tokens"])
+    return tf.cast(first_M > 0, tf.float32)
+
+
 def _mask(example_ids_BT: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """What is added to the scores of attention, [B, 1, T, T]."""
     hidden_from_B1TT = example_ids_BT[:, None, :, None] != example_ids_BT[:, None, None, :]

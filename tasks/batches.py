@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
-    import tensorflow as tf
 
     from bert.packing import Layouts
     from distributed.train import Batch
@@ -76,10 +75,3 @@ def num_examples(batch: "Batch") -> int:
     import numpy as np
 
     return int((np.ravel(batch["example_ids"])[batch["first_tokens"]] > 0).sum())
-
-
-def is_example(batch: "dict[str, tf.Tensor]") -> "tf.Tensor":
-    """Which rows are no padding, float32 [B], 1 or 0."""
-    import tensorflow as tf
-
-    return tf.cast(tf.gather(tf.reshape(batch["example_ids"], [-1]), batch["first_tokens"]) > 0, tf.float32)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import INPUTS, encoder_inputs, filled, grouped, is_example, num_examples
+from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples
 from tasks.fit import (
     TrainingFlags,
     check_ranges,
@@ -424,6 +424,8 @@ def label_loss(
 ) -> "tf.Tensor":
     """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
     import tensorflow as tf
+
+    from bert.model import is_example
 
     label = batch["label"]
     if label.dtype.is_floating:

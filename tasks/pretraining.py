@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import encoder_inputs, filled, grouped, is_example, num_examples
+from tasks.batches import encoder_inputs, filled, grouped, num_examples
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of, write_eval_results
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
@@ -306,6 +306,8 @@ def weights(batch: "Batch") -> dict[str, float]:
 def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
     """Sums of the cross-entropies of masked tokens and of next sentences."""
     import tensorflow as tf
+
+    from bert.model import is_example
 
     def cross_entropy(labels: "tf.Tensor", logits: "tf.Tensor", counts: "tf.Tensor") -> "tf.Tensor":
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
