@@ -1,6 +1,7 @@
 """AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert `optimization.py`)."""
 
 import math
+import os
 import re
 
 import keras
@@ -8,6 +9,10 @@ import tensorflow as tf
 from keras import ops
 
 COMPILED_FROM = 1 << 15  # numbers of a variable; below, starting compiled code costs more than it saves
+# On CPUs XLA writes several results in one loop only if told to. It reads its flags when it first compiles.
+ONE_LOOP = "xla_cpu_use_multi_output_fusion"
+if ONE_LOOP not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_extra_options={ONE_LOOP}=true"
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -86,43 +91,52 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         variable = variable.value if isinstance(variable, keras.Variable) else variable
         rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
         gradient, scale = ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype)
+        kept = [ops.cast(each, variable.dtype) for each in (self.weight_decay_rate, self.beta_1, self.beta_2)]
+        factors = (*kept, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
         if math.prod(variable.shape) >= COMPILED_FROM:
             kind = (tuple(variable.shape), variable.dtype, decays)
             if kind not in self._in_place:
                 self._in_place[kind] = self._compiled(*kind)
-            self._in_place[kind](variable.handle, m.handle, v.handle, gradient, scale, rate)
+            self._in_place[kind](variable.handle, m.handle, v.handle, gradient, rate, [factors] * 3)
             return
-        for old, new in zip(
-            (variable, m, v), self._step(variable, m, v, gradient, scale, rate, decays), strict=True
-        ):
+        changed = self._step(variable, m, v, gradient, rate, [factors] * 3, decays)
+        for old, new in zip((variable, m, v), changed, strict=True):
             old.assign(new)
 
-    def _step(self, parameter, m, v, gradient, scale, rate, decays: bool):
-        """The new parameter, m and v."""
-        gradient *= scale
-        m = self.beta_1 * m + (1 - self.beta_1) * gradient
-        v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
-        update = m / (ops.sqrt(v) + self.epsilon)
+    def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
+        """The new parameter, m and v.
+
+        `factors` are three times the same, one for each time that the moments are computed: XLA, which cannot know,
+        finds nothing to share between them, and so one loop reads everything once and writes all three results.
+        """
+
+        def moments(beta_1, beta_2, m_factor, v_factor):
+            return beta_1 * m + m_factor * gradient, beta_2 * v + ops.square(v_factor * gradient)
+
+        def update(weight_decay, *rest):
+            new_m, new_v = moments(*rest)
+            adam = new_m / (ops.sqrt(new_v) + self.epsilon)
+            return adam + weight_decay * parameter if decays else adam
+
         if decays:
-            update += self.weight_decay_rate * parameter
-            rate *= self.trust_ratio(parameter, update)
-        return parameter - rate * update, m, v
+            rate *= self.trust_ratio(parameter, update(*factors[0]))
+        return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
 
     def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """`_step` of variables of one shape, given by their handles, by XLA: one pass over memory, nothing new
-        allocated. All variables of that shape share the code; for a graph of all variables XLA takes ten times as
-        long to compile."""
+        """`_step` of variables of one shape, given by their handles, by XLA: one pass over memory (LAMB's norms are
+        one more), nothing new allocated. All variables of that shape share the code; for a graph of all variables
+        XLA takes ten times as long to compile."""
         handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
 
-        def step(parameter, m, v, gradient, scale, rate):
+        def step(parameter, m, v, gradient, rate, factors):
             def read(resource):
                 return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype), shape)
 
-            changed = self._step(read(parameter), read(m), read(v), gradient, scale, rate, decays)
+            changed = self._step(read(parameter), read(m), read(v), gradient, rate, factors, decays)
             for old, new in zip((parameter, m, v), changed, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
-        signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, number]
+        signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, [(number,) * 5] * 3]
         return tf.function(step, input_signature=signature, jit_compile=True, autograph=False)
 
     def trust_ratio(self, parameter, update):
@@ -144,6 +158,16 @@ class LAMB(AdamWeightDecay):
     """
 
     def trust_ratio(self, parameter, update):
-        parameter_norm, update_norm = ops.norm(parameter), ops.norm(update)
+        parameter_norm, update_norm = _norm(parameter), _norm(update)
         defined = ops.logical_and(parameter_norm > 0, update_norm > 0)
         return ops.where(defined, parameter_norm / ops.where(defined, update_norm, 1.0), 1.0)
+
+
+def _norm(x: tf.Tensor) -> tf.Tensor:
+    """The Euclidean norm of all numbers, in 64 sums side by side where they fit: in a single one, as XLA's CPU code
+    has it, each addition waits for the one before."""
+    rows, width = x.shape[0], math.prod(x.shape[1:])
+    if width % 64:
+        return ops.norm(x)
+    sums = tf.reduce_sum(tf.reshape(tf.square(x), [rows, width // 64, 64]), 1)
+    return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # without abs XLA makes one sum of the two

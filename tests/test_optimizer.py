@@ -23,7 +23,8 @@ DECAYS = {
     "some.layer_norm.scale": False,
 }
 RATE, STEPS, WARMUP = 2e-3, 20, 5
-SHAPES = [(7, 3), (COMPILED_FROM // 256, 259)]  # by the graph's own operations, and by XLA
+# By the graph's own operations, and by XLA: a width that does not divide by 64 and one that does.
+SHAPES = [(7, 3), (COMPILED_FROM // 256, 259), (COMPILED_FROM // 256, 2, 128)]
 
 
 def google_s_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> np.float32:
@@ -170,6 +171,19 @@ def test_an_optimizer_that_nobody_holds_leaves_memory():
     del optimizer
     gc.collect()
     assert held() is None
+
+
+@pytest.mark.parametrize("decays", [False, True])
+def test_one_loop_reads_everything_once_and_writes_all_results(decays):
+    shape, number = SHAPES[1], tf.constant(0.5)
+    size = f"f32[{shape[0]},{shape[1]}]"
+    compiled = AdamWeightDecay()._compiled(shape, tf.float32, decays)
+    handles = [tf.Variable(tf.ones(shape)) for _ in range(3)]
+    arguments = [*(variable.handle for variable in handles), tf.ones(shape), number, [(number,) * 5] * 3]
+    code = compiled.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo")
+    loops = [line for line in code.split("ENTRY")[1].splitlines() if "fusion(" in line and size in line]
+    assert len(loops) == 1
+    assert loops[0].split("fusion(")[0].count(size) == 3  # parameter, m and v
 
 
 @pytest.mark.parametrize("shape", SHAPES)
