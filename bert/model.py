@@ -24,9 +24,10 @@ from bert.elementwise import (
     COMPILED_WIDTH,
     activated,
     biased,
+    draws,
     dropout,
     dropout_scale,
-    kept,
+    highest_kept,
     more_rows,
     normalized,
     residual,
@@ -43,7 +44,6 @@ ACTIVATIONS = {
 }
 HEADS = ("span", "classifier", "pretraining", "features")
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
-PLACES_PER_GROUP = 1 << 16  # numbers of dropouts: those of attention differ by group
 
 
 def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -170,19 +170,26 @@ class SelfAttention(_Scope):
         bias = tf.concat([tf.cast(part.bias.value, self.compute_dtype) for part in parts], 0)
         joined = biased(tf.matmul(hidden_RH, kernel), bias, is_compiled)
         *of_groups, _ = tf.split(joined, sizes)
+        matrices = [tf.stack([batch, self.num_heads, length, length]) for batch, length in shapes]
+        draws_BNTT = self._draws(matrices, key, is_compiled)
+        by_rows = is_compiled and not tf.config.get_visible_devices("GPU")
         contexts = []
-        for group, (mask, of_group, (batch, length)) in enumerate(zip(masks, of_groups, shapes, strict=True)):
+        for mask, of_group, (batch, length), drawn in zip(masks, of_groups, shapes, draws_BNTT, strict=True):
             split = tf.reshape(of_group, [batch, length, 3, self.num_heads, head])
             query, key_, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            kept_BNTT = None
-            if key is not None and self.rate:
-                shape, place = [batch, self.num_heads, length, length], self.place + group * PLACES_PER_GROUP
-                kept_BNTT = kept(tf.stack(shape), self.rate, key, place)
-            context_BNTD = attention(query, key_, value, mask, kept_BNTT)
+            context_BNTD = attention(query, key_, value, mask, drawn, highest_kept(self.rate), by_rows)
             contexts.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
         contexts.append(tf.zeros([sizes[-1], width], self.compute_dtype))
         scale = 1.0 if key is None else dropout_scale(self.rate)
         return tf.concat(contexts, 0) * tf.cast(scale, self.compute_dtype)
+
+    def _draws(self, shapes: list[tf.Tensor], key: tf.Tensor | None, is_compiled: bool) -> list[tf.Tensor | None]:
+        """For each group [B, N, T, T], drawn in one go for all of them; None without dropout."""
+        if key is None or not self.rate:
+            return [None] * len(shapes)
+        sizes = [tf.reduce_prod(shape) for shape in shapes]
+        drawn = draws(tf.stack([tf.add_n(sizes)]), self.rate, key, self.place, is_compiled)
+        return [tf.reshape(part, shape) for part, shape in zip(tf.split(drawn, sizes), shapes, strict=True)]
 
 
 class EncoderLayer(keras.layers.Layer):

@@ -106,8 +106,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
         """The new parameter, m and v.
 
-        `factors` are three times the same, one for each time that the moments are computed: XLA, which cannot know,
-        finds nothing to share between them, and so one loop reads everything once and writes all three results.
+        `factors` are three times the same, one for each time that the moments are computed: XLA, which cannot
+        know, finds nothing to share between them, and so one loop reads everything once and writes all three.
         """
 
         def moments(beta_1, beta_2, m_factor, v_factor):
@@ -123,9 +123,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
 
     def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """`_step` of variables of one shape, given by their handles, by XLA: one pass over memory (LAMB's norms are
-        one more), nothing new allocated. All variables of that shape share the code; for a graph of all variables
-        XLA takes ten times as long to compile."""
+        """`_step` of variables of one shape, given by their handles, by XLA: one pass over memory (LAMB's norms
+        are one more), nothing new allocated. All variables of that shape share the code; for a graph of all
+        variables XLA takes ten times as long to compile."""
         handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
 
         def step(parameter, m, v, gradient, rate, factors):
@@ -164,8 +164,8 @@ class LAMB(AdamWeightDecay):
 
 
 def _norm(x: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm of all numbers, in 64 sums side by side where they fit: in a single one, as XLA's CPU code
-    has it, each addition waits for the one before."""
+    """The Euclidean norm of all numbers, in 64 sums side by side where they fit: in a single one, as XLA's CPU
+    code has it, each addition waits for the one before."""
     rows, width = x.shape[0], math.prod(x.shape[1:])
     if width % 64:
         return ops.norm(x)

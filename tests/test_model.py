@@ -1,5 +1,6 @@
 """The model against PyTorch (tests/goldens, made by scripts/make_goldens.py), and what is promised of it alone."""
 
+import functools
 import json
 
 import keras
@@ -12,7 +13,7 @@ from transformers import BertConfig
 
 from bert import weights
 from bert.attention import attention, softmax
-from bert.elementwise import COMPILED_WIDTH, dropout, dropout_scale, effective_rate, kept
+from bert.elementwise import COMPILED_WIDTH, draws, dropout, dropout_scale, effective_rate, highest_kept, kept
 from bert.model import ACTIVATIONS, Bert
 from tasks.squad import span_loss
 
@@ -212,9 +213,11 @@ def test_padding_changes_nothing(goldens):
 # -- dropout ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize(("told", "rate"), [(0.1, 26 / 256), (0.5, 0.5), (0.01, 655 / 65536)])
-def test_dropout_keeps_its_share_and_the_mean(told, rate):
+def test_dropout_keeps_its_share_and_the_mean(told, rate, is_compiled, monkeypatch):
     """By 8 random bits for each element, by 16 where 8 change the rate by more than 2 %."""
+    monkeypatch.setattr("bert.elementwise.kept", functools.partial(kept, is_compiled=is_compiled))
     assert effective_rate(told) == rate
     x = tf.ones([400, 501])
     y = dropout(x, told, KEY, 0).numpy()
@@ -230,7 +233,9 @@ def test_dropout_keeps_its_share_and_the_mean(told, rate):
     assert abs(neighbours) < 5 / np.sqrt(y.size)
 
 
-def test_dropout_is_a_function_of_key_and_place():
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_dropout_is_a_function_of_key_and_place(is_compiled, monkeypatch):
+    monkeypatch.setattr("bert.elementwise.kept", functools.partial(kept, is_compiled=is_compiled))
     x = tf.ones([64, 65])
     first = dropout(x, 0.3, KEY, 4).numpy()
     np.testing.assert_array_equal(first, dropout(x, 0.3, KEY, 4).numpy())
@@ -253,19 +258,23 @@ def test_dropout_s_gradient_is_zero_where_the_mask_is():
     assert len(np.unique(gradient)) == 2
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped):
+def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped, by_rows, monkeypatch):
+    monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 7)
     shape = [2, 3, 7, 4]
     query, key, value, weight = (tf.random.stateless_normal(shape, [1, n], dtype=tf.float64) for n in range(4))
     mask = tf.constant(np.where(np.arange(7) < [[5], [7]], 0.0, -1e4)[:, None, None, :] * np.ones([1, 1, 7, 1]))
-    kept_ = tf.random.stateless_uniform([2, 3, 7, 7], [2, 3]) > 0.4 if is_dropped else None
+    dropped = (draws([2, 3, 7, 7], 0.4, KEY, 0), highest_kept(0.4)) if is_dropped else (None, 0)
 
     def plain(query, key, value):
         probs = tf.nn.softmax(tf.einsum("bnqd,bnkd->bnqk", query, key) / 2.0 + mask)
-        return tf.einsum("bnqk,bnkd->bnqd", probs if kept_ is None else probs * tf.cast(kept_, tf.float64), value)
+        if is_dropped:
+            probs *= tf.cast(kept([2, 3, 7, 7], 0.4, KEY, 0), tf.float64)
+        return tf.einsum("bnqk,bnkd->bnqd", probs, value)
 
     found = []
-    for function in (plain, lambda *tensors: attention(*tensors, mask, kept_)):
+    for function in (plain, lambda *tensors: attention(*tensors, mask, *dropped, by_rows)):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
             context = function(query, key, value)
@@ -274,12 +283,15 @@ def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
 
 
-def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_float32():
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_float32(by_rows, monkeypatch):
+    monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 96)
     shape = [4, 2, 96, 32]
     exact = [tf.random.stateless_normal(shape, [1, n], dtype=tf.float64) for n in range(4)]
     query, key, value, weight = rounded = [tf.cast(tensor, tf.bfloat16) for tensor in exact]
     mask = tf.zeros([4, 1, 96, 96])
-    kept_ = tf.random.stateless_uniform([4, 2, 96, 96], [2, 3]) > 0.1
+    dropped = draws([4, 2, 96, 96], 0.1, KEY, 0), highest_kept(0.1)
+    kept_ = kept([4, 2, 96, 96], 0.1, KEY, 0)
 
     def plain(query, key, value):
         kind = query.dtype
@@ -294,7 +306,7 @@ def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_floa
         return [tf.cast(g, tf.float64) for g in tape.gradient(context, tensors[:3], tensors[3])]
 
     expected = gradients(plain, *(tf.cast(tensor, tf.float64) for tensor in rounded))
-    ours = gradients(lambda *tensors: attention(*tensors, tf.cast(mask, tf.bfloat16), kept_), *rounded)
+    ours = gradients(lambda *tensors: attention(*tensors, tf.cast(mask, tf.bfloat16), *dropped, by_rows), *rounded)
     theirs = gradients(plain, query, key, value, weight)
     for right, mine, other in zip(expected, ours, theirs, strict=True):
         off, others = (float(tf.norm(found - right) / tf.norm(right)) for found in (mine, other))
@@ -318,16 +330,16 @@ def test_every_place_of_the_model_has_a_mask_of_its_own(goldens, monkeypatch):
     model, _, inputs = golden(goldens, "classifier_gelu")
     places = []
 
-    def record(shape, rate, key, place):
+    def record(shape, rate, key, place, is_compiled=False):
         places.append((place, shape.shape[0], rate))
-        return kept(shape, rate, key, place)
+        return draws(shape, rate, key, place, is_compiled)
 
     for module in ("bert.elementwise", "bert.model"):
-        monkeypatch.setattr(f"{module}.kept", record)
+        monkeypatch.setattr(f"{module}.draws", record)
     with_key, without = model(inputs, dropout_key=KEY), model(inputs)
     recorded = list(places)
     assert [place for place, _, _ in recorded] == list(range(1 + 3 * 2 + 1))
-    assert [rank for _, rank, _ in recorded] == [2, 4, 2, 2, 4, 2, 2, 2]
+    assert [rank for _, rank, _ in recorded] == [2, 1, 2, 2, 1, 2, 2, 2]
     assert all(rate == 0.1 for _, _, rate in recorded)
     assert error(with_key, without) > 1e-3
     np.testing.assert_array_equal(model(inputs, dropout_key=KEY), with_key)
@@ -365,9 +377,11 @@ def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activa
             loss = tf.reduce_sum(scores * target)
         return scores, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
+    monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 40)  # one of the groups
     compiled_scores, compiled = tf.function(run)()
     if rate:
         monkeypatch.setattr("bert.elementwise._compiled", lambda function, summed: function)
+        monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 41)
     else:  # nor is there padding, whose masks would change those of the rest
         monkeypatch.setattr("bert.model.COMPILED_WIDTH", COMPILED_WIDTH + 1)
     scores, gradients = tf.function(run)()
@@ -403,12 +417,14 @@ def test_recomputed_layers_give_the_same_bits():
                 loss = tf.reduce_sum(tf.square(scores))
             return scores, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
-        operations = step.get_concrete_function().graph.get_operations()
-        products[recomputes] = sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in operations)
+        graph = step.get_concrete_function().graph.as_graph_def()
+        operations = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        products[recomputes] = sum(operation.op in ("MatMul", "BatchMatMulV2") for operation in operations)
         found[recomputes] = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(step())]
     for kept_, again in zip(found[False], found[True], strict=True):
         assert kept_.tobytes() == again.tobytes()
-    assert products[True] == products[False] + 2 * 6  # for each layer: QKV, scores, context, output, up, down
+    # For each layer: QKV, scores, output, up, down, and the context twice, of long rows and of others.
+    assert products[True] == products[False] + 2 * 7
 
 
 # -- precision and initial values ---------------------------------------------------------------------------------
