@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-BY_ROWS_FROM = 192  # positions; the matrices of shorter rows are too small for a turn of a loop
+BY_ROWS_FROM = 128  # positions; the matrices of shorter rows are too small for a turn of a loop
 
 
 def attention(
@@ -63,23 +63,26 @@ def attention(
 
 
 def _dropped(highest_kept: int, probs, draws=None):
-    if draws is None:
-        return probs
-    # By their bits: to choose between two numbers in bfloat16 XLA makes float32 of them.
-    bits = {2: tf.uint16, 4: tf.uint32, 8: tf.uint64}[probs.dtype.size]
-    return tf.bitcast(tf.where(draws <= highest_kept, tf.bitcast(probs, bits), tf.cast(0, bits)), probs.dtype)
+    """`probs` where dropout keeps them, else 0."""
+    return probs if draws is None else tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
 
 
 def _d_scores(highest_kept: int, probs, d_dropped, sums, draws=None):
-    """The gradient of the scores, and what `_dropped` gives."""
-    d_probs = d_dropped if draws is None else _dropped(highest_kept, d_dropped, draws)
+    """The gradient of the scores, and the softmax after dropout."""
+    d_probs = _dropped(highest_kept, d_dropped, draws)
     return probs * (d_probs - tf.cast(sums, probs.dtype)), _dropped(highest_kept, probs, draws)
 
 
+def _dropped_by_bits(highest_kept: int, probs, draws=None):
+    """To choose between two numbers in bfloat16 XLA's CPU code makes float32 of them, and bfloat16 again."""
+    bits = {2: tf.uint16, 4: tf.uint32, 8: tf.uint64}[probs.dtype.size]
+    return tf.bitcast(_dropped(highest_kept, tf.bitcast(probs, bits), draws), probs.dtype)
+
+
 def _d_scores_in_float32(highest_kept: int, probs, d_dropped, sums, draws=None):
-    """Rounded once, at the end: XLA rounds after every operation in bfloat16, which takes half of the time."""
+    """Rounded at the end alone: in bfloat16 XLA's CPU code rounds after each operation, and takes longer."""
     d_scores, _ = _d_scores(highest_kept, wide(probs), wide(d_dropped), sums, draws)
-    return tf.cast(d_scores, probs.dtype), _dropped(highest_kept, probs, draws)
+    return tf.cast(d_scores, probs.dtype), _dropped_by_bits(highest_kept, probs, draws)
 
 
 class _Between(NamedTuple):
@@ -91,7 +94,7 @@ class _Between(NamedTuple):
 
 PLAIN = _Between(_dropped, _d_scores)
 COMPILED = _Between(
-    tf.function(_dropped, jit_compile=True, autograph=False),
+    tf.function(_dropped_by_bits, jit_compile=True, autograph=False),
     tf.function(_d_scores_in_float32, jit_compile=True, autograph=False),
 )
 
