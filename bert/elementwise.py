@@ -136,21 +136,58 @@ def residual(
     """
     mask = None if key is None or rate == 0.0 else kept(tf.shape(branch), rate, key, place, is_compiled)
     scale = 1.0 if mask is None else dropout_scale(rate)
-    function, masks = _residual(epsilon, scale, mask is not None), () if mask is None else (mask,)
+    masks = () if mask is None else (mask,)
     if is_compiled:
-        return _compiled(function, summed=0)(branch, bias, hidden, gamma, beta, *masks)
-    return function(_biased(branch, bias), None, hidden, gamma, beta, *masks)
+        return _compiled_residual(epsilon, scale)(branch, bias, hidden, gamma, beta, *masks)
+    total = _residual_sum(_biased(branch, bias), None, hidden, gamma.dtype, scale, *masks)
+    return tf.cast(normalized(total, gamma, beta, epsilon), hidden.dtype)
+
+
+def _residual_sum(branch, bias, hidden, dtype, scale, mask=None):
+    """hidden + dropout(branch + bias)."""
+    wide = _wide(branch, bias, dtype)
+    if mask is not None:
+        wide = tf.where(mask, wide * scale, tf.zeros([], dtype))
+    return tf.cast(hidden, dtype) + wide
 
 
 @functools.cache
-def _residual(epsilon: float, scale: float, is_masked: bool) -> Callable[..., tf.Tensor]:
-    def function(branch, bias, hidden, gamma, beta, mask=None):
-        wide = _wide(branch, bias, gamma.dtype)
-        if is_masked:
-            wide = tf.where(mask, wide * scale, tf.zeros([], wide.dtype))
-        return tf.cast(normalized(tf.cast(hidden, gamma.dtype) + wide, gamma, beta, epsilon), hidden.dtype)
+def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]:
+    """`residual` by XLA with its gradient written out (Ba et al. 2016, its supplement), from the arguments and two
+    numbers a row. The sums are products with a vector, which on CPUs take a fraction of the time of XLA's sums."""
 
-    return function
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def forward(branch, bias, hidden, gamma, beta, *masks):
+        total = _residual_sum(branch, bias, hidden, gamma.dtype, scale, *masks)
+        mean_of = tf.fill([gamma.shape[0], 1], tf.cast(1 / gamma.shape[0], gamma.dtype))
+        mean = tf.matmul(total, mean_of)
+        factor = tf.math.rsqrt(tf.matmul(tf.square(total - mean), mean_of) + epsilon)
+        return tf.cast((total - mean) * factor * gamma + beta, hidden.dtype), mean, factor
+
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks):
+        normal = (_residual_sum(branch, bias, hidden, gamma.dtype, scale, *masks) - mean) * factor
+        wide = tf.cast(gradient, gamma.dtype)
+        product = wide * normal
+        means = tf.reshape(gamma, [-1, 1]) / gamma.shape[0]
+        along, mean_gradient = tf.matmul(product, means), tf.matmul(wide, means)
+        d_total = (wide * gamma - mean_gradient - normal * along) * factor
+        d_branch = tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
+        d_parameters = [tf.reshape(_column_sums(x), [-1]) for x in (product, wide)]
+        return [tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), *d_parameters]
+
+    @tf.custom_gradient
+    def differentiable(branch, bias, hidden, gamma, beta, *masks):
+        result, mean, factor = forward(branch, bias, hidden, gamma, beta, *masks)
+
+        def gradients(gradient):
+            found = backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks)
+            d_branch, d_hidden, d_gamma, d_beta = found
+            return d_branch, _column_sums(d_branch), d_hidden, d_gamma, d_beta, *[None for _ in masks]
+
+        return result, gradients
+
+    return differentiable
 
 
 def activated(
