@@ -43,7 +43,7 @@ def attention(
 
         def backward(between, query, key, value, probs, d_context, sums, *draws):
             d_dropped = tf.matmul(d_context, value, transpose_b=True)
-            d_scores, dropped = between.d_scores(highest_kept, probs, d_dropped, sums, *draws)
+            d_scores, dropped = between.d_scores(highest_kept, probs, d_dropped, sums, *draws, *draws)
             d_query = tf.matmul(d_scores, key) * scale
             d_key = tf.matmul(d_scores, query, transpose_a=True) * scale
             return [d_query, d_key, tf.matmul(dropped, d_context, transpose_a=True)]
@@ -67,10 +67,11 @@ def _dropped(highest_kept: int, probs, draws=None):
     return probs if draws is None else tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
 
 
-def _d_scores(highest_kept: int, probs, d_dropped, sums, draws=None):
-    """The gradient of the scores, and the softmax after dropout."""
+def _d_scores(highest_kept: int, probs, d_dropped, sums, draws=None, same_draws=None):
+    """The gradient of the scores, and the softmax after dropout. The draws are given twice: XLA, which cannot know,
+    makes one loop, without one before it for what both results would share."""
     d_probs = _dropped(highest_kept, d_dropped, draws)
-    return probs * (d_probs - tf.cast(sums, probs.dtype)), _dropped(highest_kept, probs, draws)
+    return probs * (d_probs - tf.cast(sums, probs.dtype)), _dropped(highest_kept, probs, same_draws)
 
 
 def _dropped_by_bits(highest_kept: int, probs, draws=None):
@@ -79,10 +80,10 @@ def _dropped_by_bits(highest_kept: int, probs, draws=None):
     return tf.bitcast(_dropped(highest_kept, tf.bitcast(probs, bits), draws), probs.dtype)
 
 
-def _d_scores_in_float32(highest_kept: int, probs, d_dropped, sums, draws=None):
+def _d_scores_in_float32(highest_kept: int, probs, d_dropped, sums, draws=None, same_draws=None):
     """Rounded at the end alone: in bfloat16 XLA's CPU code rounds after each operation, and takes longer."""
     d_scores, _ = _d_scores(highest_kept, wide(probs), wide(d_dropped), sums, draws)
-    return tf.cast(d_scores, probs.dtype), _dropped_by_bits(highest_kept, probs, draws)
+    return tf.cast(d_scores, probs.dtype), _dropped_by_bits(highest_kept, probs, same_draws)
 
 
 class _Between(NamedTuple):
