@@ -68,8 +68,8 @@ def _dropped(highest_kept: int, probs, draws=None):
 
 
 def _d_scores(highest_kept: int, probs, d_dropped, sums, draws=None, same_draws=None):
-    """The gradient of the scores, and the softmax after dropout. The draws are given twice: XLA, which cannot know,
-    makes one loop, without one before it for what both results would share."""
+    """The gradient of the scores, and the softmax after dropout. The draws are given twice: XLA, which cannot
+    know, makes one loop, without one before it for what both results would share."""
     d_probs = _dropped(highest_kept, d_dropped, draws)
     return probs * (d_probs - tf.cast(sums, probs.dtype)), _dropped(highest_kept, probs, same_draws)
 

@@ -23,6 +23,7 @@ Batch = dict[str, Any]  # arrays, or tuples of them
 MOST_SKIPPED_STEPS = 20
 FIXED = {"on": (True,), "off": (False,), "auto": (False, True)}  # what `train` may do, by its `xla`
 TRIALS = 3
+WANTED_SHARE = 0.02  # of evaluations in the time of training, at most
 TRAINING_MEMORY_FLAGS = (
     "--train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
 )
@@ -196,9 +197,20 @@ def train(
     batches_of_steps.close()
     whole_s = time.perf_counter() - start_s
     told = f"trained: waited {saving_s:.1f} s for checkpoints, {saving_s / whole_s:.1%} of the time"
-    measured = f"; evaluations took {measuring_s:.1f} s, {measuring_s / whole_s:.1%}" if evaluation else ""
-    run.say(told + measured)
+    if evaluation:
+        told += "; " + share_of_evaluations(measuring_s, whole_s, evaluation.every, plan.steps)
+    run.say(told)
     return state
+
+
+def share_of_evaluations(seconds: float, whole: float, every: int, steps: int) -> str:
+    """What evaluations every so many steps took of the whole time of so many steps, and, where that is more than
+    `WANTED_SHARE`, the interval at which it would not be."""
+    told = f"evaluations took {seconds:.1f} s, {seconds / whole:.1%}"
+    enough = math.ceil(every * seconds * (1 - WANTED_SHARE) / (WANTED_SHARE * (whole - seconds)))
+    if seconds > WANTED_SHARE * whole and enough < steps:
+        told += f" (every {enough} steps instead of {every} they would take {WANTED_SHARE:.0%})"
+    return told
 
 
 def _measured(evaluation: Evaluation, state: State, run: Run) -> State:
