@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert.elementwise import on_cpu
+
 BY_ROWS_FROM = 128  # positions; the matrices of shorter rows are too small for a turn of a loop
 
 
@@ -69,7 +71,7 @@ def _dropped(highest_kept: int, probs, draws=None):
 
 def _d_scores(highest_kept: int, probs, d_dropped, sums, draws=None, same_draws=None):
     """The gradient of the scores, and the softmax after dropout. The draws are given twice: XLA, which cannot
-    know, makes one loop, without one before it for what both results would share."""
+    know, makes one loop (`elementwise.ONE_LOOP`), without another for what both results would share."""
     d_probs = _dropped(highest_kept, d_dropped, draws)
     return probs * (d_probs - tf.cast(sums, probs.dtype)), _dropped(highest_kept, probs, same_draws)
 
@@ -118,7 +120,8 @@ def _by_rows(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_res
         _, *results = tf.while_loop(lambda row, *_: row < rows, turn, (0, *results), parallel_iterations=1)
         return [result.stack() for result in results]
 
-    return tf.cond(length >= BY_ROWS_FROM, loop, lambda: _at_once(function, arrays, num_results))
+    is_worth_it = tf.logical_and(length >= BY_ROWS_FROM, rows > 0)
+    return tf.cond(is_worth_it, loop, lambda: _at_once(function, arrays, num_results))
 
 
 def wide(x: tf.Tensor) -> tf.Tensor:
@@ -136,7 +139,7 @@ def softmax(scores: tf.Tensor) -> tf.Tensor:
 @functools.cache
 def _computes_in_float32() -> bool:
     """Whether the softmax of bfloat16 is the rounded one of float32: oneDNN's is, on CPUs."""
-    if tf.config.get_visible_devices("GPU"):
+    if not on_cpu():
         return False
     with tf.init_scope():
         scores = tf.cast(tf.random.stateless_normal([64, 509], [1, 2]), tf.bfloat16)

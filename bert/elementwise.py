@@ -6,13 +6,25 @@ XLA compiles for each shape: what is compiled has `more_rows` of padding, so tha
 """
 
 import functools
+import os
 from collections.abc import Callable
 
 import tensorflow as tf
 
+# On CPUs XLA writes several results in one loop only if told to, and then computes nothing twice: what two results
+# share gets a loop of its own. It reads its flags when it first compiles. They may be the name of a file, too.
+ONE_LOOP, _flags = "xla_cpu_use_multi_output_fusion", os.environ.get("XLA_FLAGS", "").strip()
+if ONE_LOOP not in _flags and _flags[:1] in ("", "-"):
+    os.environ["XLA_FLAGS"] = f"{_flags} --xla_backend_extra_options={ONE_LOOP}=true".strip()
+
 COMPILED_WIDTH = 256  # numbers of a row; compiling pays above
 FEWEST_ROWS, ROW_PARTS = 64, 16
 FEWEST_WORDS, WORD_PARTS = 4096, 8
+
+
+def on_cpu() -> bool:
+    """Whether TensorFlow computes without GPUs: some ways are faster on CPUs alone."""
+    return not tf.config.get_visible_devices("GPU")
 
 
 def more_rows(rows: tf.Tensor | int) -> tf.Tensor:
@@ -56,13 +68,13 @@ def highest_kept(rate: float) -> int:
 
 
 def draws(shape: tf.Tensor, rate: float, key: tf.Tensor, place: int, is_compiled: bool = False) -> tf.Tensor:
-    """int8 or int16 [shape], uniform over all values: a pure function of its arguments.
+    """int8 or int16 [shape], fewer than 2^31, uniform over all values: a pure function of its arguments.
 
     Args:
       key: int32 [2], a function of seed, step, micro-batch and rank.
       place: number of this dropout in the model.
-      is_compiled: by XLA's code for Threefry (Salmon et al. 2011) instead of TensorFlow's for Philox; on CPUs it
-        takes 40 % of the time.
+      is_compiled: on CPUs by XLA's code for Threefry (Salmon et al. 2011) instead of TensorFlow's for Philox, in
+        40 % of the time.
     """
     bits = dropout_bits(rate)
     per_word = 64 // bits
@@ -70,7 +82,10 @@ def draws(shape: tf.Tensor, rate: float, key: tf.Tensor, place: int, is_compiled
     seed = tf.random.experimental.stateless_fold_in(key, place)
     # Several draws from each 64-bit word: on CPUs the generator costs more than the product before it.
     count = (size + per_word - 1) // per_word
-    words = _threefry(count + _more(count, FEWEST_WORDS, WORD_PARTS), seed) if is_compiled else _words(count, seed)
+    if is_compiled and on_cpu():
+        words = _threefry(count + _more(count, FEWEST_WORDS, WORD_PARTS), seed)
+    else:
+        words = _words(count, seed)
     drawn = tf.reshape(tf.bitcast(words, tf.int8 if bits == 8 else tf.int16), [-1])[:size]
     return tf.reshape(drawn, shape)
 
@@ -97,7 +112,7 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
 
 def biased(x: tf.Tensor, bias: tf.Tensor, is_compiled: bool = False) -> tf.Tensor:
     """x [R, W] + bias [W]. Use `is_compiled` where the values of R are few."""
-    return _compiled(tf.add, summed=0)(x, bias) if is_compiled else _biased(x, bias)
+    return _compiled(tf.add)(x, bias) if is_compiled else _biased(x, bias)
 
 
 @tf.custom_gradient
@@ -159,9 +174,9 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
     @functools.partial(tf.function, jit_compile=True, autograph=False)
     def forward(branch, bias, hidden, gamma, beta, *masks):
         total = _residual_sum(branch, bias, hidden, gamma.dtype, scale, *masks)
-        mean_of = tf.fill([gamma.shape[0], 1], tf.cast(1 / gamma.shape[0], gamma.dtype))
-        mean = tf.matmul(total, mean_of)
-        factor = tf.math.rsqrt(tf.matmul(tf.square(total - mean), mean_of) + epsilon)
+        mean = _row_sums(total, tf.ones_like(gamma)) / gamma.shape[0]
+        squares = _row_sums(tf.square(total - mean), tf.ones_like(gamma))
+        factor = tf.math.rsqrt(squares / gamma.shape[0] + epsilon)
         return tf.cast((total - mean) * factor * gamma + beta, hidden.dtype), mean, factor
 
     @functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -169,25 +184,28 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
         normal = (_residual_sum(branch, bias, hidden, gamma.dtype, scale, *masks) - mean) * factor
         wide = tf.cast(gradient, gamma.dtype)
         product = wide * normal
-        means = tf.reshape(gamma, [-1, 1]) / gamma.shape[0]
-        along, mean_gradient = tf.matmul(product, means), tf.matmul(wide, means)
-        d_total = (wide * gamma - mean_gradient - normal * along) * factor
+        along, mean = (_row_sums(x, gamma) / gamma.shape[0] for x in (product, wide))
+        d_total = (wide * gamma - mean - normal * along) * factor
         d_branch = tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
-        d_parameters = [tf.reshape(_column_sums(x), [-1]) for x in (product, wide)]
-        return [tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), *d_parameters]
+        d_gamma, d_beta = (_column_sums(x) if on_cpu() else tf.reduce_sum(x, 0) for x in (product, wide))
+        return tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), d_gamma, d_beta
 
     @tf.custom_gradient
     def differentiable(branch, bias, hidden, gamma, beta, *masks):
         result, mean, factor = forward(branch, bias, hidden, gamma, beta, *masks)
 
         def gradients(gradient):
-            found = backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks)
-            d_branch, d_hidden, d_gamma, d_beta = found
-            return d_branch, _column_sums(d_branch), d_hidden, d_gamma, d_beta, *[None for _ in masks]
+            d_branch, *rest = backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks)
+            return d_branch, _column_sums(d_branch), *rest, *[None for _ in masks]
 
         return result, gradients
 
     return differentiable
+
+
+def _row_sums(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """[R, 1]. GPUs sum fast, and would round what they multiply."""
+    return tf.matmul(x, weights[:, None]) if on_cpu() else tf.reduce_sum(x * weights, -1, keepdims=True)
 
 
 def activated(
@@ -196,7 +214,7 @@ def activated(
     """function(x + bias) in float32, given in the dtype of x: CPUs take twice as long for GELU in bfloat16."""
     in_float32 = _in_float32(function)
     if is_compiled:
-        return _compiled(in_float32, summed=0)(x, bias)
+        return _compiled(in_float32)(x, bias)
     return in_float32(_biased(x, bias), None)
 
 
@@ -214,30 +232,28 @@ def _wide(x: tf.Tensor, bias: tf.Tensor | None, dtype: tf.DType) -> tf.Tensor:
 
 
 @functools.cache
-def _compiled(function: Callable[..., tf.Tensor], summed: int) -> Callable[..., tf.Tensor]:
-    """`function` of tensors by XLA; its gradient too, from the arguments alone.
+def _compiled(
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """`function` of rows and a bias, which it adds to each row, by XLA; its gradient too, from the two alone.
 
-    The argument behind number `summed` is a bias: added to it row by row, with the sum of its gradient's rows as
-    gradient. A bias in the product before costs more: with it oneDNN takes up to twice the time.
+    A bias in the product before costs more: with it oneDNN takes up to twice the time.
     """
     forward = tf.function(function, jit_compile=True, autograph=False)
 
     @tf.function(jit_compile=True, autograph=False)
-    def backward(arguments, gradient):
-        sources = [a for n, a in enumerate(arguments) if a.dtype.is_floating and n != summed + 1]
+    def backward(x, bias, gradient):
         with tf.GradientTape() as tape:
-            tape.watch(sources)
-            result = function(*arguments)
-        return tape.gradient(result, sources, gradient)
+            tape.watch(x)
+            result = function(x, bias)
+        return tape.gradient(result, x, gradient)
 
     @tf.custom_gradient
-    def differentiable(*arguments):
+    def differentiable(x, bias):
         def gradients(gradient):
-            found = backward(arguments, gradient)
-            found.insert(summed + 1, _column_sums(found[summed]))
-            rest = iter(found)
-            return [next(rest) if argument.dtype.is_floating else None for argument in arguments]
+            d_x = backward(x, bias, gradient)
+            return d_x, _column_sums(d_x)
 
-        return forward(*arguments), gradients
+        return forward(x, bias), gradients
 
     return differentiable

@@ -30,6 +30,7 @@ from bert.elementwise import (
     highest_kept,
     more_rows,
     normalized,
+    on_cpu,
     residual,
 )
 
@@ -172,7 +173,7 @@ class SelfAttention(_Scope):
         *of_groups, _ = tf.split(joined, sizes)
         matrices = [tf.stack([batch, self.num_heads, length, length]) for batch, length in shapes]
         draws_BNTT = self._draws(matrices, key, is_compiled)
-        by_rows = is_compiled and not tf.config.get_visible_devices("GPU")
+        by_rows = is_compiled and on_cpu()
         contexts = []
         for mask, of_group, (batch, length), drawn in zip(masks, of_groups, shapes, draws_BNTT, strict=True):
             split = tf.reshape(of_group, [batch, length, 3, self.num_heads, head])

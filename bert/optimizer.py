@@ -1,18 +1,15 @@
 """AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert `optimization.py`)."""
 
 import math
-import os
 import re
 
 import keras
 import tensorflow as tf
 from keras import ops
 
+from bert import elementwise  # noqa: F401  which has XLA write several results in one loop
+
 COMPILED_FROM = 1 << 15  # numbers of a variable; below, starting compiled code costs more than it saves
-# On CPUs XLA writes several results in one loop only if told to. It reads its flags when it first compiles.
-ONE_LOOP = "xla_cpu_use_multi_output_fusion"
-if ONE_LOOP not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_extra_options={ONE_LOOP}=true"
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -91,7 +88,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         variable = variable.value if isinstance(variable, keras.Variable) else variable
         rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
         gradient, scale = ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype)
-        kept = [ops.cast(each, variable.dtype) for each in (self.weight_decay_rate, self.beta_1, self.beta_2)]
+        constants = self.weight_decay_rate, self.beta_1, self.beta_2
+        kept = [ops.convert_to_tensor(each, variable.dtype) for each in constants]
         factors = (*kept, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
         if math.prod(variable.shape) >= COMPILED_FROM:
             kind = (tuple(variable.shape), variable.dtype, decays)
@@ -166,8 +164,8 @@ class LAMB(AdamWeightDecay):
 def _norm(x: tf.Tensor) -> tf.Tensor:
     """The Euclidean norm of all numbers, in 64 sums side by side where they fit: in a single one, as XLA's CPU
     code has it, each addition waits for the one before."""
-    rows, width = x.shape[0], math.prod(x.shape[1:])
-    if width % 64:
+    width = math.prod(x.shape[1:])
+    if not x.shape.rank or width % 64:
         return ops.norm(x)
-    sums = tf.reduce_sum(tf.reshape(tf.square(x), [rows, width // 64, 64]), 1)
+    sums = tf.reduce_sum(tf.reshape(tf.square(x), [x.shape[0], width // 64, 64]), 1)
     return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # without abs XLA makes one sum of the two

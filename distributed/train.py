@@ -204,12 +204,12 @@ def train(
 
 
 def share_of_evaluations(seconds: float, whole: float, every: int, steps: int) -> str:
-    """What evaluations every so many steps took of the whole time of so many steps, and, where that is more than
-    `WANTED_SHARE`, the interval at which it would not be."""
+    """What evaluations every so many steps took of the whole time of this call, and, where that is more than
+    `WANTED_SHARE`, the interval at which it would be about that; `steps` are the plan's."""
     told = f"evaluations took {seconds:.1f} s, {seconds / whole:.1%}"
     enough = math.ceil(every * seconds * (1 - WANTED_SHARE) / (WANTED_SHARE * (whole - seconds)))
     if seconds > WANTED_SHARE * whole and enough < steps:
-        told += f" (every {enough} steps instead of {every} they would take {WANTED_SHARE:.0%})"
+        told += f" (every {enough} steps instead of {every} they would take about {WANTED_SHARE:.0%})"
     return told
 
 

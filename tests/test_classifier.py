@@ -808,7 +808,7 @@ def test_a_run_tells_how_seldom_to_evaluate():
 
     # 10 evaluations of 1 s beside 90 s of 300 steps: 2 % of the whole are 1.84 of them, one in 163.3 steps.
     told = share_of_evaluations(10, 100, 30, 300)
-    assert told == "evaluations took 10.0 s, 10.0% (every 164 steps instead of 30 they would take 2%)"
+    assert told == "evaluations took 10.0 s, 10.0% (every 164 steps instead of 30 they would take about 2%)"
     assert share_of_evaluations(2, 100, 30, 300) == "evaluations took 2.0 s, 2.0%"
     assert share_of_evaluations(50, 100, 30, 300) == "evaluations took 50.0 s, 50.0%"  # one in the end is too much
 

@@ -13,7 +13,16 @@ from transformers import BertConfig
 
 from bert import weights
 from bert.attention import attention, softmax
-from bert.elementwise import COMPILED_WIDTH, draws, dropout, dropout_scale, effective_rate, highest_kept, kept
+from bert.elementwise import (
+    COMPILED_WIDTH,
+    draws,
+    dropout,
+    dropout_scale,
+    effective_rate,
+    highest_kept,
+    kept,
+    residual,
+)
 from bert.model import ACTIVATIONS, Bert
 from tasks.squad import span_loss
 
@@ -380,7 +389,7 @@ def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activa
     monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 40)  # one of the groups
     compiled_scores, compiled = tf.function(run)()
     if rate:
-        monkeypatch.setattr("bert.elementwise._compiled", lambda function, summed: function)
+        monkeypatch.setattr("bert.elementwise._compiled", lambda function: function)
         monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 41)
     else:  # nor is there padding, whose masks would change those of the rest
         monkeypatch.setattr("bert.model.COMPILED_WIDTH", COMPILED_WIDTH + 1)
@@ -392,6 +401,32 @@ def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activa
             continue  # it adds the same to all scores of a row: its gradient is 0, and what is found is rounding
         one, other = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
         assert float(tf.norm(one - other)) < tolerance * float(tf.norm(other)), variable.name
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_the_compiled_residual_s_gradient_is_that_of_automatic_differentiation(rate, dtype, monkeypatch):
+    monkeypatch.setattr("bert.elementwise.kept", lambda *arguments: kept(*arguments[:4]))  # one generator for both
+    shapes = {"hidden": [40, 384], "branch": [40, 384], "bias": [384], "gamma": [384], "beta": [384]}
+    names = enumerate(shapes.items())
+    inputs = {name: tf.random.stateless_normal(shape, [1, n], dtype=dtype) for n, (name, shape) in names}
+    weight = tf.random.stateless_normal([40, 384], [1, 9], dtype=dtype)
+
+    def run(is_compiled):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            result = residual(**inputs, epsilon=1e-12, rate=rate, key=KEY, place=3, is_compiled=is_compiled)
+        return [result, *tape.gradient(result, list(inputs.values()), weight)]
+
+    tolerance = {tf.float32: 1e-5, tf.float64: 1e-12}[dtype]
+    for compiled, plain in zip(run(True), run(False), strict=True):
+        assert error(compiled, plain) < tolerance
+
+
+def test_attention_takes_no_rows_too():
+    nothing = tf.zeros([0, 2, 200, 4])
+    context = tf.function(attention)(nothing, nothing, nothing, tf.zeros([0, 1, 200, 200]), by_rows=True)
+    assert context.shape == nothing.shape
 
 
 def test_recomputed_layers_give_the_same_bits():
