@@ -173,7 +173,7 @@ class SelfAttention(_Scope):
         *of_groups, _ = tf.split(joined, sizes)
         matrices = [tf.stack([batch, self.num_heads, length, length]) for batch, length in shapes]
         draws_BNTT = self._draws(matrices, key, is_compiled)
-        by_rows = is_compiled and on_cpu()
+        by_rows = is_compiled and on_cpu() and key is not None  # else there is nothing to compile in it
         contexts = []
         for mask, of_group, (batch, length), drawn in zip(masks, of_groups, shapes, draws_BNTT, strict=True):
             split = tf.reshape(of_group, [batch, length, 3, self.num_heads, head])
@@ -320,7 +320,7 @@ class Bert(keras.Model):
 
     @property
     def compiles(self) -> bool:
-        """Whether XLA compiles parts of its training step, which then has `elementwise.more_rows`."""
+        """Whether XLA compiles parts of it, which then have `elementwise.more_rows`; see `hidden_states`."""
         return self.config.hidden_size >= COMPILED_WIDTH
 
     def named_tensors(self) -> dict[str, keras.Variable]:
@@ -330,9 +330,10 @@ class Bert(keras.Model):
     def hidden_states(self, inputs: dict[str, tf.Tensor], dropout_key: tf.Tensor | None = None) -> list[tf.Tensor]:
         """The embeddings and every layer's output, each [B*T, H] in the compute dtype."""
         rows = tf.size(inputs["input_ids"])
-        # Prediction meets many shapes a few times each: only training is worth compiling for.
         is_fixed = "groups" in inputs and isinstance(inputs["groups"][0], tuple)  # the caller compiles the whole
-        is_compiled = dropout_key is not None and self.compiles and not is_fixed
+        # Without dropout it pays on CPUs in bfloat16: in float32 oneDNN adds bias and GELU to its products.
+        pays = dropout_key is not None or (on_cpu() and self.compute_dtype == "bfloat16")
+        is_compiled = self.compiles and pays and not is_fixed
         embedded_RH = self.embeddings(inputs, more_rows=more_rows(rows) if is_compiled else 0)
         embedded_RH = tf.cast(embedded_RH, self.compute_dtype)
         states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]

@@ -9,6 +9,7 @@ of a run, for XLA, which compiles once for each.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def group(lengths: np.ndarray, num_groups: int) -> tuple[np.ndarray, np.ndarray]
     The cuts are optimal: dynamic programming over the distinct lengths.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
-    rounded = _rounded_up(np.asarray(lengths, np.int64)[order])
+    rounded = rounded_up(np.asarray(lengths, np.int64)[order])
     groups = np.zeros((num_groups, 2), np.int32)
     groups[:, 1] = LENGTH_MULTIPLE
     # Only where the length changes can a cut save anything: few places, whatever the batch.
@@ -81,7 +82,8 @@ def tokens_of(groups: Sequence[tuple[int, int]]) -> int:
     return sum(rows * length for rows, length in groups)
 
 
-def _rounded_up(lengths: np.ndarray) -> np.ndarray:
+def rounded_up(lengths: Any) -> Any:
+    """A length, or an array of them, as rows are padded."""
     return -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
 
 

@@ -13,17 +13,16 @@ import tensorflow as tf
 
 from distributed import InputError, Preempted
 from distributed.checkpoint import Checkpoints, State
+from distributed.feed import Batch, Feed, prefetched
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
-from distributed.rows import Order, RowOrder, RowSource, divided, prefetched
+from distributed.rows import RowSource
 from distributed.run import Run
 from distributed.world import World
 
-Batch = dict[str, Any]  # arrays, or tuples of them
 MOST_SKIPPED_STEPS = 20
 FIXED = {"on": (True,), "off": (False,), "auto": (False, True)}  # what `train` may do, by its `xla`
 TRIALS = 3
-WANTED_SHARE = 0.02  # of evaluations in the time of training, at most
 TRAINING_MEMORY_FLAGS = (
     "--train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
 )
@@ -57,67 +56,38 @@ def train(
     world: World,
     optimizer: AllreduceOptimizer,
     plan: Plan,
-    rows: RowSource,
+    feed: Feed,
     run: Run,
     checkpoints: Checkpoints,
     *,
-    collate: Callable[[dict], Batch],
-    weights: Callable[[Batch], Mapping[str, float]],
     loss: Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]],
     seed: int,
     settings: dict[str, object],
     start: State | None = None,
     save_every: int = 1000,
     log_every: int = 25,
-    order: RowOrder | None = None,
-    lengths: Callable[[np.ndarray], np.ndarray] | None = None,
     evaluation: Evaluation | None = None,
-    collate_fixed: Callable[[dict], Batch] | None = None,
     xla: str = "off",
 ) -> State:
     """Trains for the steps of the plan, from `start` if given; returns the last state, which is saved.
 
     Args:
-      collate: a rank's rows of one micro-batch -> the model's input, each array with a batch axis first. Beside
-        their columns it gets "row", their numbers, and "epoch", both int64 [n].
-      weights: that batch -> the weight of each loss term (rows, masked tokens, …), as numbers.
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
       settings: kept in each checkpoint; a later command must bring the same (see `check_settings`).
-      order: which row stands at a position of the stream; a full permutation per epoch unless given.
-      lengths: numbers of rows -> their tokens; a step's rows are then shared out so that ranks and micro-batches
-        have nearly equal numbers of them (and, with `xla`, equal numbers of rows, whatever their blocks). Without,
-        each takes neighbouring positions. The step's sum is the same.
-      collate_fixed: as `collate`, but with few shapes. A number of Python in it makes another one, too.
-      xla: "on": XLA compiles the whole of the gradient for each shape of `collate_fixed`; "auto": where that is
-        faster for the rows of the first step; "off": never.
+      xla: "on": XLA compiles the whole of the gradient for each shape of `feed.collate_fixed`; "auto": where that
+        is faster for the rows of the first step; "off": never.
     Raises:
       Preempted: SIGUSR1 came; all ranks finished the same step and saved.
       InputError: the gradients stay non-finite, or the replicas are not equal.
     """
     state = start or State(0, 0, plan.steps, plan.global_batch_size, settings)
     first_step, first_position = state.step, state.position
-    order, pieces = order or Order(len(rows), seed), plan.micro_batches(world.rank)
     skipped, stops_early = 0, False
     saving_s, measuring_s, start_s = 0.0, 0.0, time.perf_counter()
 
     def micro_batches(step: int, is_fixed: bool) -> list[Batch]:
         position = first_position + (step - first_step) * plan.global_batch_size
-
-        if lengths is None:
-            places = [np.arange(piece.start, piece.stop) for piece in pieces]
-        else:
-            numbers = order.rows_at(position, position + plan.global_batch_size)
-            of_step = lengths(numbers)
-            sizes = world.size, plan.accumulation, order.block
-            places = divided(of_step, numbers, *sizes, is_fixed)[world.rank]
-
-        def fields(piece: np.ndarray) -> dict:
-            first, last = position + int(piece[0]), position + int(piece[-1])
-            indices = order.rows_at(first, last + 1)[piece - piece[0]]
-            return rows.take(indices) | {"row": indices, "epoch": (position + piece) // len(rows)}
-
-        chosen = collate_fixed if is_fixed and collate_fixed else collate
-        return [chosen(fields(piece)) for piece in places if len(piece)]
+        return feed.micro_batches(plan, world.rank, position, is_fixed)
 
     if evaluation and evaluation.stops(state):
         return state
@@ -127,7 +97,7 @@ def train(
     is_fixed = xla == "on"
     if xla == "auto" and first_step < plan.steps:
         without, whole = (
-            _seconds(world, optimizer, weights, gradients[tried], micro_batches(first_step, tried))
+            _seconds(world, optimizer, feed.weights, gradients[tried], micro_batches(first_step, tried))
             for tried in (False, True)
         )
         is_fixed = whole < without
@@ -139,7 +109,7 @@ def train(
     for step in range(first_step, plan.steps):
         batches = next(batches_of_steps)
         meter.mark("data_s")
-        local = [weights(batch) for batch in batches]
+        local = [feed.weights(batch) for batch in batches]
         totals, stop = optimizer.reduce_weights(
             {term: sum(w[term] for w in local) for term in optimizer.loss_terms}, world.stop_wanted.is_set()
         )
@@ -198,19 +168,9 @@ def train(
     whole_s = time.perf_counter() - start_s
     told = f"trained: waited {saving_s:.1f} s for checkpoints, {saving_s / whole_s:.1%} of the time"
     if evaluation:
-        told += "; " + share_of_evaluations(measuring_s, whole_s, evaluation.every, plan.steps)
+        told += f", {measuring_s:.1f} s for evaluations, {measuring_s / whole_s:.1%}"
     run.say(told)
     return state
-
-
-def share_of_evaluations(seconds: float, whole: float, every: int, steps: int) -> str:
-    """What evaluations every so many steps took of the whole time of this call, and, where that is more than
-    `WANTED_SHARE`, the interval at which it would be about that; `steps` are the plan's."""
-    told = f"evaluations took {seconds:.1f} s, {seconds / whole:.1%}"
-    enough = math.ceil(every * seconds * (1 - WANTED_SHARE) / (WANTED_SHARE * (whole - seconds)))
-    if seconds > WANTED_SHARE * whole and enough < steps:
-        told += f" (every {enough} steps instead of {every} they would take about {WANTED_SHARE:.0%})"
-    return told
 
 
 def _measured(evaluation: Evaluation, state: State, run: Run) -> State:
@@ -233,10 +193,12 @@ def predict(
     forward: Callable[[dict[str, tf.Tensor]], Any],
     label: str = "prediction",
     is_shown: bool = True,
+    memory_flags: str = "--predict_batch_size or --max_seq_length",
 ) -> list[Any] | None:
     """`forward` of every batch, on rank 0 in the order of the batches; None elsewhere.
 
-    A batch is computed whole by one rank, so that results do not depend on the number of ranks.
+    A batch is computed whole by one rank, so that results do not depend on the number of ranks. `memory_flags`
+    are those to lower when memory runs out.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch", is_shown=is_shown)
@@ -247,7 +209,7 @@ def predict(
         return collate(rows.take(indices) | {"row": indices, "epoch": np.zeros_like(indices)})
 
     for batch in prefetched(make_batch, mine):
-        with _told_out_of_memory(batch, "--predict_batch_size or --max_seq_length"):
+        with _told_out_of_memory(batch, memory_flags):
             outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), forward(batch)))
         bar.update(len(outputs))
     bar.close()

@@ -17,7 +17,8 @@ from pytorch_recipe import add_flags, inputs_of, train
 from transformers import BertForSequenceClassification
 
 from bert import tokenizer
-from distributed.rows import Rows, fixed_batches
+from distributed.order import fixed_batches
+from distributed.rows import Rows
 from distributed.run import Run
 from tasks import classifier_data, classifier_metrics, classifier_tasks
 from tasks.classifier import collate
@@ -71,7 +72,8 @@ def predict(model, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     model.eval()
     label = np.asarray(rows.column("label"))
     found = np.zeros(len(rows))
-    for batch in fixed_batches(np.diff(rows.column("input_ids")[1]), 8):
+    lengths = np.diff(rows.column("input_ids")[1])
+    for batch in fixed_batches(lengths, 8 * int(lengths.max())):
         scores = scores_of(model, collate(rows.take(batch))).numpy()
         found[batch] = scores[:, 0] if scores.shape[1] == 1 else scores.argmax(1)
     return label, found

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
+from distributed.order import Order
 from distributed.plan import make_plan
-from distributed.rows import Order, Rows
+from distributed.rows import Rows
 
 
 class AdamWeightDecay(torch.optim.Optimizer):

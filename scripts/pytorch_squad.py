@@ -18,7 +18,8 @@ from pytorch_recipe import add_flags, inputs_of, train
 from transformers import BertForQuestionAnswering
 
 from bert import tokenizer
-from distributed.rows import Rows, fixed_batches
+from distributed.order import fixed_batches
+from distributed.rows import Rows
 from distributed.run import Run
 from tasks import squad_answers, squad_data, squad_metrics
 from tasks.squad import collate
@@ -83,7 +84,7 @@ def predict(model, examples, windows: Rows, paragraphs: Rows) -> dict[str, float
     model.eval()
     lengths = np.diff(windows.column("input_ids")[1])
     scores: list = [None] * len(windows)
-    for batch in fixed_batches(lengths, 16):
+    for batch in fixed_batches(lengths, 16 * int(lengths.max())):
         with torch.autocast("cpu", torch.bfloat16):
             start, end = scores_of(model, collate(windows.take(batch)))
         both = torch.stack([start, end], -1).numpy()

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bert.packing import Layouts
-    from distributed.train import Batch
+    from distributed.feed import Batch
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "example_ids")
 NUM_GROUPS = {"auto": 4, "off": 1}  # by --packing
@@ -61,6 +61,15 @@ def encoder_inputs(fields: dict, groups: "np.ndarray | tuple") -> "Batch":
     if len(groups) == 1 and not isinstance(groups, tuple):
         return {name: array.reshape(groups[0]) for name, array in inputs.items()} | {"first_tokens": first}
     return inputs | {"first_tokens": first, "groups": tuple(groups)}
+
+
+def prediction_batches(lengths: "np.ndarray", batch_size: int, max_seq_length: int) -> "list[np.ndarray]":
+    """Row numbers in batches of rows of like length, each of as many as have the tokens of `batch_size` rows of
+    `max_seq_length` with their padding."""
+    from bert.packing import rounded_up
+    from distributed.order import fixed_batches
+
+    return fixed_batches(rounded_up(lengths), batch_size * rounded_up(max_seq_length))
 
 
 def filled(values: "np.ndarray", size: int, value: int = 0) -> "np.ndarray":

@@ -1,6 +1,6 @@
 """What a measured training step computes: a published size or a model's own, on random tokens or real windows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
     from bert.packing import Layouts
-    from distributed.train import Batch
+    from distributed.feed import Batch
     from distributed.world import World
 
 # hidden size, layers, heads, intermediate size
@@ -127,33 +127,28 @@ def micro_batches_of(load: StepLoad, world: "World", vocabulary: int) -> "Callab
 def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[int], list[Batch]]":
     """Real windows, in the order and the shares of `bert-squad`'s training."""
     from distributed.plan import make_plan
-    from distributed.rows import Order, Rows, divided
+    from distributed.rows import Rows
     from tasks.batches import NUM_GROUPS
-    from tasks.fit import layouts_of
-    from tasks.squad import collate
+    from tasks.padding import layouts_of
+    from tasks.squad import feed_of
 
     global_batch = load.batch_size * load.gradient_accumulation_steps * world.size
     path = world.on_each_machine(
         windows_of, load.model, load.train_file, load.max_train_examples, load.seq_length, num_steps * global_batch
     )
     rows = Rows.open(path)
-    order = Order(len(rows), SEED)
+    feed = feed_of(rows, SEED)
     plan = make_plan(
         len(rows), world.size, learning_rate=1.0, global_batch_size=global_batch, num_train_steps=num_steps,
         accumulation=load.gradient_accumulation_steps,
     )  # fmt: skip
-    lengths_at = partial(rows.lengths_at, "input_ids")
+    lengths = feed.lengths if load.packing == "auto" else None
+    is_fixed = load.xla == "on"
     grouping: int | Layouts = NUM_GROUPS[load.packing]
-    if load.xla == "on":
-        grouping = layouts_of(plan, order, lengths_at if load.packing == "auto" else None, load.seq_length)
-
-    def micro_batches(step: int) -> "list[Batch]":
-        indices = order.rows_at(step * global_batch, (step + 1) * global_batch)
-        sizes = world.size, load.gradient_accumulation_steps, order.block
-        pieces = divided(lengths_at(indices), indices, *sizes, load.xla == "on")[world.rank]
-        return [collate(rows.take(indices[piece]), grouping) for piece in pieces if len(piece)]
-
-    return micro_batches
+    if is_fixed:
+        grouping = layouts_of(plan, feed.order, lengths, load.seq_length)
+    feed = replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=lengths)
+    return lambda step: feed.micro_batches(plan, world.rank, step * global_batch, is_fixed)
 
 
 def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_length: int, needed: int) -> Path:

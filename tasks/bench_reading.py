@@ -67,7 +67,7 @@ def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
     """Rows per second of the path of a training batch: order, shards, masks, arrays of the model's input."""
     import numpy as np
 
-    from distributed.rows import BlockOrder
+    from distributed.order import BlockOrder
     from tasks.pretraining import collate
 
     order, position = BlockOrder(len(rows), SEED), 0
@@ -88,9 +88,10 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
     from bert.optimizer import AdamWeightDecay
     from distributed.checkpoint import Checkpoints
     from distributed.collectives import open_collectives
+    from distributed.feed import Feed
     from distributed.optimizer import AllreduceOptimizer
+    from distributed.order import BlockOrder
     from distributed.plan import make_plan
-    from distributed.rows import BlockOrder
     from distributed.run import Run
     from distributed.train import train
     from tasks import pretraining
@@ -109,22 +110,25 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
         AdamWeightDecay(1e-5), model.trainable_variables, world, collectives, loss_terms=("mlm", "nsp")
     )
     plan = make_plan(len(rows), 1, learning_rate=1e-5, train_batch_size=load.batch_size, num_train_steps=steps)
+    feed = Feed(
+        rows=rows,
+        order=BlockOrder(len(rows), SEED),
+        collate=partial(pretraining.collate, masking=masking, seed=SEED),
+        weights=pretraining.weights,
+    )
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         run = Run.of(folder, world)
         train(
             world,
             optimizer,
             plan,
-            rows,
+            feed,
             run,
             Checkpoints(run.folder / "checkpoints", world, lambda: lambda folder: None),
-            collate=partial(pretraining.collate, masking=masking, seed=SEED),
-            weights=pretraining.weights,
             loss=lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
             seed=SEED,
             settings={},
             log_every=steps,  # the first step, which compiles, has a line of its own
-            order=BlockOrder(len(rows), SEED),
         )
         run.close()
         last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])

@@ -28,7 +28,8 @@ Step = Callable[[Batch], object]
 
 def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator[Batch]:
     """The first batches of bert-squad's order, [B, T] each; `padded` to the full length, else to their longest."""
-    from distributed.rows import Order, Rows
+    from distributed.order import Order
+    from distributed.rows import Rows
     from tasks.squad import collate
 
     rows, size = Rows.open(Path(settings["windows"])), settings["batch_size"]

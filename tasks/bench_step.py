@@ -57,8 +57,8 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     from bert.model import Bert
     from bert.optimizer import AdamWeightDecay
     from distributed.collectives import open_collectives
+    from distributed.feed import prefetched
     from distributed.optimizer import AllreduceOptimizer
-    from distributed.rows import prefetched
     from distributed.train import GradientSum, Meter, dropout_key
     from tasks.squad import span_loss
 

@@ -11,38 +11,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples
+from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples, prediction_batches
+from tasks.classifier_sets import (
+    DataSet,
+    Labels,
+    decide_labels,
+    find_task,
+    labels_of_weights,
+    open_set,
+    read_texts,
+    with_labels,
+)
+from tasks.evaluation import HeldOut
 from tasks.fit import (
     TrainingFlags,
     check_ranges,
     fit,
     load_for_prediction,
-    plan_of,
     settings_of,
     write_eval_results,
 )
-from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start, newest_checkpoint
+from tasks.model_files import ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
 
 if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
-    from transformers import BertConfig
 
     from bert.model import Bert
     from bert.packing import Layouts
+    from distributed.feed import Batch
     from distributed.rows import Rows
     from distributed.run import Run
-    from distributed.train import Batch, Evaluation
-    from tasks.classifier_data import Texts
     from tasks.classifier_tasks import Task
 
 HEAD = ("output_weights", "output_bias")
-Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +84,13 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
     )
 
     do_eval: bool = flags.flag(False, "score the dev set", "evaluation")
-    eval_batch_size: int = flags.flag(8, "examples per evaluation batch", "evaluation")
-    eval_steps: int | None = flags.flag(
+    eval_batch_size: int = flags.flag(
+        8, "examples of --max_seq_length per evaluation batch; of shorter ones more", "evaluation"
+    )
+    eval_steps: int | Literal["auto"] | None = flags.flag(
         None,
-        "score the dev set every N steps of training too (an epoch, when the next flags need it)",
+        "score the dev set every N steps of training too (an epoch, when the next flags need it); "
+        "auto: as often as takes at most 2 % of the time",
         "evaluation",
     )
     load_best_model_at_end: bool = flags.flag(
@@ -90,7 +100,9 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
         None, "stop after N dev scores without a better one; keeps the best model", "evaluation"
     )
     do_predict: bool = flags.flag(False, "predict the test set", "prediction")
-    predict_batch_size: int = flags.flag(8, "examples per prediction batch", "prediction")
+    predict_batch_size: int = flags.flag(
+        8, "examples of --max_seq_length per prediction batch; of shorter ones more", "prediction"
+    )
 
     def __post_init__(self):
         if not (self.do_train or self.do_eval or self.do_predict):
@@ -137,6 +149,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     """Trains, evaluates and predicts as the flags say, on every rank; the scores of the dev set."""
     from bert.model import Bert
+    from distributed.feed import Feed
+    from distributed.order import Order
 
     # Data, labels, tokenizer and configuration: decided on rank 0, the rows built once per machine.
     world, run = job.world, job.run
@@ -161,7 +175,7 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     begin = world.on_first(find_start, config, settings, run)
     run.remove("result.json")  # from here on the run is not complete
     model = Bert(model_files.bert_config, "classifier", seed=config.seed)
-    score_rows = scorer(job, model)
+    score_rows = scorer(config, job, model)
 
     def dev_scores() -> dict[str, float]:
         return evaluate(config, job, task, labels, dev_sets, score_rows)
@@ -169,21 +183,25 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     steps = begin.state.step if begin.state else None
     if train_set and settings:
         weight_of_label = class_weights(config.class_weights, labels, train_set.rows)
+        feed = Feed(
+            rows=train_set.rows,
+            order=Order(len(train_set.rows), config.seed),
+            collate=collate,
+            weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
+            lengths=partial(train_set.rows.lengths_at, "input_ids"),
+        )
         steps = fit(
             config,
             job,
             begin,
             model,
             model_files,
-            train_set.rows,
+            feed,
             train_set.key,
-            collate=collate,
-            weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
             loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
             settings=settings,
             anew=HEAD if starts_anew else (),
-            lengths=partial(train_set.rows.lengths_at, "input_ids"),
-            evaluation=while_training(config, task, dev_scores, len(train_set.rows), world.size),
+            held_out=held_out(config, task, dev_sets, dev_scores),
         )
     else:
         load_for_prediction(job, begin, model)
@@ -227,146 +245,7 @@ def run_seeds(config: Config, job: start.Job) -> None:
     job.run.say("".join(lines).strip())
 
 
-# -- labels and data ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A split as rows: `input_ids`, `sentence_a_tokens` and `label` (-1 or NaN where there is none)."""
-
-    split: str
-    rows: "Rows"
-    key: str
-
-    @property
-    def is_labelled(self) -> bool:
-        import numpy as np
-
-        label = np.asarray(self.rows.column("label"))
-        return not bool(np.any(np.isnan(label) if label.dtype.kind == "f" else label < 0))
-
-
-def find_task(config: Config) -> "Task":
-    """The entry of the table, or one for the user's own files."""
-    from tasks.classifier_tasks import Columns, Split, Task, find_task
-
-    if config.task_name:
-        return find_task(config.task_name)
-    columns = Columns(config.text_column, config.text_pair_column, config.label_column)
-    files = {"train": config.train_file, "dev": config.dev_file, "test": config.predict_file}
-    splits = {name: Split((file,), columns) for name, file in files.items() if file}
-    if config.regression:
-        return Task("", "", None, ("pearson", "spearmanr", "corr"), "corr", splits)
-    return Task("", "", (), ("accuracy", "mcc"), "accuracy", splits)  # its labels are found in the data
-
-
-def read_texts(config: Config, task: "Task", split: str) -> "Texts":
-    """The texts of a split, cut to the number that the flags allow."""
-    from tasks import classifier_data
-
-    if config.from_hub:
-        texts = classifier_data.read_task_hub(task, split, config.language)
-    elif config.task_name:
-        texts = classifier_data.read_task(task, str(config.data_dir), split, config.language)
-    else:
-        flag = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}[split]
-        texts = classifier_data.read_file(
-            str(getattr(config, flag)),
-            f"--{flag}",
-            config.text_column,
-            config.text_pair_column,
-            config.label_column,
-            numeric_labels=config.regression,
-            needs_labels=split != "test",
-        )
-    return texts.head(config.max_train_examples if split == "train" else config.max_predict_examples)
-
-
-def decide_labels(config: Config, task: "Task", bert_config: "BertConfig", run: "Run") -> Labels:
-    """The labels in the order of the model's outputs: the checkpoint's `id2label`, else the task's (Google's
-    order), else those found in the training file, sorted. None for regression. On rank 0.
-
-    Raises InputError when there is nothing to tell them, or a model that only predicts has others.
-    """
-    from tasks import classifier_data
-
-    if task.is_regression:
-        return None
-    known = task.labels or None
-    if known is None and config.do_train:
-        known = tuple(classifier_data.labels_of(read_texts(config, task, "train")))
-    stated = labels_of_weights(config) or stated_labels(bert_config)
-    if known is None:
-        if stated is None:
-            raise InputError(
-                "the labels are not known: the model's config.json has no id2label, and --do_train is off"
-            )
-        return stated
-    if stated is None or stated == known:
-        return known
-    if sorted(stated) == sorted(known):
-        run.say(f"labels: the model's own order {', '.join(stated)} (id2label), not {', '.join(known)}")
-        return stated
-    if not config.do_train:
-        raise InputError(f"the model's labels (id2label) are {', '.join(stated)}, the data's {', '.join(known)}")
-    run.say(f"the model's labels {', '.join(stated)} are not this task's: its classifier starts anew")
-    return known
-
-
-def labels_of_weights(config: Config) -> Labels:
-    """The labels that the config.json beside the weights names, also when `--bert_config_file` stands in for it;
-    None when it names none."""
-    from bert import weights
-
-    source = newest_checkpoint(config, lambda text: None)  # damaged ones have been told of
-    given = config.init_checkpoint or config.model
-    if source is None and given:
-        source = weights.find(given)
-    bert_config = weights.read_config(source) if source is not None else None
-    return stated_labels(bert_config) if bert_config is not None else None
-
-
-def stated_labels(bert_config: "BertConfig") -> Labels:
-    """The labels that config.json names, by id; None for the placeholders LABEL_0, LABEL_1, …"""
-    names = tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
-    return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names
-
-
-def with_labels(bert_config: "BertConfig", labels: Labels) -> "BertConfig":
-    """The configuration of a classifier with these labels, as transformers reads it."""
-    names = ["LABEL_0"] if labels is None else list(labels)
-    changes: dict[str, Any] = {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": "regression" if labels is None else "single_label_classification",
-    }
-    return type(bert_config).from_dict(bert_config.to_dict() | changes)
-
-
-def open_set(
-    config: Config, job: start.Job, task: "Task", split: str, model_files: ModelFiles, labels: Labels
-) -> DataSet:
-    """The rows of a split, memory-mapped on every rank, built once per machine."""
-    from distributed.rows import Rows
-    from tasks import classifier_data
-
-    def build() -> str:
-        return classifier_data.examples(
-            read_texts(config, task, split),
-            model_files.words,
-            start.cache_folder(),
-            max_seq_length=config.max_seq_length,
-            labels=labels,
-            allow_unknown=config.allow_unknown,
-            run=job.run,
-        )
-
-    key = job.world.on_each_machine(build)
-    job.world.agree({f"the content of the {split} set": key})
-    data = DataSet(split, Rows.open(start.cache_folder() / key / "examples.arrow"), key)
-    if not split.startswith("test") and not data.is_labelled:
-        raise InputError(f"the {split} set has examples without a label")
-    return data
+# -- training -----------------------------------------------------------------------------------------------------
 
 
 def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
@@ -374,9 +253,6 @@ def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields, groups)
     return batch | {"label": filled(fields["label"], len(batch["first_tokens"]))}
-
-
-# -- training -----------------------------------------------------------------------------------------------------
 
 
 def class_weights(given: str | None, labels: Labels, rows: "Rows") -> "np.ndarray | None":
@@ -436,27 +312,27 @@ def label_loss(
     return tf.reduce_sum(losses_B * is_example(batch))
 
 
-def while_training(config: Config, task: "Task", dev_scores: Any, num_rows: int, size: int) -> "Evaluation | None":
+def held_out(config: Config, task: "Task", dev_sets: list[DataSet], dev_scores: Any) -> HeldOut | None:
     """What the flags ask to be measured while training."""
-    from distributed.train import Evaluation
-
     if not config.evaluates_while_training:
         return None
-    plan = plan_of(config, num_rows, size)
-    every = config.eval_steps or max(1, round(plan.steps / plan.epochs))
-    best = f"eval_{task.primary_metric}" if config.keeps_best else None
-    return Evaluation(dev_scores, every, best, config.early_stopping_patience)
+    return HeldOut(
+        measure=dev_scores,
+        tokens=sum(int(dev_set.rows.lengths("input_ids").sum()) for dev_set in dev_sets),
+        every=config.eval_steps or "epoch",
+        best=f"eval_{task.primary_metric}" if config.keeps_best else None,
+        patience=config.early_stopping_patience,
+    )
 
 
 # -- evaluation and prediction ------------------------------------------------------------------------------------
 
 
-def scorer(job: start.Job, model: "Bert") -> Any:
+def scorer(config: Config, job: start.Job, model: "Bert") -> Any:
     """A function (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None off rank 0."""
     import numpy as np
     import tensorflow as tf
 
-    from distributed.rows import fixed_batches
     from distributed.train import predict
 
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
@@ -468,8 +344,9 @@ def scorer(job: start.Job, model: "Bert") -> Any:
         return {name: batch[name] for name in signature}
 
     def score_rows(rows: "Rows", batch_size: int) -> "np.ndarray | None":
-        batches = fixed_batches(np.diff(rows.column("input_ids")[1]), batch_size)
-        outputs = predict(job.world, rows, batches, job.run, collate=inputs, forward=forward)
+        batches = prediction_batches(rows.lengths("input_ids"), batch_size, config.max_seq_length)
+        flags = "--eval_batch_size, --predict_batch_size or --max_seq_length"
+        outputs = predict(job.world, rows, batches, job.run, collate=inputs, forward=forward, memory_flags=flags)
         if outputs is None:
             return None
         scores_BL = np.empty((len(rows), outputs[0].shape[1]), np.float32)

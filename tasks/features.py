@@ -93,7 +93,16 @@ def run_features(config: Config, job: start.Job) -> None:
         """Number, ids [n] and vectors [n, layers, H] of each line on rank 0; nothing elsewhere."""
         for begin_at in range(0, len(everything), step):
             batches = everything[begin_at : begin_at + step]
-            outputs = predict(world, rows, batches, run, collate=collate, forward=compiled, is_shown=False)
+            outputs = predict(
+                world,
+                rows,
+                batches,
+                run,
+                collate=collate,
+                forward=compiled,
+                is_shown=False,
+                memory_flags="--batch_size or --max_seq_length",
+            )
             for numbers, output in zip(batches, outputs or [], strict=False):
                 values, offsets = rows.take(numbers)["input_ids"]
                 for row, number in enumerate(numbers):

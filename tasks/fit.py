@@ -7,26 +7,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bert import InputError
 from tasks import flags
+from tasks.evaluation import HeldOut, evaluation_of
 from tasks.model_files import CHECKPOINTS, ModelFiles, Start, resumed_step
+from tasks.padding import layouts_of, padding_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import keras
-    import numpy as np
     import tensorflow as tf
 
     from bert.model import Bert
-    from bert.packing import Layouts
+    from distributed.feed import Feed
     from distributed.plan import Plan
-    from distributed.rows import RowOrder, RowSource
     from distributed.run import Run
-    from distributed.train import Batch, Evaluation
     from tasks.start import Job
-
-
-STEPS_OF_LAYOUTS = 256  # a run's steps whose lengths decide about the shapes for XLA
-STEPS_LOOKED_AT = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +81,7 @@ def check_ranges(config: object, at_least_one: Sequence[str]) -> None:
     """Raises ValueError for a flag below 1 among those named and those that all training programs have."""
     for name in (*at_least_one, "save_checkpoints_steps", "keep_checkpoints", "log_steps"):
         value = getattr(config, name, None)
-        if value is not None and value < 1:
+        if isinstance(value, int) and value < 1:
             raise ValueError(f"--{name} is {value}, needed is at least 1")
     seed = getattr(config, "seed", 0)
     if seed < 0:
@@ -128,77 +123,6 @@ def plan_of(config: TrainingFlags, num_rows: int, size: int) -> "Plan":
     )
 
 
-def padding_of(
-    packing: str,
-    plan: "Plan",
-    rows: "RowSource",
-    order: "RowOrder",
-    *,
-    is_balanced: bool,
-    is_compiled: bool,
-    layouts: "Layouts | None" = None,
-) -> str:
-    """What share of the tokens of the first steps is padding, told with and without packing, and with `layouts`.
-
-    Args:
-      is_balanced: with packing a step's rows are shared out by their tokens, as `train` does with `lengths`.
-      is_compiled: the model adds `more_rows` to each micro-batch.
-    """
-    import numpy as np
-
-    from bert.elementwise import more_rows
-    from bert.packing import group, tokens_of
-    from distributed.rows import divided
-    from tasks.batches import NUM_GROUPS
-
-    def computed(lengths: "np.ndarray", num_groups: int) -> int:
-        tokens = int(group(lengths, num_groups)[1].prod(1).sum())
-        return tokens + (int(more_rows(tokens)) if is_compiled else 0)
-
-    real = padded = packed = fixed = 0
-    sizes = plan.size, plan.accumulation, order.block
-    for step in range(min(plan.steps, STEPS_LOOKED_AT)):
-        position = step * plan.global_batch_size
-        numbers = order.rows_at(position, position + plan.global_batch_size)
-        lengths = np.diff(rows.take(numbers)["input_ids"][1])
-        real += int(lengths.sum())
-        neighbours = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
-        pieces = dealt = neighbours
-        if is_balanced:
-            pieces, dealt = (
-                [lengths[piece] for rank in divided(lengths, numbers, *sizes, is_dealt) for piece in rank]
-                for is_dealt in (False, True)
-            )
-        if layouts:
-            fixed += sum(tokens_of(layouts(piece)[1]) for piece in dealt)
-        padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in neighbours if len(piece))
-        packed += sum(computed(piece, NUM_GROUPS["auto"]) for piece in pieces if len(piece))
-    without, with_it = 1 - real / padded, 1 - real / packed
-    told = f"packing {packing}: {without:.1%} of the tokens are padding without packing, {with_it:.1%} with it"
-    return told + (f", {1 - real / fixed:.1%} in the {len(layouts)} shapes for XLA" if layouts else "")
-
-
-def layouts_of(
-    plan: "Plan", order: "RowOrder", lengths: "Callable[[np.ndarray], np.ndarray] | None", longest: int
-) -> "Layouts":
-    """The few shapes of a run's micro-batches that XLA compiles, from some of its steps; without lengths there is
-    one, of rows of `longest` tokens."""
-    import numpy as np
-
-    from bert.packing import Layouts
-    from distributed.rows import divided
-
-    sample: list[np.ndarray] = []
-    if lengths:
-        steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False).astype(int)
-        for position in (steps * plan.global_batch_size).tolist():
-            numbers = order.rows_at(position, position + plan.global_batch_size)
-            of_step = lengths(numbers)
-            pieces = divided(of_step, numbers, plan.size, plan.accumulation, order.block, is_dealt=True)
-            sample += [of_step[piece] for rank in pieces for piece in rank]
-    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), longest)
-
-
 def make_optimizer(name: str, plan: "Plan") -> "keras.optimizers.Optimizer":
     """AdamWeightDecay or LAMB with BERT's schedule over the steps of the plan."""
     from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay
@@ -213,17 +137,13 @@ def fit(
     begin: Start,
     model: "Bert",
     model_files: ModelFiles,
-    rows: "RowSource",
+    feed: "Feed",
     data_key: str,
     *,
-    collate: "Callable[..., Batch]",
-    weights: "Callable[[Batch], Mapping[str, float]]",
     loss: "Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]",
     settings: dict[str, object],
     loss_terms: Sequence[str] = ("loss",),
-    order: "RowOrder | None" = None,
-    lengths: "Callable[[np.ndarray], np.ndarray] | None" = None,
-    evaluation: "Evaluation | None" = None,
+    held_out: "HeldOut | None" = None,
     moments: "Path | None" = None,
     anew: Sequence[str] = (),
 ) -> int:
@@ -232,12 +152,12 @@ def fit(
 
     Args:
       config: flags that hold `TrainingFlags`.
-      collate, weights, loss, order, lengths, evaluation: see `distributed.train.train`; `collate` has an argument
-        `grouping` too, as `tasks.batches.grouped`.
+      feed: its `collate` has an argument `grouping` too, as `tasks.batches.grouped`.
+      loss: see `distributed.train.train`.
       settings: what must not change between the parts of the run, under the flags' names.
       anew: tensors that keep their initial values although the weights that a new run starts from have them.
       moments: a checkpoint whose optimizer's moments a new run starts from.
-    With `evaluation.best` the model that is left is the one of the best evaluation.
+    With `held_out.best` the model that is left is the one of the best evaluation.
     """
     from bert import weights as files
     from bert.elementwise import effective_rate
@@ -245,23 +165,25 @@ def fit(
     from distributed.collectives import compression_told
     from distributed.optimizer import AllreduceOptimizer, broadcast_variables
     from distributed.plan import rate_warning
-    from distributed.rows import Order
     from distributed.run import environment
     from distributed.train import train
     from tasks.batches import NUM_GROUPS
 
     world, run, tokenizer = job.world, job.run, model_files.tokenizer
-    plan = plan_of(config, len(rows), world.size)
+    plan = plan_of(config, len(feed.rows), world.size)
     run.say(str(plan))
-    order = order or Order(len(rows), config.seed)
+    evaluation = evaluation_of(held_out, plan, feed, run) if held_out else None
     xla = "off" if config.xla == "auto" and world.device == "cpu" else config.xla  # slower there, as measured
-    is_balanced = lengths is not None
-    if config.packing == "off":
-        lengths = None
-    layouts = None if xla == "off" else layouts_of(plan, order, lengths, config.max_seq_length)
+    lengths = None if config.packing == "off" else feed.lengths
+    layouts = None if xla == "off" else layouts_of(plan, feed.order, lengths, config.max_seq_length)
     if world.rank == 0:
-        given = {"is_balanced": is_balanced, "is_compiled": model.compiles}
-        run.say(padding_of(config.packing, plan, rows, order, layouts=layouts, **given))
+        run.say(padding_of(config.packing, plan, feed, model.compiles, layouts))
+    feed = replace(
+        feed,
+        collate=partial(feed.collate, grouping=NUM_GROUPS[config.packing]),
+        collate_fixed=partial(feed.collate, grouping=layouts) if layouts else None,
+        lengths=lengths,
+    )
     rates = {model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob}
     if model.head_name == "classifier" and model.config.classifier_dropout is not None:
         rates.add(model.config.classifier_dropout)
@@ -289,7 +211,7 @@ def fit(
     world.agree(
         {
             "the vocabulary": tokenizer and tokenizer.digest,
-            "the data": (data_key, len(rows)),
+            "the data": (data_key, len(feed.rows)),
             "the plan": plan,
             "the start": begin,
             "the tensors": [(name, tuple(v.shape)) for name, v in model.named_tensors().items()],
@@ -341,21 +263,16 @@ def fit(
             world,
             optimizer,
             plan,
-            rows,
+            feed,
             run,
             checkpoints,
-            collate=partial(collate, grouping=NUM_GROUPS[config.packing]),
-            weights=weights,
             loss=loss,
             seed=config.seed,
             settings=settings,
             start=state,
             save_every=config.save_checkpoints_steps,
             log_every=config.log_steps,
-            order=order,
-            lengths=lengths,
             evaluation=evaluation,
-            collate_fixed=partial(collate, grouping=layouts) if layouts else None,
             xla=xla,
         )
     finally:

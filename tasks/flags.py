@@ -106,7 +106,7 @@ def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog
 
     The command line wins over the file, the file over the defaults. A field's metadata may hold `help`,
     `aliases` (spellings with their dashes) and `group` (a heading of the help). Types: bool, int, float, str,
-    Literal, and each of them `| None`.
+    Literal, and unions of them and None.
 
     Whatever is wrong, a ValueError of the dataclass's `__post_init__` included, exits with status 2 after
     exactly one line on stderr. Under a launcher every rank reads the same flags, so only the first rank

@@ -8,12 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bert import InputError
 from tasks import flags, start
-from tasks.batches import encoder_inputs, filled, grouped, num_examples
-from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of, write_eval_results
+from tasks.batches import encoder_inputs, filled, grouped, num_examples, prediction_batches
+from tasks.evaluation import HeldOut
+from tasks.fit import (
+    TrainingFlags,
+    check_ranges,
+    fit,
+    load_for_prediction,
+    settings_of,
+    write_eval_results,
+)
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
 
@@ -24,8 +32,8 @@ if TYPE_CHECKING:
     from bert.masking import Masking
     from bert.model import Bert
     from bert.packing import Layouts
+    from distributed.feed import Batch
     from distributed.rows import RowSource
-    from distributed.train import Batch, Evaluation
 
 DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
 NOT_MASKED = -1  # the id of what fills up the masked tokens of a batch
@@ -63,9 +71,15 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
     )
 
     do_eval: bool = flags.flag(False, "evaluate", "evaluation")
-    eval_batch_size: int = flags.flag(8, "examples per evaluation batch", "evaluation")
-    max_eval_steps: int = flags.flag(100, "evaluation batches at most", "evaluation")
-    eval_steps: int | None = flags.flag(None, "evaluate every N steps of training too", "evaluation")
+    eval_batch_size: int = flags.flag(
+        8, "examples of --max_seq_length per evaluation batch; of shorter ones more", "evaluation"
+    )
+    max_eval_steps: int = flags.flag(100, "at most so many times --eval_batch_size examples", "evaluation")
+    eval_steps: int | Literal["auto"] | None = flags.flag(
+        None,
+        "evaluate every N steps of training too; auto: as often as takes at most 2 % of the time",
+        "evaluation",
+    )
 
     def __post_init__(self):
         if not (self.do_train or self.do_eval):
@@ -93,50 +107,54 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank; the figures of the evaluation."""
     from bert.model import Bert
-    from distributed.rows import BlockOrder
+    from distributed.feed import Feed
+    from distributed.order import BlockOrder
 
     world, run = job.world, job.run
     tokenizer_folder = world.on_first(tokenizer_of_shards, config.input_file)
     needs_tokenizer = tokenizer_folder is not None  # TFRecord shards are ids already: Google's program has none
     model_files = world.on_first(find_model_files, config, run, tokenizer_folder, needs_tokenizer)
-    shards = open_shards(config, job, config.input_file, model_files) if config.do_train else None
+    source = (config.input_file, "--input_file")
+    shards = open_shards(config, job, model_files, *source) if config.do_train else None
     measures = config.do_eval or config.eval_steps is not None
-    held_out = (
-        open_shards(config, job, config.eval_input_file or config.input_file, model_files) if measures else None
-    )
+    held_out_source = (config.eval_input_file, "--eval_input_file") if config.eval_input_file else source
+    eval_shards = open_shards(config, job, model_files, *held_out_source) if measures else None
 
     settings = settings_of(config, ("max_seq_length",), shards.key) | shards.masks if shards else None
     begin = world.on_first(find_start, config, settings, run)
     run.remove("result.json")  # from here on the run is not complete
     model = Bert(model_files.bert_config, "pretraining", seed=config.seed)
-    evaluate = evaluator(config, job, model, held_out) if held_out else None
+    held_out = evaluator(config, job, model, eval_shards) if eval_shards else None
 
     steps = begin.state.step if begin.state else None
     if shards and settings:
+        feed = Feed(
+            rows=shards.rows,
+            order=BlockOrder(len(shards.rows), config.seed),
+            collate=partial(collate, masking=shards.masking, seed=config.seed, most=most_predictions(shards)),
+            weights=weights,
+            lengths=shards.lengths,
+        )
         steps = fit(
             config,
             job,
             begin,
             model,
             model_files,
-            shards.rows,
+            feed,
             shards.key,
-            collate=partial(collate, masking=shards.masking, seed=config.seed, most=most_predictions(shards)),
-            weights=weights,
             loss=lambda batch, key: losses(model(batch, dropout_key=key), batch),
             loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
             settings=settings,
-            order=BlockOrder(len(shards.rows), config.seed),
-            lengths=shards.lengths,
-            evaluation=while_training(config, evaluate),
+            held_out=held_out if config.eval_steps else None,
             moments=Path(str(config.init_checkpoint)).expanduser() if config.init_moments else None,
         )
     else:
         load_for_prediction(job, begin, model)
 
     found: dict[str, float] = {}
-    if config.do_eval and evaluate:
-        found = evaluate()
+    if config.do_eval and held_out:
+        found = dict(held_out.measure())
         write_eval_results(run, found, sum(found[name] for name in found if name.endswith("_loss")), steps)
     job.finish({"scores": found})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in found.items()))
@@ -167,19 +185,19 @@ def tokenizer_of_shards(patterns: str) -> Path | None:
     return corpus.tokenizer_folder(files) if kind == "arrow" else None
 
 
-def open_shards(config: Config, job: start.Job, patterns: str, model_files: ModelFiles) -> Shards:
+def open_shards(config: Config, job: start.Job, model_files: ModelFiles, patterns: str, flag: str) -> Shards:
     """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model."""
     from bert import corpus
 
     rows: RowSource
-    kind, files = corpus.find_shards(patterns)
+    kind, files = corpus.find_shards(patterns, flag)
     if kind == "arrow":
         from distributed.rows import Rows, digest
 
-        table, manifest = corpus.open_table(files)
+        table, manifest = corpus.open_table(files, flag)
         masks = masks_of(config, manifest["settings"])
         rows = stored = Rows(table)
-        key, masking = digest(manifest), dynamic_masking(config, masks, manifest, model_files)
+        key, masking = digest(manifest), dynamic_masking(config, masks, manifest, model_files, flag)
         has_next_sentence = "is_random_next" in table.column_names
         lengths = partial(stored.lengths_at, "input_ids")
     else:
@@ -194,6 +212,7 @@ def open_shards(config: Config, job: start.Job, patterns: str, model_files: Mode
                 max_seq_length=config.max_seq_length,
                 max_predictions_per_seq=masks["max_predictions_per_seq"],
                 vocab_size=model_files.bert_config.vocab_size,
+                flag=flag,
             )
 
         job.world.on_each_machine(lambda: len(open_records()))  # the index is made once per machine
@@ -214,7 +233,7 @@ def masks_of(config: Config, built: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dynamic_masking(
-    config: Config, masks: Mapping[str, Any], manifest: dict, model_files: ModelFiles
+    config: Config, masks: Mapping[str, Any], manifest: dict, model_files: ModelFiles, flag: str
 ) -> "Masking | None":
     """How masks are drawn for these shards; None when they hold masks. Raises InputError: they do not fit."""
     from bert.masking import Masking
@@ -223,7 +242,7 @@ def dynamic_masking(
     if tokenizer is None:
         raise InputError("--eval_input_file has Arrow shards, --input_file has none: give their --vocab_file")
     if manifest["tokenizer_digest"] != tokenizer.digest:
-        raise InputError(f"--input_file: the shards were made with another vocabulary than {tokenizer.source}")
+        raise InputError(f"{flag}: the shards were made with another vocabulary than {tokenizer.source}")
     if made["max_seq_length"] > config.max_seq_length:
         raise InputError(
             f"--max_seq_length {config.max_seq_length}, but the examples of the shards have up to "
@@ -319,30 +338,22 @@ def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dic
     return sums
 
 
-def while_training(config: Config, evaluate: Any) -> "Evaluation | None":
-    """What the flags ask to be measured while training."""
-    from distributed.train import Evaluation
-
-    return Evaluation(evaluate, config.eval_steps) if config.eval_steps else None
-
-
 # -- evaluation ---------------------------------------------------------------------------------------------------
 
 
-def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> Any:
-    """A function () -> accuracy and loss of masked tokens and next sentences, the same on every rank.
+def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> HeldOut:
+    """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
 
     It sees the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
     """
     import numpy as np
     import tensorflow as tf
 
-    from distributed.rows import fixed_batches
     from distributed.train import batch_signature, predict
 
     rows = np.arange(min(len(shards.rows), config.max_eval_steps * config.eval_batch_size))
     lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
-    batches = fixed_batches(lengths, config.eval_batch_size)
+    batches = prediction_batches(lengths, config.eval_batch_size, config.max_seq_length)
     prepare = partial(collate, masking=shards.masking, seed=EVALUATION_SEED)
 
     def count(batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
@@ -364,11 +375,18 @@ def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> 
 
     def evaluate() -> dict[str, float]:
         outputs = predict(
-            job.world, shards.rows, batches, job.run, collate=prepare, forward=forward, label="evaluation"
+            job.world,
+            shards.rows,
+            batches,
+            job.run,
+            collate=prepare,
+            forward=forward,
+            label="evaluation",
+            memory_flags="--eval_batch_size or --max_seq_length",
         )
         return job.world.on_first(total, outputs)
 
-    return evaluate
+    return HeldOut(measure=evaluate, tokens=int(lengths.sum()), every=config.eval_steps or "auto")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tasks import flags, start
-from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples
+from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples, prediction_batches
 from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
 from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
 from tasks.start import MachineFlags
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from bert.model import Bert
     from bert.packing import Layouts
+    from distributed.feed import Batch, Feed
     from distributed.rows import Rows
     from distributed.run import Run
-    from distributed.train import Batch
     from tasks.squad_data import Examples
 
 LARGE = 1e30
@@ -49,7 +49,9 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
     allow_unknown: bool = flags.flag(False, "go on although more than 10 % of the tokens are [UNK]", "data")
 
     do_predict: bool = flags.flag(False, "predict, and score when the file has answers", "prediction")
-    predict_batch_size: int = flags.flag(8, "windows per prediction batch", "prediction")
+    predict_batch_size: int = flags.flag(
+        8, "windows of --max_seq_length per prediction batch; of shorter ones more", "prediction"
+    )
     n_best_size: int = flags.flag(20, "candidates per question in nbest_predictions.json", "prediction")
     max_answer_length: int = flags.flag(30, "tokens of an answer at most", "prediction")
     null_score_diff_threshold: float = flags.flag(
@@ -108,13 +110,10 @@ def run_squad(config: Config, job: start.Job) -> dict[str, float]:
             begin,
             model,
             model_files,
-            train_data.windows,
+            feed_of(train_data.windows, config.seed),
             train_data.key,
-            collate=collate,
-            weights=lambda batch: {"loss": float(num_examples(batch))},
             loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
             settings=settings,
-            lengths=partial(train_data.windows.lengths_at, "input_ids"),
         )
     else:
         load_for_prediction(job, begin, model)
@@ -193,6 +192,20 @@ def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
 # -- training -----------------------------------------------------------------------------------------------------
 
 
+def feed_of(windows: "Rows", seed: int) -> "Feed":
+    """What is trained on: each window weighs the same."""
+    from distributed.feed import Feed
+    from distributed.order import Order
+
+    return Feed(
+        rows=windows,
+        order=Order(len(windows), seed),
+        collate=collate,
+        weights=lambda batch: {"loss": float(num_examples(batch))},
+        lengths=partial(windows.lengths_at, "input_ids"),
+    )
+
+
 def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
     """Sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, padding left out."""
     import tensorflow as tf
@@ -221,11 +234,10 @@ def predict_windows(config: Config, job: start.Job, model: "Bert", windows: "Row
     import numpy as np
     import tensorflow as tf
 
-    from distributed.rows import fixed_batches
     from distributed.train import predict
 
     lengths = np.diff(windows.column("input_ids")[1])
-    batches = fixed_batches(lengths, config.predict_batch_size)
+    batches = prediction_batches(lengths, config.predict_batch_size, config.max_seq_length)
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
     forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
 

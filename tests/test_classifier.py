@@ -15,12 +15,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import texts
-from programs import toy
 from real_data import real
 from texts import KINDS
 
@@ -351,7 +349,11 @@ def test_mrpc(data, tmp_path):
     header = ["index", *header[1:]]
     rows = [[3 * n, n, n, e.first, e.second] for n, e in enumerate(DEV[:24])]  # the dev set, without its labels
     write_rows(tmp_path / "glue/MRPC/test.tsv", header, rows)
-    scores = classify(tmp_path / "out", *quick(data, tmp_path / "glue", "MRPC"), "--do_eval", "--do_predict")
+    given = [*quick(data, tmp_path / "glue", "MRPC"), "--eval_steps=auto"]
+    scores = classify(tmp_path / "out", *given, "--do_eval", "--do_predict")
+    measured = [line for line in metrics_in(tmp_path / "out") if "eval_f1" in line]
+    assert [line["step"] for line in measured] == [4]  # 24 examples once are more than 2 % of 4 steps
+    assert {name: measured[0][name] for name in scores} == scores
     probabilities = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t")
     labels, predicted = np.array([int(e.kind == "tool") for e in DEV[:24]]), probabilities.argmax(1)
     accuracy, f1 = accuracy_score(labels, predicted), f1_score(labels, predicted, zero_division=0.0)
@@ -469,42 +471,6 @@ def test_real_mrpc(tmp_path):
 # -- labels -------------------------------------------------------------------------------------------------------
 
 
-def labels_by(bert_config, task: str | None, config: dict, said: list[str] | None = None):
-    values = {"output_dir": "x"} | ({"task_name": task, "data_dir": "d"} if task else {})
-    made = classifier.Config(**values, **config)
-    say = [].append if said is None else said.append
-    return classifier.decide_labels(made, classifier.find_task(made), bert_config, SimpleNamespace(say=say))
-
-
-def bert_config(*labels: str):
-    from transformers import BertConfig
-
-    config = BertConfig(hidden_size=8, num_attention_heads=2)
-    return classifier.with_labels(config, labels) if labels else config
-
-
-@pytest.mark.parametrize(
-    ("task", "labels"),
-    [  # get_labels() of run_classifier.py's processors
-        ("mnli", ("contradiction", "entailment", "neutral")),
-        ("xnli", ("contradiction", "entailment", "neutral")),
-        ("cola", ("0", "1")),
-        ("mrpc", ("0", "1")),
-        ("sts-b", None),
-    ],
-)
-def test_named_tasks_have_googles_order(task, labels):
-    assert labels_by(bert_config(), task, {"do_eval": True}) == labels
-
-
-def test_a_checkpoints_own_order_wins():
-    stated, said = ("entailment", "neutral", "contradiction"), []
-    for flag in ("do_train", "do_eval"):
-        assert labels_by(bert_config(*stated), "mnli", {flag: True}, said) == stated
-    told = "labels: the model's own order entailment, neutral, contradiction (id2label)"
-    assert [line.startswith(told) for line in said] == [True, True]
-
-
 def test_predictions_are_in_the_order_of_the_checkpoint(data, mnli, tmp_path):
     """An MNLI model whose outputs stand in another order, and whose id2label says so, predicts the same labels."""
     from safetensors.numpy import load_file, save_file
@@ -530,14 +496,6 @@ def test_predictions_are_in_the_order_of_the_checkpoint(data, mnli, tmp_path):
     assert found == pytest.approx(scores, rel=1e-5)
 
 
-def test_other_labels_start_the_head_anew_or_are_refused():
-    said = []
-    assert labels_by(bert_config("bad", "good"), "mrpc", {"do_train": True}, said) == ("0", "1")
-    assert said == ["the model's labels bad, good are not this task's: its classifier starts anew"]
-    with pytest.raises(InputError, match=r"the model's labels \(id2label\) are bad, good, the data's 0, 1"):
-        labels_by(bert_config("bad", "good"), "mrpc", {"do_predict": True})
-
-
 @pytest.mark.parametrize(
     "others",
     [
@@ -561,117 +519,7 @@ def test_a_head_that_starts_anew_has_initial_values(trained, data, tmp_path, oth
     assert not np.array_equal(old["classifier.weight"], new["classifier.weight"])
 
 
-def test_without_training_the_labels_are_the_models():
-    own = {"do_predict": True, "predict_file": "f"}
-    assert labels_by(bert_config("x", "b", "a"), None, own) == ("x", "b", "a")
-    with pytest.raises(InputError, match="no id2label, and --do_train is off"):
-        labels_by(bert_config(), None, own)
-    assert labels_by(bert_config("x", "y"), None, own | {"regression": True}) is None
-
-
-def test_stated_labels_are_those_of_config_json(tmp_path):
-    from transformers import BertConfig
-
-    assert classifier.stated_labels(BertConfig()) is None
-    assert classifier.stated_labels(BertConfig(num_labels=3)) is None  # LABEL_0, LABEL_1, LABEL_2
-    names = tuple(f"label {number}" for number in range(12))  # 10 stands behind 9, though its text does not
-    classifier.with_labels(BertConfig(), names).save_pretrained(tmp_path)
-    again = BertConfig.from_pretrained(tmp_path)
-    assert classifier.stated_labels(again) == names
-    assert again.num_labels == 12
-    assert again.label2id["label 10"] == 10
-
-
-def test_with_labels_keeps_the_rest_of_the_configuration():
-    from transformers import BertConfig
-
-    before = BertConfig(hidden_size=12, num_attention_heads=3, vocab_size=77, hidden_act="gelu_new")
-    for labels, problem in ((("a", "b", "c"), "single_label_classification"), (None, "regression")):
-        after = classifier.with_labels(before, labels)
-        assert (after.num_labels, after.problem_type) == (1 if labels is None else 3, problem)
-        changed = {"id2label", "label2id", "problem_type", "num_labels", "transformers_version"}
-        assert {name: value for name, value in after.to_dict().items() if name not in changed} == {
-            name: value for name, value in before.to_dict().items() if name not in changed
-        }
-
-
 # -- loss and class weights ---------------------------------------------------------------------------------------
-
-
-def rows_of(labels: list[int]):
-    return SimpleNamespace(column=lambda name: np.array(labels, np.int32))
-
-
-def test_balanced_weights_are_scikit_learns():
-    from sklearn.utils.class_weight import compute_class_weight
-
-    labels = [0] * 7 + [1] * 2 + [2] * 11
-    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
-    found = classifier.class_weights("balanced", ("a", "b", "c"), rows_of(labels))
-    np.testing.assert_allclose(found, expected, rtol=1e-7)  # float32
-    assert classifier.class_weights(None, ("a", "b", "c"), rows_of(labels)) is None
-    with pytest.raises(InputError, match="no example has label b"):
-        classifier.class_weights("balanced", ("a", "b", "c"), rows_of([0, 2]))
-
-
-def test_class_weights_by_label():
-    labels = ("a", "b=c", "d")
-    found = classifier.class_weights("d=3,a=0.5,b=c=2", labels, rows_of([]))
-    np.testing.assert_array_equal(found, np.array([0.5, 2, 3], np.float32))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("a=1", "no weight for b"),
-        ("a=1,b=0", "b=0: LABEL=WEIGHT"),
-        ("a=1,b=-2", "b=-2: LABEL=WEIGHT"),
-        ("a=1,b=nan", "b=nan: LABEL=WEIGHT"),
-        ("a=1,b=inf", "b=inf: LABEL=WEIGHT"),
-        ("a=1,b=x", "b=x: LABEL=WEIGHT, with one of a, b"),
-        ("a=1,c=2", "c=2: LABEL=WEIGHT, with one of a, b"),
-        ("balance", "balance: LABEL=WEIGHT"),
-    ],
-)
-def test_wrong_class_weights_are_refused(given, message):
-    with pytest.raises(InputError, match=f"--class_weights .*{message}"):
-        classifier.class_weights(given, ("a", "b"), rows_of([0, 1]))
-
-
-def test_class_weights_of_a_regression_are_refused():
-    with pytest.raises(InputError, match="a regression has none"):
-        classifier.class_weights("balanced", None, rows_of([]))
-
-
-def rows_of_one_token(size):
-    return {"example_ids": np.ones(size, np.int32), "first_tokens": np.arange(size, dtype=np.int32)}
-
-
-@pytest.mark.parametrize("weight", [None, np.array([0.5, 4.0, 1.25], np.float32)])
-def test_label_loss_is_the_weighted_cross_entropy(weight):
-    """PyTorch's CrossEntropyLoss(weight): sum of w[y] * CE, over the sum of w[y]; here in numpy's float64."""
-    import tensorflow as tf
-
-    chance = np.random.default_rng(4)
-    scores, label = chance.normal(0, 3, (10, 3)).astype(np.float32), chance.integers(0, 3, 10).astype(np.int32)
-    batch = {"label": label, **rows_of_one_token(10)}
-    tensors = {name: tf.constant(array) for name, array in batch.items()}
-    found = float(classifier.label_loss(tf.constant(scores), tensors, weight))
-    found /= classifier.example_weights(batch, weight).sum()
-    exact = scores.astype(np.float64)
-    losses = np.log(np.exp(exact).sum(1)) - exact[np.arange(10), label]
-    counts = np.ones(10) if weight is None else weight.astype(np.float64)[label]
-    assert found == pytest.approx((counts * losses).sum() / counts.sum(), rel=1e-6)  # float32
-
-
-def test_regression_loss_is_the_squared_error():
-    import tensorflow as tf
-
-    scores, label = np.array([[1.5], [-2], [0]], np.float32), np.array([1, 2, 0.5], np.float32)
-    batch = {"label": label, **rows_of_one_token(3)}
-    tensors = {name: tf.constant(array) for name, array in batch.items()}
-    assert float(classifier.label_loss(tf.constant(scores), tensors, None)) == 0.25 + 16 + 0.25  # exact in binary
-    assert classifier.example_weights(batch, None).sum() == 3
 
 
 def test_class_weights_reach_the_training(data, tmp_path):
@@ -746,89 +594,3 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
         classify(out, *model_flags(data), *own_files(data), "--do_eval") == scores
     )  # nor is the last model scored
     assert before == files()
-
-
-class Scores:
-    """An evaluation whose scores are a list; can ask the training to stop, as SIGUSR1 does."""
-
-    def __init__(self, values: list[float], world, stops_after: int | None = None):
-        self.values, self.world, self.stops_after, self.calls = iter(values), world, stops_after, 0
-
-    def __call__(self) -> dict[str, float]:
-        self.calls += 1
-        if self.calls == self.stops_after:
-            self.world.stop_wanted.set()
-        return {"score": next(self.values)}
-
-
-def train_toy(
-    folder: Path, values: list[float], *, patience: int | None, stops_after: int | None = None, start=None
-):
-    """The toy of tests/programs for 20 steps, measured every 2; the state, and the calls of the evaluation."""
-    from distributed.collectives.local import LocalCollectives
-    from distributed.plan import make_plan
-    from distributed.run import Run
-    from distributed.train import Evaluation, train
-    from distributed.world import World
-
-    world, run = World(), Run(folder, True)
-    plan = make_plan(toy.NUM_ROWS, 1, learning_rate=0.01, global_batch_size=14, num_train_steps=20)
-    model = toy.make_model(0)
-    optimizer = toy.make_optimizer(model, world, LocalCollectives())
-    checkpoints = toy.make_checkpoints(folder, world, model, keep=1)
-    measure = Scores(values, world, stops_after)
-    state = train(
-        world, optimizer, plan, toy.rows(), run, checkpoints, collate=toy.collate, weights=toy.weights,
-        loss=toy.squared_loss(model), seed=7, settings={}, start=start, log_every=1,
-        evaluation=Evaluation(measure, 2, "score", patience),
-    )  # fmt: skip
-    run.close()
-    return state, measure.calls
-
-
-def kept_steps(folder: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
-
-
-def test_patience_counts_evaluations_since_the_best(tmp_path):
-    # Equal scores are not better: the first of them is the best, and patience runs from it.
-    state, calls = train_toy(tmp_path / "equal", [0.1, 0.5, 0.5, 0.4, 0.5, 0.6, 0.7], patience=3)
-    assert (state.step, calls, state.best) == (10, 5, (4 * 14, 0.5))
-    assert kept_steps(tmp_path / "equal") == [4, 10]
-    state, calls = train_toy(tmp_path / "never", [9, 8, 7, 6, 5, 4, 3, 2, 1, 0], patience=None)
-    assert (state.step, calls, state.best) == (20, 10, (2 * 14, 9))
-    assert kept_steps(tmp_path / "never") == [2, 20]
-    state, _ = train_toy(tmp_path / "anew", [0.5, 0.4, 0.6, 0.1, 0.7, 0.2, 0.8, 0.3, 0.9, 0.95], patience=2)
-    assert (state.step, state.best) == (20, (20 * 14, 0.95))
-    assert kept_steps(tmp_path / "anew") == [20]
-
-
-def test_a_run_tells_how_seldom_to_evaluate():
-    from distributed.train import share_of_evaluations
-
-    # 10 evaluations of 1 s beside 90 s of 300 steps: 2 % of the whole are 1.84 of them, one in 163.3 steps.
-    told = share_of_evaluations(10, 100, 30, 300)
-    assert told == "evaluations took 10.0 s, 10.0% (every 164 steps instead of 30 they would take about 2%)"
-    assert share_of_evaluations(2, 100, 30, 300) == "evaluations took 2.0 s, 2.0%"
-    assert share_of_evaluations(50, 100, 30, 300) == "evaluations took 50.0 s, 50.0%"  # one in the end is too much
-
-
-def test_a_resumed_run_keeps_its_history(tmp_path):
-    """Stopped after its second evaluation and resumed it counts on: the best is from before, patience goes on."""
-    from distributed import Preempted
-    from distributed.checkpoint import newest_intact, read_state
-
-    values = [0.9, 0.3, 0.2, 0.1, 0.0]
-    whole, _ = train_toy(tmp_path / "whole", values, patience=3)
-    with pytest.raises(Preempted):
-        train_toy(tmp_path / "parts", values, patience=3, stops_after=2)
-    state = read_state(newest_intact(tmp_path / "parts/checkpoints", print))
-    assert state.step == 5  # the stop travels with the next step's weights
-    assert state.evaluations == [[2 * 14, 0.9], [4 * 14, 0.3]]
-    assert kept_steps(tmp_path / "parts") == [2, 5]
-    resumed, calls = train_toy(tmp_path / "parts", values[2:], patience=3, start=state)
-    assert calls == 2
-    assert resumed == whole
-    assert kept_steps(tmp_path / "parts") == kept_steps(tmp_path / "whole") == [2, 8]
-    again, calls = train_toy(tmp_path / "parts", [], patience=3, start=resumed)
-    assert (again, calls) == (resumed, 0)

@@ -172,6 +172,21 @@ def test_every_type_may_be_unset() -> None:
     assert read("--noswitch", "--choice=b", "--number=2", "--level=2") == Unset(False, "b", 2.0, 2)
 
 
+def test_a_number_or_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Either:
+        every: int | Literal["auto"] | None = None
+
+    def read(*argv: str) -> Any:
+        return parse(*argv, config_class=Either, output_dir=None).every
+
+    assert [read(), read("--every=auto"), read("--every", "12"), read("--every=null")] == [None, "auto", 12, None]
+    assert read("--config", write(tmp_path, 'every = "auto"')) == "auto"
+    assert read("--config", write(tmp_path, "every = 12")) == 12
+    for argv in (["--every=Auto"], ["--every=1.5"], ["--config", write(tmp_path, 'every = "12"')]):
+        assert "an integer or one of auto" in refusal(capsys, *argv, config_class=Either, output_dir=None)
+
+
 def test_argv_defaults_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["bert-squad", "--output_dir=here"])
     assert flags.parse(Small, prog="bert-squad", description="") == Small(output_dir="here")

@@ -21,6 +21,7 @@ from bert.elementwise import (
     effective_rate,
     highest_kept,
     kept,
+    more_rows,
     residual,
 )
 from bert.model import ACTIVATIONS, Bert
@@ -354,19 +355,48 @@ def test_every_place_of_the_model_has_a_mask_of_its_own(goldens, monkeypatch):
     np.testing.assert_array_equal(model(inputs, dropout_key=KEY), with_key)
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize(("activation", "rate"), [("gelu", 0.1), ("gelu_new", 0.0)])
-def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activation, rate, monkeypatch):
-    """The scores and every gradient of a model that is wide enough for XLA, with and without it."""
+def wide_model(precision: str, **more) -> Bert:
+    """With a head for spans, and wide enough for XLA."""
     config = BertConfig(
         vocab_size=50, hidden_size=COMPILED_WIDTH, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=512, max_position_embeddings=64, hidden_act=activation, hidden_dropout_prob=rate,
-        attention_probs_dropout_prob=rate,
+        intermediate_size=512, max_position_embeddings=64, **more,
     )  # fmt: skip
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     model = Bert(config, "span", seed=3)
     keras.config.set_dtype_policy(before)
+    return model
+
+
+@pytest.mark.parametrize(("precision", "is_compiled"), [("float32", False), ("mixed_bfloat16", True)])
+def test_prediction_is_compiled_in_bfloat16_and_computes_the_same(precision, is_compiled, monkeypatch):
+    model, asked = wide_model(precision), []
+    place = np.tile(np.arange(20, dtype=np.int32), (3, 1))
+    inputs = {
+        "input_ids": np.random.default_rng(0).integers(0, 50, (3, 20), dtype=np.int32),
+        "token_type_ids": (place > 10).astype(np.int32),
+        "position_ids": place,
+        "example_ids": (place < np.array([[20], [15], [8]])).astype(np.int32),
+    }
+    monkeypatch.setattr("bert.model.more_rows", lambda rows: asked.append(rows) or more_rows(rows))
+    found = tf.function(lambda: model(inputs))()
+    assert len(asked) == is_compiled
+    monkeypatch.setattr("bert.model.COMPILED_WIDTH", COMPILED_WIDTH + 1)
+    plain = tf.function(lambda: model(inputs))()
+    assert len(asked) == is_compiled
+    inside = inputs["example_ids"].astype(bool)
+    tolerances = (1e-6, 1e-6) if precision == "float32" else (3e-2, 5e-2)  # bfloat16 rounds to 2^-8
+    assert error(found[inside], plain[inside]) < tolerances[0]
+    assert error(found[inside], wide_model("float32")(inputs)[inside]) < tolerances[1]
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(("activation", "rate"), [("gelu", 0.1), ("gelu_new", 0.0)])
+def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activation, rate, monkeypatch):
+    """The scores and every gradient of a model that is wide enough for XLA, with and without it."""
+    model = wide_model(
+        precision, hidden_act=activation, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate
+    )
     generator = np.random.default_rng(0)
     groups = (np.array([3, 40], np.int32), np.array([0, 8], np.int32), np.array([9, 24], np.int32))
     rows = sum(int(count * length) for count, length in groups)  # 336: with padding 512

@@ -1,6 +1,7 @@
 """Packing: fewest padded tokens, balanced ranks, and the gradient of the unpacked batch."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +12,14 @@ from transformers import BertConfig
 from bert.elementwise import more_rows
 from bert.model import Bert, in_groups
 from bert.packing import GROUPS_OF_LAYOUT, LENGTH_MULTIPLE, NUM_LAYOUTS, Layouts, group, tokens_of
+from distributed.feed import Feed
+from distributed.order import Order, balanced, dealt, divided, shares
 from distributed.plan import make_plan
-from distributed.rows import Order, Rows, balanced, dealt, divided, pad, ragged, reordered, shares
+from distributed.rows import Rows, pad, ragged, reordered
 from distributed.train import batch_signature
 from tasks import classifier, pretraining, squad
-from tasks.batches import encoder_inputs, grouped, num_examples
-from tasks.fit import layouts_of, padding_of
+from tasks.batches import encoder_inputs, grouped, num_examples, prediction_batches
+from tasks.padding import layouts_of, padding_of
 
 # float32: the sums of a group's rows are taken in another order (2e-7 measured); a lost row is 1e-1.
 GRADIENT_TOLERANCE = 1e-5
@@ -273,15 +276,23 @@ def test_dealt_parts_have_equal_numbers_of_rows_and_nearly_of_tokens():
     assert [part.tolist() for part in dealt(np.array([4, 9, 5, 7]), 2)] == [[0, 1], [2, 3]]
 
 
+def test_batches_of_prediction_have_at_most_the_tokens_of_their_rows_at_full_length():
+    lengths = np.r_[np.full(400, 9), np.random.default_rng(3).integers(5, 61, 200)]  # 9 becomes 16
+    rows = examples(lengths)
+    batches = prediction_batches(lengths, 8, 60)
+    assert sorted(np.concatenate(batches)) == list(range(600))
+    assert max(squad.collate(rows.take(batch))["input_ids"].size for batch in batches) == 8 * 64
+
+
 def test_the_padding_is_told_before_and_after():
     lengths = np.r_[np.full(8, 16), np.full(8, 64)]
-    rows = examples(lengths)
+    feed = Feed(rows=examples(lengths), order=Order(16, 1), collate=dict, weights=dict)
     plan = make_plan(16, 1, learning_rate=1e-4, global_batch_size=16, num_train_steps=1)
-    said = padding_of("auto", plan, rows, Order(16, 1), is_balanced=True, is_compiled=False)
+    said = padding_of("auto", plan, replace(feed, lengths=lengths.__getitem__), is_compiled=False)
     # Real: 8 * 16 + 8 * 64 = 640 of 16 * 64 = 1024 tokens; in groups none is padding.
     assert said == "packing auto: 37.5% of the tokens are padding without packing, 0.0% with it"
     plan = make_plan(16, 2, learning_rate=1e-4, global_batch_size=14, num_train_steps=1)
-    told = padding_of("auto", plan, rows, Order(16, 1), is_balanced=False, is_compiled=True)
+    told = padding_of("auto", plan, feed, is_compiled=True)
     parts = np.split(lengths[Order(16, 1).rows_at(0, 14)], 2)
     # What is compiled has a multiple of 64 tokens.
     packed, padded = (sum(-(-int(size) // 64) * 64 for size in sizes) for sizes in (

@@ -231,7 +231,9 @@ def test_killed_in_mid_epoch_and_resumed_gives_the_same_bits(trained, corpus, en
 def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, environment, tmp_path):
     """TFRecord files without a vocabulary, as Google's program reads them; the model then has none either."""
     flags = [flag for flag in TRAIN if flag not in ("--do_eval", "--eval_steps=12")]
-    printed = run(command(corpus, tmp_path / "tf", "tf/*.tfrecord", *flags), environment)
+    evaluated = (f"--eval_input_file={corpus}/tf/*.tfrecord", "--eval_steps=auto", "--max_eval_steps=1")
+    printed = run(command(corpus, tmp_path / "tf", "tf/*.tfrecord", *flags, *evaluated), environment)
+    assert [line["step"] for line in metrics(tmp_path / "tf") if "masked_lm_loss" in line] == [8, 16, STEPS]
     assert "saved without its vocabulary" in printed
     assert "masks those of the shards" in printed
     run(command(corpus, tmp_path / "static", "static/*.arrow", *flags), environment)
@@ -279,6 +281,7 @@ def test_moments_are_only_in_checkpoints(trained, corpus, environment, tmp_path)
         ("empty/*.arrow", (), "shard-00001-of-00002.arrow"),
         ("dynamic/*.arrow", ("--max_seq_length=16",), "but the examples of the shards have up to 32"),
         ("dynamic/*.arrow", ("--vocab_file=other.txt",), "made with another vocabulary"),
+        ("dynamic/*.arrow", ("--eval_input_file=absent/*.arrow",), "--eval_input_file absent/"),
         ("tf/*.tfrecord", ("--max_seq_length=16",), "--max_seq_length is 16"),
         ("tf/*.tfrecord", ("--max_predictions_per_seq=4",), "--max_predictions_per_seq is 4"),
         ("cut_tf/*.tfrecord", (), "shard-00001-of-00002.tfrecord"),

@@ -1,11 +1,10 @@
-"""The order of rows, what `take` gives, prefetching, and the cache of prepared data."""
+"""What `take` gives, and the cache of prepared data."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,55 +12,8 @@ import pyarrow as pa
 import pytest
 from mpi import ROOT
 
-from distributed.rows import (
-    Order,
-    Rows,
-    cached,
-    digest,
-    fixed_batches,
-    metadata_of,
-    pad,
-    prefetched,
-    ragged,
-    write_rows,
-)
-
-# -- order --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_rows", [1, 2, 7, 1000])
-def test_each_epoch_is_a_permutation(num_rows: int) -> None:
-    order = Order(num_rows, seed=3)
-    for epoch in range(4):
-        found = order.rows_at(epoch * num_rows, (epoch + 1) * num_rows)
-        assert found.dtype == np.int64
-        assert sorted(found) == list(range(num_rows))
-
-
-def test_epochs_and_seeds_differ() -> None:
-    first, second = Order(1000, 3).rows_at(0, 2000).reshape(2, 1000)
-    other_seed = Order(1000, 4).rows_at(0, 1000)
-    # Two independent permutations of any length agree at 1 place on average; at 10 with odds below 1 in a million.
-    assert np.sum(first == second) < 10
-    assert np.sum(first == other_seed) < 10
-    assert np.sum(first == np.arange(1000)) < 10
-
-
-def test_a_position_holds_the_same_row_however_it_is_reached() -> None:
-    whole = Order(50, seed=9).rows_at(0, 500)
-    in_steps = Order(50, seed=9)
-    steps = [in_steps.rows_at(start, start + 7) for start in range(0, 497, 7)]
-    np.testing.assert_array_equal(np.concatenate(steps), whole[:497])
-    at_random, chance = Order(50, seed=9), np.random.default_rng(0)
-    for start in chance.integers(0, 380, 50):  # forwards and backwards, across up to three epochs
-        np.testing.assert_array_equal(at_random.rows_at(start, start + 120), whole[start : start + 120])
-
-
-def test_the_order_is_the_same_on_every_machine() -> None:
-    # numpy may change how it permutes between versions: a run resumed under another numpy would lose rows.
-    expected = [2, 4, 5, 0, 9, 8, 1, 7, 3, 6, 7, 1, 4, 9, 8, 3, 5, 0, 2, 6]
-    assert Order(10, seed=42).rows_at(0, 20).tolist() == expected
-
+from distributed.order import BlockOrder
+from distributed.rows import Rows, cached, digest, metadata_of, pad, ragged, write_rows
 
 # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -138,6 +90,33 @@ def test_a_slice_of_a_table_starts_at_zero() -> None:
     assert offsets.tolist() == [0, 5, 5]
 
 
+def test_rows_of_a_table_of_many_chunks_are_those_of_one_chunk() -> None:
+    """`Rows.take` of random rows and of blocks against `pyarrow.Table.take` on the same rows in one chunk."""
+    chance = np.random.default_rng(0)
+    tables = []
+    for length in [*chance.integers(0, 40, 200), 0, 1, 500]:  # empty chunks among them
+        lists = [chance.integers(0, 9, size).astype(np.int32) for size in chance.integers(0, 5, length)]
+        numbers = pa.array(chance.integers(-9, 9, length), pa.int8())
+        tables.append(pa.table({"ids": ragged(lists, pa.int32()), "label": numbers}))
+    many = Rows(pa.concat_tables(tables))
+    one = many.table.combine_chunks()
+    assert (many.table.column("ids").num_chunks, one.column("ids").num_chunks) == (203, 1)
+    order = BlockOrder(len(many), seed=0)
+    asked = [order.rows_at(start, start + 32) for start in range(0, len(many), 320)]
+    asked += [chance.integers(0, len(many), size) for size in (1, 2, 32, 3000)] + [np.arange(len(many))[::-1]]
+    for indices in asked:
+        found, expected = many.take(indices), one.take(pa.array(indices))
+        assert many.lengths_at("ids", indices).tolist() == [len(ids) for ids in expected.column("ids").to_pylist()]
+        values, offsets = found["ids"]
+        parts = [values[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
+        assert parts == expected.column("ids").to_pylist()
+        assert found["label"].tolist() == expected.column("label").to_pylist()
+        assert (values.dtype, offsets.dtype, found["label"].dtype) == (np.int32, np.int64, np.int8)
+    for outside in (-1, len(many)):
+        with pytest.raises(IndexError):
+            many.take(np.array([3, outside]))
+
+
 def test_metadata_comes_back(tmp_path: Path) -> None:
     told = {"questions": 3, "name": "한국어", "list": [1, 2], "none": None}
     write_rows(tmp_path / "rows.arrow", {"a": pa.array([1])}, told)
@@ -156,92 +135,12 @@ def test_pad() -> None:
         pad((values, offsets), 2)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 100])
-def test_fixed_batches_hold_every_row_once_beside_rows_of_like_length(batch_size: int) -> None:
-    lengths = np.random.default_rng(0).integers(1, 50, 30)
-    batches = fixed_batches(lengths, batch_size)
-    assert sorted(np.concatenate(batches)) == list(range(30))
-    assert all(len(batch) == batch_size for batch in batches[:-1])
-    in_order = lengths[np.concatenate(batches)]
-    assert np.all(np.diff(in_order) <= 0)
-
-
-# -- prefetching --------------------------------------------------------------------------------------------------
-
-
-def prefetch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
-
-
-def wait_until_none_is_left() -> None:
-    give_up = time.monotonic() + 5
-    while prefetch_threads():
-        assert time.monotonic() < give_up, "the prefetch thread is still there"
-        time.sleep(0.01)
-
-
-def test_prefetched_keeps_order_and_makes_each_item_once_in_another_thread() -> None:
-    made, threads = [], set()
-
-    def make(item: int) -> int | None:
-        made.append(item)
-        threads.add(threading.current_thread().name)
-        return None if item == 2 else item * item  # None is a value like any other
-
-    assert list(prefetched(make, range(5))) == [0, 1, None, 9, 16]
-    assert made == [0, 1, 2, 3, 4]
-    assert threads == {"prefetch"}
-    assert list(prefetched(make, [])) == []
-    wait_until_none_is_left()
-
-
-def test_prefetched_works_ahead_but_not_further() -> None:
-    made = []
-    numbers = prefetched(made.append, range(100), ahead=2)
-    next(numbers)
-    give_up = time.monotonic() + 5
-    while len(made) < 4 and time.monotonic() < give_up:
-        time.sleep(0.01)
-    time.sleep(0.15)
-    assert len(made) == 4  # the one taken, two in the queue, and one that waits for a place
-    numbers.close()
-    wait_until_none_is_left()
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_exception_in_the_thread_is_raised_where_the_values_are_used(error: type[BaseException]) -> None:
-    def make(item: int) -> int:
-        if item == 3:
-            raise error("row 3 is broken")
-        return item
-
-    numbers = prefetched(make, range(10))
-    assert [next(numbers) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(error, match="row 3 is broken"):
-        next(numbers)
-    wait_until_none_is_left()
-
-
-def test_a_stop_iteration_of_the_maker_is_no_end() -> None:
-    def make(item: int) -> int:
-        return next(iter([])) if item == 3 else item
-
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        list(prefetched(make, range(10)))
-
-
-def test_whoever_stops_early_leaves_no_thread() -> None:
-    for number in prefetched(lambda item: item, range(1_000_000)):
-        if number == 2:
-            break
-    wait_until_none_is_left()
-
-
 # -- cache --------------------------------------------------------------------------------------------------------
 
 BUILDER = """
 import os, signal, sys, time
 from pathlib import Path
+from distributed.order import BlockOrder
 from distributed.rows import cached
 folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def build(into):

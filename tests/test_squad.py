@@ -365,7 +365,8 @@ def test_a_contender_that_takes_too_long_is_ended_with_all_it_started(monkeypatc
 
 
 def test_rivals_see_the_windows_that_we_train_on(trained, environment):
-    from distributed.rows import Order, Rows
+    from distributed.order import Order
+    from distributed.rows import Rows
     from tasks.bench_rivals import batches
 
     windows = max(

@@ -35,7 +35,7 @@ from distributed.checkpoint import (
 )
 from distributed.collectives import open_collectives
 from distributed.optimizer import AllreduceOptimizer
-from distributed.rows import Order
+from distributed.order import Order
 from distributed.world import World, one_line
 
 

@@ -24,15 +24,17 @@ from distributed import InputError
 from distributed.checkpoint import Checkpoints
 from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
+from distributed.feed import Feed
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
+from distributed.order import BlockOrder, Order
 from distributed.plan import make_plan
-from distributed.rows import BlockOrder, Order, Rows, ragged
+from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.train import dropout_key, gradient_function, train
 from distributed.world import World
 from tasks import classifier, pretraining
 from tasks.batches import num_examples
-from tasks.fit import layouts_of
+from tasks.padding import layouts_of
 from tasks.squad import collate, span_loss
 
 BERT_BATCH, BERT_STEPS, BERT_RATE = 7, 20, 5e-5  # 7 rows are 4, 3 on two ranks; 3, 2, 2 on three
@@ -109,10 +111,11 @@ def train_for_20_steps(
     first = toy.flat(optimizer)
     run = Run(folder, is_writer=world.rank == 0)
     checkpoints = Checkpoints(folder / "checkpoints", world, lambda: lambda into: None)
-    layouts = layouts_of(plan, order or Order(len(rows), 5), lengths, 32) if xla != "off" else None
-    train(world, optimizer, plan, rows, run, checkpoints, collate=collate, weights=weights, loss=loss,
-          seed=5, settings={}, log_every=1, lengths=lengths, order=order, xla=xla,
-          collate_fixed=layouts and partial(collate, grouping=layouts))  # fmt: skip
+    order = order or Order(len(rows), 5)
+    layouts = layouts_of(plan, order, lengths, 32) if xla != "off" else None
+    feed = Feed(rows=rows, order=order, collate=collate, weights=weights, lengths=lengths,
+                collate_fixed=layouts and partial(collate, grouping=layouts))  # fmt: skip
+    train(world, optimizer, plan, feed, run, checkpoints, loss=loss, seed=5, settings={}, log_every=1, xla=xla)
     run.close()
     world.barrier()
     return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}

@@ -15,7 +15,9 @@ from safetensors.numpy import load_file, save_file
 
 from distributed.checkpoint import Checkpoints, State, check_settings, newest_intact, read_state
 from distributed.collectives import Collectives
+from distributed.feed import Feed
 from distributed.optimizer import AllreduceOptimizer
+from distributed.order import Order
 from distributed.plan import make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
@@ -42,6 +44,10 @@ def collate(fields: dict) -> dict[str, np.ndarray]:
 
 def weights(batch: dict[str, np.ndarray]) -> dict[str, float]:
     return {"loss": float(len(batch["y"]))}
+
+
+def feed(collate: Callable = collate, weights: Callable = weights) -> Feed:
+    return Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate, weights=weights)
 
 
 def make_model(seed: int) -> keras.Model:
@@ -121,11 +127,9 @@ def train(
             world,
             optimizer,
             plan,
-            rows(),
+            feed(collate, weights),
             run,
             checkpoints,
-            collate=collate,
-            weights=weights,
             loss=squared_loss(model),
             seed=7,
             settings=settings,

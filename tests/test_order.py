@@ -1,13 +1,62 @@
-"""The order of a corpus too large for a permutation: blocks by a keyed bijection, in O(1) memory."""
+"""The order of rows: a permutation, or for a corpus of any size blocks by a keyed bijection in O(1) memory."""
 
 import itertools
 import tracemalloc
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from distributed.rows import BlockOrder, Rows, ragged
+from distributed.order import BlockOrder, Order, fixed_batches
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 7, 1000])
+def test_each_epoch_is_a_permutation(num_rows: int) -> None:
+    order = Order(num_rows, seed=3)
+    for epoch in range(4):
+        found = order.rows_at(epoch * num_rows, (epoch + 1) * num_rows)
+        assert found.dtype == np.int64
+        assert sorted(found) == list(range(num_rows))
+
+
+def test_epochs_and_seeds_differ() -> None:
+    first, second = Order(1000, 3).rows_at(0, 2000).reshape(2, 1000)
+    other_seed = Order(1000, 4).rows_at(0, 1000)
+    # Two independent permutations of any length agree at 1 place on average; at 10 with odds below 1 in a million.
+    assert np.sum(first == second) < 10
+    assert np.sum(first == other_seed) < 10
+    assert np.sum(first == np.arange(1000)) < 10
+
+
+def test_a_position_holds_the_same_row_however_it_is_reached() -> None:
+    whole = Order(50, seed=9).rows_at(0, 500)
+    in_steps = Order(50, seed=9)
+    steps = [in_steps.rows_at(start, start + 7) for start in range(0, 497, 7)]
+    np.testing.assert_array_equal(np.concatenate(steps), whole[:497])
+    at_random, chance = Order(50, seed=9), np.random.default_rng(0)
+    for start in chance.integers(0, 380, 50):  # forwards and backwards, across up to three epochs
+        np.testing.assert_array_equal(at_random.rows_at(start, start + 120), whole[start : start + 120])
+
+
+def test_the_order_is_the_same_on_every_machine() -> None:
+    # numpy may change how it permutes between versions: a run resumed under another numpy would lose rows.
+    expected = [2, 4, 5, 0, 9, 8, 1, 7, 3, 6, 7, 1, 4, 9, 8, 3, 5, 0, 2, 6]
+    assert Order(10, seed=42).rows_at(0, 20).tolist() == expected
+
+
+@pytest.mark.parametrize("most_tokens", [1, 49, 200, 5000])
+def test_fixed_batches_hold_every_row_once_beside_rows_of_like_length(most_tokens: int) -> None:
+    lengths = np.random.default_rng(0).integers(1, 50, 30)
+    batches = fixed_batches(lengths, most_tokens)
+    assert sorted(np.concatenate(batches)) == list(range(30))
+    for batch, after in itertools.pairwise([*batches, []]):
+        longest = lengths[batch[0]]
+        assert len(batch) == 1 or len(batch) * longest <= most_tokens
+        assert not len(after) or (len(batch) + 1) * longest > most_tokens  # not one row more would fit
+    in_order = lengths[np.concatenate(batches)]
+    assert np.all(np.diff(in_order) <= 0)
+
+
+# -- blocks -------------------------------------------------------------------------------------------------------
 
 SIZES = [1, 15, 16, 17, 31, 32, 33, 1000, 12_345]
 
@@ -29,7 +78,7 @@ def test_every_small_size_and_block() -> None:
             np.testing.assert_array_equal(np.sort(found, axis=1), np.tile(np.arange(num_rows), (3, 1)))
 
 
-def test_epochs_and_seeds_differ() -> None:
+def test_epochs_and_seeds_of_blocks_differ() -> None:
     first, second = BlockOrder(12_345, 3).rows_at(0, 2 * 12_345).reshape(2, 12_345)
     others = [BlockOrder(12_345, seed).rows_at(0, 12_345) for seed in (4, 3 + 2**32, -3)]
     # Independent orders agree in 1 row on average, with blocks of 16 in 16 or so at once when one block agrees:
@@ -41,7 +90,7 @@ def test_epochs_and_seeds_differ() -> None:
     assert len(blocks) > 700
 
 
-def test_a_position_holds_the_same_row_however_it_is_reached() -> None:
+def test_a_position_in_blocks_holds_the_same_row_however_it_is_reached() -> None:
     num_rows = 333  # 21 blocks, the last of 13 rows
     whole = BlockOrder(num_rows, seed=9).rows_at(0, 10 * num_rows)
     steps = [BlockOrder(num_rows, seed=9).rows_at(start, start + 7) for start in range(0, 10 * num_rows - 7, 7)]
@@ -138,7 +187,7 @@ def test_a_billion_rows_take_no_memory() -> None:
     assert len(np.unique(found[0] // 10**8)) >= 5, "16 blocks drawn from all over the corpus"
 
 
-def test_the_order_is_the_same_on_every_machine() -> None:
+def test_the_order_of_blocks_is_the_same_on_every_machine() -> None:
     # Else a run resumed under another numpy would lose rows.
     for num_rows, seed, block in [(11, 42, 3), (50, 7, 4)]:
         expected = [row for epoch in (0, 1) for row in by_hand(num_rows, seed, block, epoch)]
@@ -198,30 +247,3 @@ def by_hand(num_rows: int, seed: int, block: int, epoch: int) -> list[int]:
         own = range(number * block, min((number + 1) * block, num_rows))
         rows += sorted(own, key=lambda row: mixed((row * odd + keys[8]) % word))
     return rows
-
-
-def test_rows_of_a_table_of_many_chunks_are_those_of_one_chunk() -> None:
-    """`Rows.take` of random rows and of blocks against `pyarrow.Table.take` on the same rows in one chunk."""
-    chance = np.random.default_rng(0)
-    tables = []
-    for length in [*chance.integers(0, 40, 200), 0, 1, 500]:  # empty chunks among them
-        lists = [chance.integers(0, 9, size).astype(np.int32) for size in chance.integers(0, 5, length)]
-        numbers = pa.array(chance.integers(-9, 9, length), pa.int8())
-        tables.append(pa.table({"ids": ragged(lists, pa.int32()), "label": numbers}))
-    many = Rows(pa.concat_tables(tables))
-    one = many.table.combine_chunks()
-    assert (many.table.column("ids").num_chunks, one.column("ids").num_chunks) == (203, 1)
-    order = BlockOrder(len(many), seed=0)
-    asked = [order.rows_at(start, start + 32) for start in range(0, len(many), 320)]
-    asked += [chance.integers(0, len(many), size) for size in (1, 2, 32, 3000)] + [np.arange(len(many))[::-1]]
-    for indices in asked:
-        found, expected = many.take(indices), one.take(pa.array(indices))
-        assert many.lengths_at("ids", indices).tolist() == [len(ids) for ids in expected.column("ids").to_pylist()]
-        values, offsets = found["ids"]
-        parts = [values[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
-        assert parts == expected.column("ids").to_pylist()
-        assert found["label"].tolist() == expected.column("label").to_pylist()
-        assert (values.dtype, offsets.dtype, found["label"].dtype) == (np.int32, np.int64, np.int8)
-    for outside in (-1, len(many)):
-        with pytest.raises(IndexError):
-            many.take(np.array([3, outside]))
