@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from bert.elementwise import on_cpu
 
-BY_ROWS_FROM = 128  # positions; the matrices of shorter rows are too small for a turn of a loop
+IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small for a turn of a loop
+TURN_BYTES = 2 << 20  # of each matrix [T, T] that a turn computes, over its heads: more do not stay in the cache
 
 
 def attention(
@@ -18,7 +19,7 @@ def attention(
     mask: tf.Tensor,
     draws: tf.Tensor | None = None,
     highest_kept: int = 0,
-    by_rows: bool = False,
+    in_turns: bool = False,
 ) -> tf.Tensor:
     """softmax(Q K^T / sqrt(D) + mask), zero where draws > highest_kept, times V -> [B, N, T, D].
 
@@ -30,8 +31,8 @@ def attention(
       mask: [B, 1, T, T] of that dtype, added to the scores.
       draws: integers [B, N, T, T] that decide about dropout, of `elementwise.draws`; what it leaves is not scaled
         here. None without dropout.
-      by_rows: take long rows one after the other, and compile what stands between their products. On CPUs that is
-        faster, once XLA has compiled for each value of T.
+      in_turns: take the heads of long rows some after the others, and compile what stands between their products.
+        On CPUs that is faster, once XLA has compiled for each value of T.
     """
     scale = query.shape[-1] ** -0.5
 
@@ -57,7 +58,9 @@ def attention(
             found = run(backward, [query, key, value, probs, d_context, sums, *draws], 3)
             return *found, None, *[None for _ in draws]
 
-        run = _by_rows if by_rows else _at_once
+        def run(function, arrays, num_results):
+            return _in_turns(function, arrays, num_results) if in_turns else function(PLAIN, *arrays)
+
         (context,) = run(forward, [probs, value, *draws], 1)
         return context, gradient
 
@@ -102,26 +105,30 @@ COMPILED = _Between(
 )
 
 
-def _at_once(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
-    return function(PLAIN, *arrays)
-
-
-def _by_rows(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
-    """`_at_once` for one row after the other if they are long: what a row needs then stays in the cache, and the
-    shapes that XLA compiles for differ in the length alone."""
-    rows, length = tf.unstack(tf.shape(arrays[0]))[:3:2]
-
-    def turn(row, *results):
-        found = function(COMPILED, *(array[row] for array in arrays))
-        return row + 1, *(result.write(row, each) for result, each in zip(results, found, strict=True))
+def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
+    """`function` of some heads of a row after the others, if rows are long: what a turn needs then stays in the
+    cache, and the shapes that XLA compiles for differ in the length alone."""
+    rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
+    numbers = tf.range(1, heads + 1)
+    fits = numbers <= TURN_BYTES // (length * length * arrays[0].dtype.size)
+    of_turn = tf.reduce_max(tf.where(fits & (heads % numbers == 0), numbers, 1))
 
     def loop():
-        results = [tf.TensorArray(arrays[0].dtype, rows) for _ in range(num_results)]
-        _, *results = tf.while_loop(lambda row, *_: row < rows, turn, (0, *results), parallel_iterations=1)
-        return [result.stack() for result in results]
+        turns = rows * heads // of_turn
+        parts = [tf.reshape(array, tf.concat([[turns, of_turn], tf.shape(array)[2:]], 0)) for array in arrays]
+        results = [tf.TensorArray(arrays[0].dtype, turns) for _ in range(num_results)]
 
-    is_worth_it = tf.logical_and(length >= BY_ROWS_FROM, rows > 0)
-    return tf.cond(is_worth_it, loop, lambda: _at_once(function, arrays, num_results))
+        def turn(number, *results):
+            found = function(COMPILED, *(part[number] for part in parts))
+            written = (result.write(number, each) for result, each in zip(results, found, strict=True))
+            return number + 1, *written
+
+        _, *results = tf.while_loop(lambda number, *_: number < turns, turn, (0, *results), parallel_iterations=1)
+        stacked = [result.stack() for result in results]
+        return [tf.reshape(each, tf.concat([[rows, heads], tf.shape(each)[2:]], 0)) for each in stacked]
+
+    is_worth_it = tf.logical_and(length >= IN_TURNS_FROM, rows > 0)
+    return tf.cond(is_worth_it, loop, lambda: function(PLAIN, *arrays))
 
 
 def wide(x: tf.Tensor) -> tf.Tensor:

@@ -173,12 +173,12 @@ class SelfAttention(_Scope):
         *of_groups, _ = tf.split(joined, sizes)
         matrices = [tf.stack([batch, self.num_heads, length, length]) for batch, length in shapes]
         draws_BNTT = self._draws(matrices, key, is_compiled)
-        by_rows = is_compiled and on_cpu() and key is not None  # else there is nothing to compile in it
+        in_turns = is_compiled and on_cpu() and key is not None  # else there is nothing to compile in it
         contexts = []
         for mask, of_group, (batch, length), drawn in zip(masks, of_groups, shapes, draws_BNTT, strict=True):
             split = tf.reshape(of_group, [batch, length, 3, self.num_heads, head])
             query, key_, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            context_BNTD = attention(query, key_, value, mask, drawn, highest_kept(self.rate), by_rows)
+            context_BNTD = attention(query, key_, value, mask, drawn, highest_kept(self.rate), in_turns)
             contexts.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
         contexts.append(tf.zeros([sizes[-1], width], self.compute_dtype))
         scale = 1.0 if key is None else dropout_scale(self.rate)

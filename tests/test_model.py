@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import weights
-from bert.attention import attention, softmax
+from bert.attention import COMPILED, attention, softmax
 from bert.elementwise import (
     COMPILED_WIDTH,
     draws,
@@ -268,10 +268,11 @@ def test_dropout_s_gradient_is_zero_where_the_mask_is():
     assert len(np.unique(gradient)) == 2
 
 
-@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("heads_per_turn", [0, 1, 3])
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped, by_rows, monkeypatch):
-    monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 7)
+def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped, heads_per_turn, monkeypatch):
+    monkeypatch.setattr("bert.attention.IN_TURNS_FROM", 7)
+    monkeypatch.setattr("bert.attention.TURN_BYTES", heads_per_turn * 7 * 7 * 8)
     shape = [2, 3, 7, 4]
     query, key, value, weight = (tf.random.stateless_normal(shape, [1, n], dtype=tf.float64) for n in range(4))
     mask = tf.constant(np.where(np.arange(7) < [[5], [7]], 0.0, -1e4)[:, None, None, :] * np.ones([1, 1, 7, 1]))
@@ -284,7 +285,7 @@ def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped, b
         return tf.einsum("bnqk,bnkd->bnqd", probs, value)
 
     found = []
-    for function in (plain, lambda *tensors: attention(*tensors, mask, *dropped, by_rows)):
+    for function in (plain, lambda *tensors: attention(*tensors, mask, *dropped, in_turns=heads_per_turn > 0)):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
             context = function(query, key, value)
@@ -293,9 +294,24 @@ def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped, b
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("by_rows", [False, True])
-def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_float32(by_rows, monkeypatch):
-    monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 96)
+@pytest.mark.parametrize(("available", "taken"), [(0, 1), (5, 4), (11, 6), (100, 12)])
+def test_a_turn_of_attention_takes_as_many_heads_as_stay_in_the_cache(available, taken, monkeypatch):
+    seen = []
+
+    def dropped(highest_kept, probs, draws=None):
+        seen.append(tuple(probs.shape))
+        return COMPILED.dropped(highest_kept, probs, draws)
+
+    monkeypatch.setattr("bert.attention.TURN_BYTES", available * 128 * 128 * 4)
+    monkeypatch.setattr("bert.attention.COMPILED", COMPILED._replace(dropped=dropped))
+    x = tf.random.stateless_normal([2, 12, 128, 4], [1, 2])
+    attention(x, x, x, tf.zeros([2, 1, 128, 128]), in_turns=True)
+    assert seen == [(taken, 128, 128)] * (2 * 12 // taken)
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_float32(in_turns, monkeypatch):
+    monkeypatch.setattr("bert.attention.IN_TURNS_FROM", 96)
     shape = [4, 2, 96, 32]
     exact = [tf.random.stateless_normal(shape, [1, n], dtype=tf.float64) for n in range(4)]
     query, key, value, weight = rounded = [tf.cast(tensor, tf.bfloat16) for tensor in exact]
@@ -316,7 +332,9 @@ def test_attention_s_gradient_in_bfloat16_is_nearly_as_exact_as_with_one_in_floa
         return [tf.cast(g, tf.float64) for g in tape.gradient(context, tensors[:3], tensors[3])]
 
     expected = gradients(plain, *(tf.cast(tensor, tf.float64) for tensor in rounded))
-    ours = gradients(lambda *tensors: attention(*tensors, tf.cast(mask, tf.bfloat16), *dropped, by_rows), *rounded)
+    ours = gradients(
+        lambda *tensors: attention(*tensors, tf.cast(mask, tf.bfloat16), *dropped, in_turns), *rounded
+    )
     theirs = gradients(plain, query, key, value, weight)
     for right, mine, other in zip(expected, ours, theirs, strict=True):
         off, others = (float(tf.norm(found - right) / tf.norm(right)) for found in (mine, other))
@@ -416,11 +434,11 @@ def test_compiled_parts_compute_what_the_graph_s_operations_do(precision, activa
             loss = tf.reduce_sum(scores * target)
         return scores, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
-    monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 40)  # one of the groups
+    monkeypatch.setattr("bert.attention.IN_TURNS_FROM", 40)  # one of the groups
     compiled_scores, compiled = tf.function(run)()
     if rate:
         monkeypatch.setattr("bert.elementwise._compiled", lambda function: function)
-        monkeypatch.setattr("bert.attention.BY_ROWS_FROM", 41)
+        monkeypatch.setattr("bert.attention.IN_TURNS_FROM", 41)
     else:  # nor is there padding, whose masks would change those of the rest
         monkeypatch.setattr("bert.model.COMPILED_WIDTH", COMPILED_WIDTH + 1)
     scores, gradients = tf.function(run)()
@@ -460,7 +478,7 @@ def test_attention_takes_no_rows_too():
     def gradient(x, mask):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            context = attention(tf.ensure_shape(x, [None, None, None, 4]), x, x, mask, by_rows=True)
+            context = attention(tf.ensure_shape(x, [None, None, None, 4]), x, x, mask, in_turns=True)
         return context, tape.gradient(context, x)
 
     for result in gradient(tf.zeros([0, 2, 200, 4]), tf.zeros([0, 1, 200, 200])):
