@@ -1,5 +1,6 @@
 """bert-bench step: whole training steps, and what their matrix products alone would take."""
 
+import math
 import resource
 import statistics
 import time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from distributed.world import World
 
 PEAK_SIZE = 2048  # rows and columns of the matrices of the large product
+PAIRS = 5  # at most, of a step and then its matrix products alone: machines change their speed within a minute
 TIMED_S = 0.5  # how long a product is repeated
 CALLS = 4  # of a product, between two looks at the clock
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -88,6 +90,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     global_rows = config.batch_size * config.gradient_accumulation_steps * world.size
     meter = Meter(global_rows)
     measured: list[Measured] = []
+    compute_s, alone_s, peaks = [], [], []  # of a step, of its products alone, of one large product after them
     for step in steps:
         line_up(world)
         meter.skip()
@@ -111,8 +114,13 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
             [shapes_of(batch) for batch in batches],
             lengths,
         )
-        if step >= config.num_warmup:
-            measured.append(found)
+        if step < config.num_warmup:
+            continue
+        measured.append(found)
+        if len(measured) % math.ceil(config.num_steps / PAIRS) == 0:
+            compute_s.append(found.parts["compute_s"])
+            alone_s.append(matrix_products(bert_config, config.precision, found.shapes, world))
+            peaks.append(matrix_peak(config.precision, world))
     rates = [len(one.lengths) / one.seconds for one in measured]
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
     total, deviation = sum(mean for mean, _ in of_ranks), sum(std for _, std in of_ranks)
@@ -130,13 +138,11 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     for rank, (mean, std) in enumerate(of_ranks):
         world.say(f"rank {rank}: {mean:.2f} +- {std:.2f} examples/sec")
     peak_bytes = max(world.all_gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
-    middle = sorted(measured, key=lambda one: one.parts["compute_s"])[len(measured) // 2]
-    alone_s = matrix_products(bert_config, config.precision, middle.shapes, world)
-    times_alone = middle.parts["compute_s"] / alone_s
+    products_s, peak = statistics.median(alone_s), statistics.median(peaks)
+    times_alone = float(np.median(np.array(compute_s) / alone_s))
     padding = 1 - sum(one.lengths.sum() for one in measured) / sum(
         rows * length for one in measured for shapes in one.shapes for rows, length in shapes
     )
-    peak = matrix_peak(config.precision, world)
     work = [model_flop(bert_config, one.lengths) for one in measured]
     speed = sum(work) / sum(one.seconds for one in measured)
     whole = sum(parts.values())
@@ -146,9 +152,9 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     )
     world.say(f"step (median): {told}")
     world.say(
-        f"rank 0: the matrix products of a step alone {alone_s * 1e3:.0f} ms, compute{with_sums} takes "
-        f"{times_alone:.2f} times that; model {speed / 1e9:.0f} GFLOP/s, {speed / peak:.0%} of the "
-        f"{peak / 1e9:.0f} of one large product; {padding:.1%} of the tokens are padding"
+        f"rank 0: the matrix products of a step alone {products_s * 1e3:.0f} ms, compute{with_sums} takes "
+        f"{times_alone:.2f} times that (median of {len(alone_s)} pairs); model {speed / 1e9:.0f} GFLOP/s, "
+        f"{speed / peak:.0%} of the {peak / 1e9:.0f} of one large product; {padding:.1%} of the tokens are padding"
     )
     world.say(f"total tokens/sec: {tokens:.0f} +- {of_tokens:.0f}, padding not counted")
     world.say(f"peak memory of a rank on the host: {peak_bytes / 1e9:.2f} GB")
@@ -157,8 +163,8 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     return {
         "world_size": world.size, "examples_per_s": total, "deviation": deviation, "of_ranks": of_ranks,
         "tokens_per_s": float(tokens), "padding": float(padding), "parameters": count,
-        "products_alone_s": alone_s, "times_products": times_alone, "flop_per_s": speed, "peak_flop_per_s": peak,
-        "peak_host_bytes": peak_bytes, **parts,
+        "products_alone_s": products_s, "times_products": times_alone,
+        "flop_per_s": speed, "peak_flop_per_s": peak, "peak_host_bytes": peak_bytes, **parts,
     }  # fmt: skip
 
 
