@@ -152,7 +152,7 @@ class SelfAttention(_Scope):
     """Multi-head attention within each example (Vaswani et al. 2017, section 3.2)."""
 
     def __init__(self, scope: str, config: BertConfig, init: Initializer, place: int):
-        super().__init__(scope, autocast=False)  # the masks stay float32
+        super().__init__(scope, autocast=False)
         hidden, self.place = config.hidden_size, place
         self.query, self.key, self.value = (
             Linear(f"{scope}/{part}", hidden, hidden, init) for part in ("query", "key", "value")

@@ -25,8 +25,9 @@ class Feed:
       collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Beside their
         columns it gets "row", their numbers, and "epoch", both int64 [n].
       weights: that batch -> the weight of each loss term (rows, masked tokens, …), as numbers.
-      lengths: numbers of rows -> their tokens; a step's rows are then shared out so that ranks and micro-batches
-        have nearly equal numbers of them. Without, each takes neighbouring positions. The step's sum is the same.
+      lengths: row numbers -> how many tokens each has; a step's rows are then shared out so that ranks and
+        micro-batches have nearly equal numbers of them. Without, each takes neighbouring positions. The
+        step's sum is the same.
       collate_fixed: as `collate`, but with few shapes, for XLA. A number of Python in it makes another one, too.
     """
 
@@ -58,7 +59,7 @@ class Feed:
 
 
 def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -> Generator[T, None, None]:
-    """`make(item)` for each item, computed in a thread up to `ahead` items early.
+    """`make(item)` for each item, computed in a thread; up to `ahead` of them wait, and one more is computed.
 
     An exception in the thread is raised here, where it can end the job.
     """

@@ -191,7 +191,8 @@ def find_mpi() -> Mpi:
     in_environment = sys.prefix != sys.base_prefix
     mpirun = (beside or on_path) if in_environment else (on_path or beside)
     if mpirun is None:
-        raise LaunchError("no mpirun found: pip install 'ringbert[mpi]' or load the cluster's MPI module", 1)
+        told = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
+        raise LaunchError(f"no mpirun found: {told}", 1)
     try:
         shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,12 +1,17 @@
 """AllreduceOptimizer: any Keras optimizer on many ranks, with one logical gradient reduction per step.
 
+    collectives = open_collectives(world, "auto")
+    optimizer = AllreduceOptimizer(AdamWeightDecay(3e-5), model.trainable_variables, world, collectives)
+    optimizer.broadcast_variables()
+
     weights, stop = optimizer.reduce_weights({"loss": rows}, stop)     # first: what each loss term is divided by
-    flat = gradient(batch, weights)                                     # compiled; ends in optimizer.flatten(…)
+    flat = gradient(batch, optimizer.inverse_weights(weights))          # compiled; ends in optimizer.flatten(…)
     flat = optimizer.all_reduce(flat)                                   # in plain sight, outside compiled code,
                                                                         # unless optimizer.overlaps
-    losses = optimizer.update(flat)                                     # compiled: check, clip, update
+    result = optimizer.update(flat, weights)                            # compiled: check, clip, update
 
-Every rank ends a step with the same bits.
+Every rank ends a step with the same bits. It stands in the place of Horovod's `DistributedOptimizer`, but is no
+Keras optimizer: `apply_gradients` would see gradients, and not what their sums have to be divided by.
 """
 
 import hashlib

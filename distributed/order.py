@@ -128,8 +128,9 @@ def _mixed(words: np.ndarray) -> np.ndarray:
 
 
 def balanced(lengths: np.ndarray, num_parts: int, units: np.ndarray | None = None) -> list[np.ndarray]:
-    """Row numbers, ascending, of `num_parts` parts with nearly equal numbers of tokens: the longest row that is
-    left goes to the part with the fewest tokens so far (Graham 1969, LPT). Empty parts only when rows run out.
+    """Places in `lengths`, ascending, of `num_parts` parts with nearly equal numbers of tokens: the longest row
+    that is left goes to the part with the fewest tokens so far (Graham 1969, LPT). Empty parts only when rows run
+    out.
 
     Rows of the same of the `units` (numbers from 0 on, one for each row) go to the same part, as one row of all
     their tokens.
@@ -157,8 +158,8 @@ def shares(lengths: np.ndarray, rows: np.ndarray, num_ranks: int, block: int) ->
 
 
 def dealt(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Row numbers, ascending, of parts with equal numbers of rows, to one, and nearly equal numbers of tokens: the
-    longest rows are dealt out first, to and fro."""
+    """Places in `lengths`, ascending, of parts with equal numbers of rows, to one, and nearly equal numbers of
+    tokens: the longest rows are dealt out first, to and fro."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
     turn, place = np.divmod(np.arange(len(order)), num_parts)
     part = np.where(turn % 2, num_parts - 1 - place, place)

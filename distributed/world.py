@@ -383,7 +383,7 @@ def _with_device(world: World, device: str, share_gpus: bool) -> World:
     except ImportError as error:
         raise InputError(
             f"TensorFlow is not installed ({error}): "
-            "pip install 'ringbert[cpu]', or 'ringbert[gpu]' for NVIDIA GPUs"
+            "in ringbert's checkout pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
         ) from error
     tf.config.threading.set_intra_op_parallelism_threads(world.threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(1, min(world.threads, 2)))
@@ -399,11 +399,13 @@ def _with_device(world: World, device: str, share_gpus: bool) -> World:
         built = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "it is the CPU build"
         raise InputError(
             f"this machine has {len(in_machine)} NVIDIA GPUs and TensorFlow {tf.__version__} sees none: {built}; "
-            "pip install 'ringbert[gpu]', or give --device cpu"
+            "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"
         )
     wants = world.all_gather(bool(gpus) and device != "cpu")
     if device == "gpu" and not gpus:
-        raise InputError("--device gpu: TensorFlow sees no GPU; pip install 'ringbert[gpu]', or give --device cpu")
+        raise InputError(
+            "--device gpu: TensorFlow sees no GPU; pip install '.[gpu]' in the checkout, or give --device cpu"
+        )
     if any(wants) and not all(wants):
         without = ",".join(str(rank) for rank, has_gpu in enumerate(wants) if not has_gpu)
         raise InputError(f"ranks {without} see no GPU, the others do: give each rank one, or --device cpu")

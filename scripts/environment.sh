@@ -10,7 +10,7 @@ make_environment() {
     python3 -m venv "$venv"
   fi
   if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$wanted" ]]; then
-    echo "+ $venv/bin/pip install -e '.[$extras]'"
+    echo "+ $venv/bin/pip install -e '.[$extras]'    # says nothing for a minute or two"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]"
     echo "$wanted" > "$venv/.ringbert-$extras"
   fi

@@ -74,7 +74,7 @@ def bench_scaling(config: ScalingConfig, say: Callable[[str], None]) -> dict[str
     turns: dict[str, list[dict[str, Any]]] = {row.label: [] for row in rows}
     for _ in range(config.repeat):
         for row in rows:
-            turns[row.label].append(_measured(row, "step", _step_flags(config)))
+            turns[row.label].append(_measured(row, "step", [*_step_flags(config), "--num_pairs=1"]))
     one = statistics.median(turn["examples_per_s"] for turn in turns[rows[0].label])
     figures: dict[str, Any] = {"layouts": {}, "allreduce": None}
     say(f"{config.model_name}, {config.rows_name} per rank, {config.precision}; medians of {config.repeat} turns")

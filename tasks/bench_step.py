@@ -1,9 +1,9 @@
 """bert-bench step: whole training steps, and what their matrix products alone would take."""
 
-import math
 import resource
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from transformers import BertConfig
 
+    from distributed.feed import Batch
     from distributed.world import World
 
 PEAK_SIZE = 2048  # rows and columns of the matrices of the large product
-PAIRS = 5  # at most, of a step and then its matrix products alone: machines change their speed within a minute
-TIMED_S = 0.5  # how long a product is repeated
+TIMED_S = 0.1  # how long a product is repeated
 CALLS = 4  # of a product, between two looks at the clock
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -30,9 +30,17 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 class StepConfig(StepLoad):
     """bert-bench step: SQuAD training steps on full rows of random tokens, or on windows of a file."""
 
+    num_pairs: int = flags.flag(
+        5, "of the last steps, how often their gradient is timed again, and their matrix products alone", "load"
+    )
     device: Literal["auto", "gpu", "cpu"] = flags.flag("auto", "where to compute", "machine")
     share_gpus: bool = flags.flag(False, "allow more ranks than GPUs", "machine")
     output_file: str | None = flags.flag(None, "write the figures as JSON too", "machine")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.num_pairs < 1:
+            raise ValueError(f"--num_pairs is {self.num_pairs}, needed is at least 1")
 
 
 def line_up(world: "World") -> None:
@@ -87,21 +95,27 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         return {"loss": span_loss(model(batch, dropout_key=key), batch)}
 
     gradient = GradientSum(optimizer, loss, is_fixed=config.xla == "on")
+
+    def gradient_of(step, batches):
+        """The tokens of each row, the weights, and the flat buffer, computed to its end."""
+        lengths = np.concatenate([lengths_of(batch) for batch in batches])
+        totals, _ = optimizer.reduce_weights({"loss": float(len(lengths))})
+        keys = [dropout_key(0, step, number, world.rank) for number in range(len(batches))]
+        flat = gradient(batches, optimizer.inverse_weights(totals), keys)
+        flat[:1].numpy()  # a GPU still works on it when Python goes on
+        return lengths, totals, flat
+
     global_rows = config.batch_size * config.gradient_accumulation_steps * world.size
     meter = Meter(global_rows)
     measured: list[Measured] = []
-    compute_s, alone_s, peaks = [], [], []  # of a step, of its products alone, of one large product after them
+    recent: deque[list[Batch]] = deque(maxlen=config.num_pairs)
     for step in steps:
         line_up(world)
         meter.skip()
         began = time.perf_counter()
         batches = next(batches_of_steps)
         meter.mark("data_s")
-        lengths = np.concatenate([lengths_of(batch) for batch in batches])
-        totals, _ = optimizer.reduce_weights({"loss": float(len(lengths))})
-        keys = [dropout_key(0, step, number, world.rank) for number in range(len(batches))]
-        flat = gradient(batches, optimizer.inverse_weights(totals), keys)
-        flat[:1].numpy()  # a GPU still works on it when Python goes on
+        lengths, totals, flat = gradient_of(step, batches)
         meter.mark("compute_s")
         if not gradient.overlaps:
             flat = optimizer.all_reduce(flat)
@@ -114,13 +128,19 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
             [shapes_of(batch) for batch in batches],
             lengths,
         )
-        if step < config.num_warmup:
-            continue
-        measured.append(found)
-        if len(measured) % math.ceil(config.num_steps / PAIRS) == 0:
-            compute_s.append(found.parts["compute_s"])
-            alone_s.append(matrix_products(bert_config, config.precision, found.shapes, world))
-            peaks.append(matrix_peak(config.precision, world))
+        if step >= config.num_warmup:
+            measured.append(found)
+            recent.append(batches)
+    # A step and its products in turn: machines change their speed within a minute.
+    compute_s, alone_s, peaks = [], [], []
+    for batches in recent:
+        line_up(world)
+        began = time.perf_counter()
+        gradient_of(len(steps), batches)
+        compute_s.append(time.perf_counter() - began)
+        shapes = [shapes_of(batch) for batch in batches]
+        alone_s.append(matrix_products(bert_config, config.precision, shapes, world))
+        peaks.append(matrix_peak(config.precision, world))
     rates = [len(one.lengths) / one.seconds for one in measured]
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
     total, deviation = sum(mean for mean, _ in of_ranks), sum(std for _, std in of_ranks)
@@ -237,7 +257,7 @@ def _seconds_each(run: "Callable[[], tf.Tensor]", world: "World") -> float:
     run()[..., :1, :1].numpy()
     line_up(world)
     times: list[float] = []
-    while sum(times) * CALLS < TIMED_S / 5 or len(times) < 3:
+    while sum(times) * CALLS < TIMED_S or len(times) < 3:
         began = time.perf_counter()
         for _ in range(CALLS):
             product = run()

@@ -20,10 +20,10 @@ from tasks.classifier_sets import (
     DataSet,
     Labels,
     decide_labels,
-    find_task,
     labels_of_weights,
     open_set,
     read_texts,
+    task_of,
     with_labels,
 )
 from tasks.evaluation import HeldOut
@@ -154,7 +154,7 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
 
     # Data, labels, tokenizer and configuration: decided on rank 0, the rows built once per machine.
     world, run = job.world, job.run
-    task = find_task(config)
+    task = task_of(config)
     model_files = world.on_first(find_model_files, config, run)
     labels = world.on_first(decide_labels, config, task, model_files.bert_config, run)
     stated = world.on_first(labels_of_weights, config)

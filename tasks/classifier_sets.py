@@ -36,7 +36,7 @@ class DataSet:
         return not bool(np.any(np.isnan(label) if label.dtype.kind == "f" else label < 0))
 
 
-def find_task(config: "Config") -> "Task":
+def task_of(config: "Config") -> "Task":
     """The entry of the table, or one for the user's own files."""
     from tasks.classifier_tasks import Columns, Split, Task, find_task
 
@@ -87,6 +87,8 @@ def decide_labels(config: "Config", task: "Task", bert_config: "BertConfig", run
         known = tuple(classifier_data.labels_of(read_texts(config, task, "train")))
     stated = labels_of_weights(config) or stated_labels(bert_config)
     if known is None:
+        if stated is None and bert_config.problem_type == "single_label_classification":
+            return label_names(bert_config)  # a trained classifier whose labels do have such names
         if stated is None:
             raise InputError(
                 "the labels are not known: the model's config.json has no id2label, and --do_train is off"
@@ -118,8 +120,13 @@ def labels_of_weights(config: "Config") -> Labels:
 
 def stated_labels(bert_config: "BertConfig") -> Labels:
     """The labels that config.json names, by id; None for the placeholders LABEL_0, LABEL_1, …"""
-    names = tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
+    names = label_names(bert_config)
     return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names
+
+
+def label_names(bert_config: "BertConfig") -> tuple[str, ...]:
+    """The names in config.json, by id, placeholders or not."""
+    return tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
 
 
 def with_labels(bert_config: "BertConfig", labels: Labels) -> "BertConfig":

@@ -110,7 +110,8 @@ class Task:
         """A split by name; "dev" and "test" mean the first of several. Raises InputError for one it has not."""
         found = self.splits.get(name) or next((self.splits[other] for other in self.splits_of(name)), None)
         if found is None:
-            raise InputError(f"--task_name {self.name} has no {name} set, only {', '.join(self.splits)}")
+            hint = f"; train with --task_name {self.trained_by}" if name == "train" and self.trained_by else ""
+            raise InputError(f"--task_name {self.name} has no {name} set, only {', '.join(self.splits)}{hint}")
         return found
 
 

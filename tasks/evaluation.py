@@ -23,7 +23,8 @@ class HeldOut:
     Attributes:
       measure, best, patience: as those of `distributed.train.Evaluation`.
       tokens: how many each measurement sees.
-      every: steps between measurements; "epoch"; "auto": as few as leave them `EVALUATION_SHARE` of the time.
+      every: steps between measurements; "epoch"; "auto": as few as leave them `EVALUATION_SHARE` of the time,
+        and at least the last.
     """
 
     measure: Callable[[], Mapping[str, float]]
@@ -34,10 +35,11 @@ class HeldOut:
 
 
 def evaluation_of(held_out: HeldOut, plan: "Plan", feed: "Feed", run: "Run") -> "Evaluation":
-    """The evaluations of a run by this plan; tells how often, and what share of the time they take.
+    """The evaluations of a run by this plan; tells how often, and about what share of the time they take.
 
     The share is counted in tokens, those of a training step `PASSES` times, and not measured: so all runs of one
-    plan evaluate at the same steps. Training has dropout and the update too, so that the share is less in truth.
+    plan evaluate at the same steps. Training has dropout and the update too, which take time; ranks that have
+    fewer batches to measure than others wait for those.
     """
     from distributed.train import Evaluation
 
@@ -45,7 +47,7 @@ def evaluation_of(held_out: HeldOut, plan: "Plan", feed: "Feed", run: "Run") -> 
     # The last step is measured, too: as many as fit in, at equal distances.
     fitting = int(training * EVALUATION_SHARE / (1 - EVALUATION_SHARE) / held_out.tokens)
     auto = math.ceil(plan.steps / max(1, fitting))
-    intervals = {"auto": auto, "epoch": max(1, round(plan.steps / plan.epochs))}
+    intervals = {"auto": auto, "epoch": math.ceil(plan.rows / plan.global_batch_size)}
     every = held_out.every if isinstance(held_out.every, int) else intervals[held_out.every]
     count = math.ceil(plan.steps / every)
     measuring = count * held_out.tokens
@@ -53,7 +55,7 @@ def evaluation_of(held_out: HeldOut, plan: "Plan", feed: "Feed", run: "Run") -> 
     times = f"every {every:,} steps" if count > 1 else "once, at the end"
     hint = f" (--eval_steps auto: {auto:,})" if share > EVALUATION_SHARE and every < auto else ""
     run.say(f"evaluation {times}, about {share:.1%} of the time{hint}")
-    if held_out.patience is not None and count <= held_out.patience:
+    if held_out.patience is not None and count <= held_out.patience + 1:  # it would stop after the last at best
         run.say(f"warning: with {count} evaluations --early_stopping_patience {held_out.patience} stops nothing")
     elif held_out.best and count == 1:
         run.say("warning: with one evaluation the last model is the best one")

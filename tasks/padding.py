@@ -43,14 +43,14 @@ def padding_of(
         lengths = np.diff(feed.rows.take(numbers)["input_ids"][1])
         real += int(lengths.sum())
         neighbours = [lengths[piece] for rank in range(plan.size) for piece in plan.micro_batches(rank)]
-        pieces = dealt = neighbours
+        pieces = for_layouts = neighbours
         if feed.lengths:
-            pieces, dealt = (
+            pieces, for_layouts = (
                 [lengths[piece] for rank in divided(lengths, numbers, *sizes, is_dealt) for piece in rank]
                 for is_dealt in (False, True)
             )
         if layouts:
-            fixed += sum(tokens_of(layouts(piece)[1]) for piece in dealt)
+            fixed += sum(tokens_of(layouts(piece)[1]) for piece in for_layouts)
         padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in neighbours if len(piece))
         packed += sum(computed(piece, NUM_GROUPS["auto"]) for piece in pieces if len(piece))
     without, with_it = 1 - real / padded, 1 - real / packed

@@ -13,7 +13,7 @@ def labels_by(bert_config, task: str | None, config: dict, said: list[str] | Non
     made = classifier.Config(**values, **config)
     say = [].append if said is None else said.append
     return classifier_sets.decide_labels(
-        made, classifier_sets.find_task(made), bert_config, SimpleNamespace(say=say)
+        made, classifier_sets.task_of(made), bert_config, SimpleNamespace(say=say)
     )
 
 
@@ -60,6 +60,12 @@ def test_without_training_the_labels_are_the_models():
     with pytest.raises(InputError, match="no id2label, and --do_train is off"):
         labels_by(bert_config(), None, own)
     assert labels_by(bert_config("x", "y"), None, own | {"regression": True}) is None
+    own_names = (
+        "LABEL_0",
+        "LABEL_1",
+        "LABEL_2",
+    )  # of a trained classifier
+    assert labels_by(bert_config(*own_names), None, own) == own_names
 
 
 def test_stated_labels_are_those_of_config_json(tmp_path):

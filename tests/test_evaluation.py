@@ -114,10 +114,15 @@ def test_evaluations_take_two_percent_of_the_tokens_or_what_is_told(capsys, tmp_
     assert every(30, 3000) == (30, "every 30 steps, about 10.0% of the time (--eval_steps auto: 300)")
     assert every(200, 3000)[1] == "every 200 steps, about 2.2% of the time (--eval_steps auto: 300)"  # 200 and 300
     assert every(500, 9000)[1] == "once, at the end, about 3.2% of the time"
-    assert every("auto", 1800, best="score", patience=2)[1] == "every 100 steps, about 2.0% of the time"
-    warning = "warning: with 3 evaluations --early_stopping_patience 3 stops nothing"
+    assert every("auto", 1800, best="score", patience=1)[1] == "every 100 steps, about 2.0% of the time"
+    warning = (
+        "warning: with 3 evaluations --early_stopping_patience 2 stops nothing"  # the third is the last step's
+    )
     told = f"every 100 steps, about 2.0% of the time\n{warning}"
-    assert every("auto", 1800, best="score", patience=3)[1] == told
+    assert every("auto", 1800, best="score", patience=2)[1] == told
     told = "once, at the end, about 1.1% of the time\nwarning: with one evaluation the last model is the best one"
     assert every("auto", 3000, best="score")[1] == told
+    plan = make_plan(len(rows), 1, learning_rate=1e-4, epochs=3.0, global_batch_size=18)
+    assert plan.steps == 166
+    assert every("epoch", 2000)[0] == 56  # then 112 and 166: rounded down 55, 110, 165 and 166
     run.close()

@@ -642,6 +642,41 @@ def test_the_table_of_flags_is_whole_and_true(program: str, config_class, needed
     assert {name for name, _, _ in flags._IGNORED} <= told["All programs"]
 
 
+# google-research/bert: what the scripts' `flags.DEFINE_…` give.
+TRAINED = {
+    "learning_rate": 5e-5,
+    "warmup_proportion": 0.1,
+    "num_train_epochs": 3.0,
+    "save_checkpoints_steps": 1000,
+}
+GOOGLES_DEFAULTS = [
+    (Config, TRAINED | {
+        "max_seq_length": 384, "doc_stride": 128, "max_query_length": 64, "predict_batch_size": 8,
+        "n_best_size": 20, "max_answer_length": 30, "null_score_diff_threshold": 0.0,
+        "version_2_with_negative": False, "do_train": False, "do_predict": False,
+    }),
+    (classifier.Config, TRAINED | {
+        "max_seq_length": 128, "eval_batch_size": 8, "predict_batch_size": 8, "do_train": False, "do_eval": False,
+        "do_predict": False,
+    }),
+    (pretraining.Config, {
+        "max_seq_length": 128, "eval_batch_size": 8, "learning_rate": 5e-5, "save_checkpoints_steps": 1000,
+        "max_eval_steps": 100, "do_train": False, "do_eval": False,
+    }),
+    (corpus.BuildConfig, {
+        "max_seq_length": 128, "max_predictions_per_seq": 20, "random_seed": 12345, "masked_lm_prob": 0.15,
+        "short_seq_prob": 0.1, "do_whole_word_mask": False,
+    }),
+    (features.Config, {"layers": "-1,-2,-3,-4", "max_seq_length": 128, "batch_size": 32}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config_class", "googles"), GOOGLES_DEFAULTS)
+def test_flags_keep_google_s_defaults(config_class, googles: dict) -> None:
+    ours = {field.name: field.default for field in dataclasses.fields(config_class)}
+    assert {name: ours[name] for name in googles} == googles
+
+
 @pytest.mark.parametrize(("config_class", "command", "expected"), OTHER_COMMANDS)
 def test_the_other_scripts_old_command_lines(config_class, command: str, expected: dict) -> None:
     config = flags.parse(config_class, shlex.split(command), prog="prog", description="")

@@ -195,9 +195,8 @@ def test_no_mpirun_is_one_line_and_status_1(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert main(["-np", "2", "--", "bert-squad"]) == 1
-    assert capsys.readouterr().err == (
-        "bert-launch: error: no mpirun found: pip install 'ringbert[mpi]' or load the cluster's MPI module\n"
-    )
+    told = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
+    assert capsys.readouterr().err == f"bert-launch: error: no mpirun found: {told}\n"
 
 
 def fake_mpirun(folder, script):

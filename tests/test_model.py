@@ -268,20 +268,20 @@ def test_dropout_s_gradient_is_zero_where_the_mask_is():
     assert len(np.unique(gradient)) == 2
 
 
-@pytest.mark.parametrize("heads_per_turn", [0, 1, 3])
+@pytest.mark.parametrize("heads_per_turn", [0, 1, 2, 4])
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped, heads_per_turn, monkeypatch):
     monkeypatch.setattr("bert.attention.IN_TURNS_FROM", 7)
     monkeypatch.setattr("bert.attention.TURN_BYTES", heads_per_turn * 7 * 7 * 8)
-    shape = [2, 3, 7, 4]
+    shape = [2, 4, 7, 3]
     query, key, value, weight = (tf.random.stateless_normal(shape, [1, n], dtype=tf.float64) for n in range(4))
     mask = tf.constant(np.where(np.arange(7) < [[5], [7]], 0.0, -1e4)[:, None, None, :] * np.ones([1, 1, 7, 1]))
-    dropped = (draws([2, 3, 7, 7], 0.4, KEY, 0), highest_kept(0.4)) if is_dropped else (None, 0)
+    dropped = (draws([2, 4, 7, 7], 0.4, KEY, 0), highest_kept(0.4)) if is_dropped else (None, 0)
 
     def plain(query, key, value):
-        probs = tf.nn.softmax(tf.einsum("bnqd,bnkd->bnqk", query, key) / 2.0 + mask)
+        probs = tf.nn.softmax(tf.einsum("bnqd,bnkd->bnqk", query, key) / 3**0.5 + mask)
         if is_dropped:
-            probs *= tf.cast(kept([2, 3, 7, 7], 0.4, KEY, 0), tf.float64)
+            probs *= tf.cast(kept([2, 4, 7, 7], 0.4, KEY, 0), tf.float64)
         return tf.einsum("bnqk,bnkd->bnqd", probs, value)
 
     found = []
@@ -294,8 +294,8 @@ def test_attention_s_gradient_is_that_of_automatic_differentiation(is_dropped, h
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize(("available", "taken"), [(0, 1), (5, 4), (11, 6), (100, 12)])
-def test_a_turn_of_attention_takes_as_many_heads_as_stay_in_the_cache(available, taken, monkeypatch):
+@pytest.mark.parametrize(("available", "threads", "taken"), [(0, 1, 1), (5, 0, 4), (5, 2, 6), (100, 1, 12)])
+def test_a_turn_of_attention_takes_as_many_heads_as_stay_in_the_cache(available, threads, taken, monkeypatch):
     seen = []
 
     def dropped(highest_kept, probs, draws=None):
@@ -304,6 +304,7 @@ def test_a_turn_of_attention_takes_as_many_heads_as_stay_in_the_cache(available,
 
     monkeypatch.setattr("bert.attention.TURN_BYTES", available * 128 * 128 * 4)
     monkeypatch.setattr("bert.attention.COMPILED", COMPILED._replace(dropped=dropped))
+    monkeypatch.setattr("tensorflow.config.threading.get_intra_op_parallelism_threads", lambda: threads)
     x = tf.random.stateless_normal([2, 12, 128, 4], [1, 2])
     attention(x, x, x, tf.zeros([2, 1, 128, 128]), in_turns=True)
     assert seen == [(taken, 128, 128)] * (2 * 12 // taken)

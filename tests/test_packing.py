@@ -84,8 +84,8 @@ def test_ranks_take_whole_blocks_where_they_have_enough_of_them():
             numbers = np.roll(numbers, 5)  # a step that begins within a block
             parts = shares(lengths[:rows], numbers, 2, 16)
             assert sorted(np.concatenate(parts)) == list(range(rows))
-            divided = {numbers[row] // 16 for row in parts[0]} & {numbers[row] // 16 for row in parts[1]}
-            assert bool(divided) == (name == "rows")
+            in_both = {numbers[row] // 16 for row in parts[0]} & {numbers[row] // 16 for row in parts[1]}
+            assert bool(in_both) == (name == "rows")
             spread[name].append(np.ptp([lengths[part].sum() for part in parts]))
         spread["neighbours"].append(abs(lengths[:32].sum() - lengths[32:64].sum()))
     means = {name: np.mean(values) for name, values in spread.items()}

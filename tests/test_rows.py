@@ -140,7 +140,6 @@ def test_pad() -> None:
 BUILDER = """
 import os, signal, sys, time
 from pathlib import Path
-from distributed.order import BlockOrder
 from distributed.rows import cached
 folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def build(into):
