@@ -52,7 +52,9 @@ class CompareConfig:
     num_steps: int = flags.flag(10, "steps measured", "load")
     repeat: int = flags.flag(3, "turns; medians are printed", "load")
     precision: Literal["fp32", "bf16"] = flags.flag("bf16", "of bert-squad and KerasHub", "machine")
-    rival_python: str | None = flags.flag(None, "a Python that has the rivals installed (this one)", "machine")
+    rival_python: str | None = flags.flag(
+        None, "a Python that has the rivals, jsonargparse and pyarrow (this one)", "machine"
+    )
     megabytes: str = flags.flag(
         "88,440", "buffers to sum beside Horovod, separated by commas (10^6 bytes)", "load"
     )
