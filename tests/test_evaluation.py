@@ -122,7 +122,7 @@ def test_evaluations_take_two_percent_of_the_tokens_or_what_is_told(capsys, tmp_
     assert every("auto", 1800, best="score", patience=2)[1] == told
     told = "once, at the end, about 1.1% of the time\nwarning: with one evaluation the last model is the best one"
     assert every("auto", 3000, best="score")[1] == told
-    plan = make_plan(len(rows), 1, learning_rate=1e-4, epochs=3.0, global_batch_size=18)
-    assert plan.steps == 166
-    assert every("epoch", 2000)[0] == 56  # then 112 and 166: rounded down 55, 110, 165 and 166
+    plan = make_plan(len(rows), 1, learning_rate=1e-4, epochs=3.0, global_batch_size=30)
+    assert plan.steps == 100
+    assert every("epoch", 2000)[0] == 34  # then 68 and 100: rounded down 33, 66, 99 and 100
     run.close()
