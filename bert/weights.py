@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from transformers import BertConfig
 
-from bert import InputError
+from ringbert.errors import InputError
 
 ARCHITECTURES = {
     "span": "BertForQuestionAnswering",

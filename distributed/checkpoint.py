@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from distributed import InputError
 from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.run import sync_folder
 from distributed.world import World
+from ringbert.errors import InputError
 
 FORMAT = 1
 

@@ -4,7 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from distributed import InputError
+from ringbert.errors import InputError
 
 HIGH_FINE_TUNING_RATE = 2e-4
 DEFAULT_BATCH_SIZE = 32  # of run_squad.py and run_pretraining.py

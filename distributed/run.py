@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from distributed import InputError
+from ringbert.errors import InputError
 
 if TYPE_CHECKING:
     from distributed.world import World

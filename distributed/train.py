@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed import InputError, Preempted
 from distributed.checkpoint import Checkpoints, State
 from distributed.feed import Batch, Feed, prefetched
 from distributed.optimizer import AllreduceOptimizer
@@ -19,6 +18,7 @@ from distributed.plan import Plan
 from distributed.rows import RowSource
 from distributed.run import Run
 from distributed.world import World
+from ringbert.errors import InputError, Preempted
 
 MOST_SKIPPED_STEPS = 20
 FIXED = {"on": (True,), "off": (False,), "auto": (False, True)}  # what `train` may do, by its `xla`

@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from distributed import InputError, Preempted
 from distributed.launch import launched_rank
+from ringbert.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
 # Variables that launchers set in the processes that they start, and nowhere else.
@@ -254,15 +254,6 @@ class World:
         sys.stdout.flush()
         time.sleep(0.2)  # ranks that fail with this one get so far, too, and show no stack when they are ended
         self.comm.Abort(status)
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an error of the user's, on one line."""
-    if isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    else:
-        text = str(error) or type(error).__name__
-    return " ".join(text.split())
 
 
 def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_gpus: bool = False) -> int:

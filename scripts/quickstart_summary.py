@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from tasks import squad_data, squad_metrics
+from tasks.squad import metrics as squad_metrics
+from tasks.squad import windows as squad_data
 
 SAMPLES = 5
 

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bert import InputError
-from tasks import flags, start
+from ringbert.errors import InputError
+from ringbert.settings import setting
+from tasks import flags
+from tasks import job as start
 
 if TYPE_CHECKING:
-    from bert.corpus import Settings
-    from bert.documents import Source
-    from bert.tokenizer import Tokenizer
+    from bert.corpus.build import Settings
+    from bert.corpus.documents import Source
+    from bert.text.tokenizer import Tokenizer
     from distributed.world import World
 
 USER_ERRORS = (InputError, OSError)
@@ -31,19 +33,19 @@ FILES = "text, JSON lines (.jsonl .ndjson .json) or Parquet, also .gz and .zst: 
 class InputFlags:
     """Which text, and how it is read."""
 
-    input_file: str | None = flags.flag(None, FILES, "input")
-    dataset_name: str | None = flags.flag(
+    input_file: str | None = setting(None, FILES, "input")
+    dataset_name: str | None = setting(
         None, "instead: a hub data set, or a folder that `datasets` reads; split train", "input"
     )
-    dataset_config: str | None = flags.flag(None, "its configuration, for one that has several", "input")
-    text_column: str = flags.flag("text", "column or key of the text, in all but plain text", "input")
-    split_sentences: bool = flags.flag(
+    dataset_config: str | None = setting(None, "its configuration, for one that has several", "input")
+    text_column: str = setting("text", "column or key of the text, in all but plain text", "input")
+    split_sentences: bool = setting(
         False,
         "the text is running text: the lines of a paragraph are joined and cut into sentences; a blank line or "
         "one shorter than 40 characters ends a paragraph. Default: one sentence per line",
         "input",
     )
-    document_separator: Literal["blank", "blanks", "file"] = flags.flag(
+    document_separator: Literal["blank", "blanks", "file"] = setting(
         "blank",
         "what ends a document of plain text: a blank line, two or more (chapters of books whose paragraphs are "
         "separated by one), or only the end of the file. Documents are cut after 1 MiB",
@@ -55,47 +57,47 @@ class InputFlags:
 class BuildConfig(InputFlags):
     """Makes shards of examples; the same command goes on after a kill."""
 
-    output_dir: str = flags.flag("", "folder of the shards; needed", "output", ("--output_file",))
-    num_shards: int | None = flags.flag(
+    output_dir: str = setting("", "folder of the shards; needed", "output", aliases=("output_file",))
+    num_shards: int | None = setting(
         None, "files; default: one for each 67 million tokens, up to 16 for less", "output"
     )
-    num_workers: int | None = flags.flag(None, "processes of each rank; default: its cores", "output")
-    format: Literal["arrow", "tfrecord"] = flags.flag("arrow", "of the shards; tfrecord is Google's", "output")
+    num_workers: int | None = setting(None, "processes of each rank; default: its cores", "output")
+    format: Literal["arrow", "tfrecord"] = setting("arrow", "of the shards; tfrecord is Google's", "output")
 
-    vocab_file: str | None = flags.flag(None, "WordPiece vocabulary, or ids for --spm_model_file", "vocabulary")
-    spm_model_file: str | None = flags.flag(None, "SentencePiece model", "vocabulary")
-    model: str | None = flags.flag(None, "instead: hub name or folder of a model", "vocabulary")
-    do_lower_case: bool | None = flags.flag(
+    vocab_file: str | None = setting(None, "WordPiece vocabulary, or ids for --spm_model_file", "vocabulary")
+    spm_model_file: str | None = setting(None, "SentencePiece model", "vocabulary")
+    model: str | None = setting(None, "instead: hub name or folder of a model", "vocabulary")
+    do_lower_case: bool | None = setting(
         None,
         "lower-case and strip accents; default: as the model's folder says, else true for WordPiece",
         "vocabulary",
     )
-    allow_unknown: bool = flags.flag(False, "go on with more than 10 % [UNK]", "vocabulary")
+    allow_unknown: bool = setting(False, "go on with more than 10 % [UNK]", "vocabulary")
 
-    max_seq_length: int = flags.flag(128, "tokens of an example, [CLS] and [SEP] included", "examples")
-    next_sentence: bool = flags.flag(
+    max_seq_length: int = setting(128, "tokens of an example, [CLS] and [SEP] included", "examples")
+    next_sentence: bool = setting(
         True,
         "examples for next-sentence prediction by Google's rules; --nonext_sentence: rows filled to the last "
         "token with consecutive sentences, [SEP] between documents",
         "examples",
     )
-    short_seq_prob: float = flags.flag(0.1, "share of documents with a shorter target length", "examples")
-    dupe_factor: int | None = flags.flag(
+    short_seq_prob: float = setting(0.1, "share of documents with a shorter target length", "examples")
+    dupe_factor: int | None = setting(
         None,
         "times that the corpus is gone through; default: 1 with dynamic masks, 10 with static ones",
         "examples",
     )
-    random_seed: int = flags.flag(12345, "of every random choice", "examples")
+    random_seed: int = setting(12345, "of every random choice", "examples")
 
-    masking: Literal["dynamic", "static"] | None = flags.flag(
+    masking: Literal["dynamic", "static"] | None = setting(
         None,
         "dynamic: drawn anew when read, by the flags below unless bert-pretraining gets others; static: in the "
         "shards. Default: dynamic, for tfrecord static",
         "masks",
     )
-    masked_lm_prob: float = flags.flag(0.15, "share of the tokens to predict", "masks")
-    max_predictions_per_seq: int = flags.flag(20, "most predictions of an example", "masks")
-    do_whole_word_mask: bool = flags.flag(False, "mask all pieces of a word together", "masks")
+    masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks")
+    max_predictions_per_seq: int = setting(20, "most predictions of an example", "masks")
+    do_whole_word_mask: bool = setting(False, "mask all pieces of a word together", "masks")
 
     def __post_init__(self):
         _check_input(self)
@@ -110,7 +112,7 @@ class BuildConfig(InputFlags):
 class VerifyConfig:
     """Checks a corpus against its manifest: every byte, rows, ids."""
 
-    input_dir: str = flags.flag("", "folder that bert-corpus build wrote; needed", "input")
+    input_dir: str = setting("", "folder that bert-corpus build wrote; needed", "input")
 
     def __post_init__(self):
         if not self.input_dir:
@@ -121,19 +123,19 @@ class VerifyConfig:
 class VocabConfig(InputFlags):
     """Trains a WordPiece vocabulary, or a SentencePiece model (unigram, bpe)."""
 
-    output_dir: str = flags.flag("", "folder of the vocabulary; needed", "output")
-    kind: Literal["wordpiece", "unigram", "bpe"] = flags.flag(
+    output_dir: str = setting("", "folder of the vocabulary; needed", "output")
+    kind: Literal["wordpiece", "unigram", "bpe"] = setting(
         "wordpiece", "unigram and bpe: SentencePiece", "training"
     )
-    vocab_size: int = flags.flag(30522, "entries, special tokens included", "training")
-    do_lower_case: bool | None = flags.flag(
+    vocab_size: int = setting(30522, "entries, special tokens included", "training")
+    do_lower_case: bool | None = setting(
         None, "lower-case and strip accents; default: true for wordpiece", "training"
     )
-    min_frequency: int = flags.flag(2, "least occurrences of a pair that is merged (wordpiece)", "training")
-    character_coverage: float = flags.flag(
+    min_frequency: int = setting(2, "least occurrences of a pair that is merged (wordpiece)", "training")
+    character_coverage: float = setting(
         0.9995, "share of the characters that get a piece (SentencePiece)", "training"
     )
-    max_bytes: int | None = flags.flag(
+    max_bytes: int | None = setting(
         None, "train on a sample of about this size: evenly spread parts of the corpus", "training"
     )
 
@@ -167,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def build(config: BuildConfig, world: "World") -> None:
     """Builds the corpus on all ranks together."""
-    from bert.corpus_workers import Workers
+    from bert.corpus.workers import Workers
 
     if Path(config.output_dir).expanduser().is_file():
         raise InputError(
@@ -176,7 +178,7 @@ def build(config: BuildConfig, world: "World") -> None:
     if "tfrecord" in Path(config.output_dir).suffix and config.format == "arrow":
         world.say(f"note: {config.output_dir} becomes a folder of Arrow shards; --format tfrecord writes Google's")
     with Workers(config.num_workers or _cores(world), world.say) as workers:
-        from bert import corpus
+        from bert.corpus import build as corpus
 
         manifest = corpus.build(
             source(config),
@@ -199,7 +201,7 @@ def build(config: BuildConfig, world: "World") -> None:
 
 def verify(config: VerifyConfig) -> None:
     """Raises InputError that names the damaged shards."""
-    from bert import corpus
+    from bert.corpus import build as corpus
 
     manifest, problems = corpus.verify(Path(config.input_dir).expanduser())
     if problems:
@@ -210,7 +212,7 @@ def verify(config: VerifyConfig) -> None:
 
 def train_vocabulary(config: VocabConfig) -> None:
     """Trains on the sentences of the input and says what was written."""
-    from bert import vocabulary
+    from bert.text import vocabulary
 
     lower_case = config.kind == "wordpiece" if config.do_lower_case is None else config.do_lower_case
     written = vocabulary.train(
@@ -227,7 +229,7 @@ def train_vocabulary(config: VocabConfig) -> None:
 
 def source(config: InputFlags) -> "Source":
     """The input as bert/documents.py takes it."""
-    from bert.documents import Source
+    from bert.corpus.documents import Source
 
     return Source(
         config.input_file,
@@ -241,7 +243,7 @@ def source(config: InputFlags) -> "Source":
 
 def settings(config: BuildConfig) -> "Settings":
     """What decides the examples. Raises InputError (a ValueError): a value out of its range."""
-    from bert.corpus_builder import Settings
+    from bert.corpus.builder import Settings
 
     return Settings(
         max_seq_length=config.max_seq_length,
@@ -259,7 +261,8 @@ def settings(config: BuildConfig) -> "Settings":
 
 
 def _tokenizer(config: BuildConfig, world: "World") -> "Tokenizer":
-    from bert import tokenizer, weights
+    from bert import weights
+    from bert.text import tokenizer
 
     folder = world.on_each_machine(weights.find, config.model) if config.model else None
     if folder is not None and not folder.is_dir():
@@ -285,7 +288,7 @@ def _cores(world: "World") -> int:
 
 def _sample(text: "Source", max_bytes: int | None) -> Iterator[str]:
     """The sentences of the corpus, or those at the start of each unit, so that they are about `max_bytes`."""
-    from bert.documents import documents, find_units
+    from bert.corpus.documents import documents, find_units
 
     units, _ = find_units(text)
     share = len(units) if max_bytes is None else max(1, min(len(units), max_bytes >> 16))

@@ -11,18 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert import InputError
-from tasks import flags, start
+from ringbert.errors import InputError
+from ringbert.settings import setting
+from tasks import flags
+from tasks import job as start
 from tasks.batches import INPUTS, encoder_inputs, grouped
 from tasks.fit import load_for_prediction
-from tasks.model_files import ModelFlags, Start, find_model_files
-from tasks.start import MachineFlags
+from tasks.job import MachineFlags
+from tasks.origin import ModelFlags, Start, find_model_files
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from bert.tokenizer import Tokenizer
+    from bert.text.tokenizer import Tokenizer
 
 BATCHES_AT_ONCE = 16  # per rank: what rank 0 holds before it writes
 LINES_PER_ROW_GROUP = 64  # of Parquet: 50 MB of BERT-base's last four layers at 128 tokens, twice that at most
@@ -33,13 +35,13 @@ PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 class Config(MachineFlags, ModelFlags):
     """The flags of bert-features: names and defaults of extract_features.py, and a few of ours."""
 
-    input_file: str = flags.needed("UTF-8 text, one text or pair `text ||| text` per line", "data")
-    output_file: str = flags.needed("JSON lines, or Parquet if it ends in .parquet", "data")
+    input_file: str = setting(help="UTF-8 text, one text or pair `text ||| text` per line", group="data")
+    output_file: str = setting(help="JSON lines, or Parquet if it ends in .parquet", group="data")
     output_dir: str = field(default="", init=False)
-    layers: str = flags.flag("-1,-2,-3,-4", "layers, from 0 or from the end", "data")
-    max_seq_length: int = flags.flag(128, "tokens per line", "data")
-    allow_unknown: bool = flags.flag(False, "go on although more than 10 % of the tokens are [UNK]", "data")
-    batch_size: int = flags.flag(32, "lines per batch", "machine")
+    layers: str = setting("-1,-2,-3,-4", "layers, from 0 or from the end", "data")
+    max_seq_length: int = setting(128, "tokens per line", "data")
+    allow_unknown: bool = setting(False, "go on although more than 10 % of the tokens are [UNK]", "data")
+    batch_size: int = setting(32, "lines per batch", "machine")
 
     resume = "never"  # no flag: weights come from --init_checkpoint or --model alone
 
@@ -142,9 +144,9 @@ def tokenize(config: Config, tokenizer: "Tokenizer") -> Any:
     import numpy as np
     import pyarrow as pa
 
-    from bert.tokenizer import unknown_share
+    from bert.text.tokenizer import unknown_share
     from distributed.rows import ragged
-    from tasks.classifier_data import MOST_UNKNOWN_SHARE, truncated
+    from tasks.classifier.data import MOST_UNKNOWN_SHARE, truncated
 
     path = Path(config.input_file).expanduser()
     try:

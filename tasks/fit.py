@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from bert import InputError
-from tasks import flags
+from ringbert.errors import InputError
+from ringbert.settings import setting
 from tasks.evaluation import HeldOut, evaluation_of
-from tasks.model_files import CHECKPOINTS, ModelFiles, Start, resumed_step
+from tasks.origin import CHECKPOINTS, ModelFiles, Start, resumed_step
 from tasks.padding import layouts_of, padding_of
 
 if TYPE_CHECKING:
@@ -21,60 +21,58 @@ if TYPE_CHECKING:
     from distributed.feed import Feed
     from distributed.plan import Plan
     from distributed.run import Run
-    from tasks.start import Job
+    from tasks.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFlags:
     """How a program trains: names and defaults of Google's scripts, and a few of ours."""
 
-    do_train: bool = flags.flag(False, "train", "training")
-    train_batch_size: int | None = flags.flag(
-        None, "rows per rank and optimizer step (32 unless given)", "training"
-    )
-    global_batch_size: int | None = flags.flag(
+    do_train: bool = setting(False, "train", "training")
+    train_batch_size: int | None = setting(None, "rows per rank and optimizer step (32 unless given)", "training")
+    global_batch_size: int | None = setting(
         None, "rows per optimizer step over all ranks; keeps one rank's steps and rate", "training"
     )
-    gradient_accumulation_steps: int = flags.flag(1, "micro-batches that a rank's batch is split into", "training")
-    optimizer: Literal["adamw", "lamb"] = flags.flag(
+    gradient_accumulation_steps: int = setting(1, "micro-batches that a rank's batch is split into", "training")
+    optimizer: Literal["adamw", "lamb"] = setting(
         "adamw", "adamw: BERT's AdamWeightDecay; lamb: for global batches of thousands of rows", "training"
     )
-    learning_rate: float = flags.flag(5e-5, "peak rate of one rank", "training")
-    lr_scaling: Literal["linear", "sqrt", "none"] = flags.flag(
+    learning_rate: float = setting(5e-5, "peak rate of one rank", "training")
+    lr_scaling: Literal["linear", "sqrt", "none"] = setting(
         "linear", "how the rate grows with the ranks", "training"
     )
-    num_train_epochs: float | None = flags.flag(3.0, "passes over the data", "training")
-    num_train_steps: int | None = flags.flag(
+    num_train_epochs: float | None = setting(3.0, "passes over the data", "training")
+    num_train_steps: int | None = setting(
         None, "optimizer steps of one rank (divided by the ranks), instead of epochs", "training"
     )
-    warmup_proportion: float = flags.flag(0.1, "share of the steps with a rising rate", "training")
-    num_warmup_steps: int | None = flags.flag(
+    warmup_proportion: float = setting(0.1, "share of the steps with a rising rate", "training")
+    num_warmup_steps: int | None = setting(
         None, "warmup steps of one rank (divided by the ranks), instead of a share", "training"
     )
-    seed: int = flags.flag(42, "of initial values, order and dropout", "training", ("--random_seed",))
-    save_checkpoints_steps: int = flags.flag(1000, "steps between checkpoints", "training")
-    keep_checkpoints: int = flags.flag(5, "how many checkpoints are kept", "training")
-    resume: str = flags.flag("auto", "auto, never, or the folder of a run to go on from", "training")
-    packing: Literal["auto", "off"] = flags.flag(
+    seed: int = setting(42, "of initial values, order and dropout", "training", aliases=("random_seed",))
+    save_checkpoints_steps: int = setting(1000, "steps between checkpoints", "training")
+    keep_checkpoints: int = setting(5, "how many checkpoints are kept", "training")
+    resume: str = setting("auto", "auto, never, or the folder of a run to go on from", "training")
+    packing: Literal["auto", "off"] = setting(
         "auto", "auto: rows of like length in groups, instead of padding all to the longest of a batch", "training"
     )
-    compression: Literal["none", "bf16"] = flags.flag(
+    compression: Literal["none", "bf16"] = setting(
         "none", "bf16: gradients travel between machines in 2 bytes a number, for slow networks", "machine"
     )
-    overlap: Literal["auto", "off"] = flags.flag(
+    overlap: Literal["auto", "off"] = setting(
         "auto", "auto: backends nccl and ring sum gradients while the backward pass computes others", "machine"
     )
-    recompute: bool = flags.flag(
+    recompute: bool = setting(
         False,
         "keep only the layers' outputs and compute the rest again in the backward pass: less memory",
         "machine",
     )
-    xla: Literal["auto", "on", "off"] = flags.flag(
+    xla: Literal["auto", "on", "off"] = setting(
         "auto",
         "on: XLA compiles the gradient as a whole, for at most 4 shapes; auto: on GPUs, where that is faster",
         "machine",
     )
-    log_steps: int = flags.flag(25, "steps between lines of metrics.jsonl", "training")
+    log_steps: int = setting(25, "steps between lines of metrics.jsonl", "training")
 
 
 def check_ranges(config: object, at_least_one: Sequence[str]) -> None:

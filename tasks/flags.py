@@ -91,16 +91,6 @@ class _Flag:
         return self.default is dataclasses.MISSING
 
 
-def flag(default: Any, help: str, group: str, aliases: tuple[str, ...] = ()) -> Any:
-    """A field of a configuration dataclass: default, help text, heading in `--help`, other names."""
-    return dataclasses.field(default=default, metadata={"help": help, "group": group, "aliases": aliases})
-
-
-def needed(help: str, group: str, aliases: tuple[str, ...] = ()) -> Any:
-    """The same for a field that must be given."""
-    return dataclasses.field(metadata={"help": help, "group": group, "aliases": aliases})
-
-
 def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str) -> Config:
     """Make a `config_class` from `argv` (default: this process's) and the TOML file of its `--config`.
 

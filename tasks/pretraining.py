@@ -10,26 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bert import InputError
-from tasks import flags, start
+from ringbert.errors import InputError
+from ringbert.settings import setting
+from tasks import flags
+from tasks import job as start
 from tasks.batches import encoder_inputs, filled, grouped, num_examples, prediction_batches
 from tasks.evaluation import HeldOut
-from tasks.fit import (
-    TrainingFlags,
-    check_ranges,
-    fit,
-    load_for_prediction,
-    settings_of,
-    write_eval_results,
-)
-from tasks.model_files import ModelFiles, ModelFlags, find_model_files, find_start
-from tasks.start import MachineFlags
+from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of, write_eval_results
+from tasks.job import MachineFlags
+from tasks.origin import ModelFiles, ModelFlags, find_model_files, find_start
 
 if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from bert.masking import Masking
+    from bert.corpus.masking import Masking
     from bert.model import Bert
     from bert.packing import Layouts
     from distributed.feed import Batch
@@ -46,36 +41,38 @@ MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "n
 class Config(MachineFlags, TrainingFlags, ModelFlags):
     """The flags of bert-pretraining: names and defaults of run_pretraining.py, and a few of ours."""
 
-    input_file: str = flags.needed("shards to train on: comma-separated globs, .arrow or TFRecord files", "data")
-    eval_input_file: str | None = flags.flag(None, "shards to evaluate on; else those of --input_file", "data")
-    max_seq_length: int = flags.flag(128, "tokens per example at most", "data")
-    max_predictions_per_seq: int | None = flags.flag(
+    input_file: str = setting(
+        help="shards to train on: comma-separated globs, .arrow or TFRecord files", group="data"
+    )
+    eval_input_file: str | None = setting(None, "shards to evaluate on; else those of --input_file", "data")
+    max_seq_length: int = setting(128, "tokens per example at most", "data")
+    max_predictions_per_seq: int | None = setting(
         None, "masked tokens per example at most (what the shards were built with, else 20)", "data"
     )
-    masked_lm_prob: float | None = flags.flag(
+    masked_lm_prob: float | None = setting(
         None, "share of tokens masked, where masks are drawn here (what the shards were built with)", "data"
     )
-    do_whole_word_mask: bool | None = flags.flag(
+    do_whole_word_mask: bool | None = setting(
         None, "mask whole words, where masks are drawn here (what the shards were built with)", "data"
     )
 
-    num_train_epochs: float | None = flags.flag(None, "passes over the shards, instead of steps", "training")
-    num_train_steps: int | None = flags.flag(
+    num_train_epochs: float | None = setting(None, "passes over the shards, instead of steps", "training")
+    num_train_steps: int | None = setting(
         None, "optimizer steps of one rank, divided by the ranks (100000 unless epochs are given)", "training"
     )
-    num_warmup_steps: int | None = flags.flag(
+    num_warmup_steps: int | None = setting(
         None, "warmup steps of one rank, divided by the ranks (10000, with epochs a share)", "training"
     )
-    init_moments: bool = flags.flag(
+    init_moments: bool = setting(
         False, "take the optimizer's moments from --init_checkpoint too, a checkpoint of this program", "training"
     )
 
-    do_eval: bool = flags.flag(False, "evaluate", "evaluation")
-    eval_batch_size: int = flags.flag(
+    do_eval: bool = setting(False, "evaluate", "evaluation")
+    eval_batch_size: int = setting(
         8, "examples of --max_seq_length per evaluation batch; of shorter ones more", "evaluation"
     )
-    max_eval_steps: int = flags.flag(100, "at most so many times --eval_batch_size examples", "evaluation")
-    eval_steps: int | Literal["auto"] | None = flags.flag(
+    max_eval_steps: int = setting(100, "at most so many times --eval_batch_size examples", "evaluation")
+    eval_steps: int | Literal["auto"] | None = setting(
         None,
         "evaluate every N steps of training too; auto: as often as takes at most 2 % of the time",
         "evaluation",
@@ -179,7 +176,7 @@ class Shards:
 
 def tokenizer_of_shards(patterns: str) -> Path | None:
     """The folder of the tokenizer that Arrow shards were made with; None for TFRecord files. On rank 0."""
-    from bert import corpus
+    from bert.corpus import build as corpus
 
     kind, files = corpus.find_shards(patterns)
     return corpus.tokenizer_folder(files) if kind == "arrow" else None
@@ -187,7 +184,7 @@ def tokenizer_of_shards(patterns: str) -> Path | None:
 
 def open_shards(config: Config, job: start.Job, model_files: ModelFiles, patterns: str, flag: str) -> Shards:
     """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model."""
-    from bert import corpus
+    from bert.corpus import build as corpus
 
     rows: RowSource
     kind, files = corpus.find_shards(patterns, flag)
@@ -201,7 +198,7 @@ def open_shards(config: Config, job: start.Job, model_files: ModelFiles, pattern
         has_next_sentence = "is_random_next" in table.column_names
         lengths = partial(stored.lengths_at, "input_ids")
     else:
-        from bert.tfrecord import RecordRows
+        from bert.corpus.tfrecord import RecordRows
 
         masks = masks_of(config, {})
 
@@ -236,7 +233,7 @@ def dynamic_masking(
     config: Config, masks: Mapping[str, Any], manifest: dict, model_files: ModelFiles, flag: str
 ) -> "Masking | None":
     """How masks are drawn for these shards; None when they hold masks. Raises InputError: they do not fit."""
-    from bert.masking import Masking
+    from bert.corpus.masking import Masking
 
     made, tokenizer = manifest["settings"], model_files.tokenizer
     if tokenizer is None:
@@ -280,7 +277,7 @@ def collate(
     """
     import numpy as np
 
-    from bert.masking import example_keys, mask
+    from bert.corpus.masking import example_keys, mask
 
     fields, groups = grouped(fields, grouping)
     values, offsets = fields["input_ids"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert import InputError
+from ringbert.errors import InputError
 from tasks import flags
 
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bert import InputError, tokenizer
-from tasks import bench, bench_corpus, bench_process
+from bert.text import tokenizer
+from ringbert.errors import InputError
+from tasks.bench import corpus as bench_corpus
+from tasks.bench import process as bench_process
+from tasks.bench import program as bench
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = ["the", "cat", "saw", "a", "dog", "on", "hill", "and", "ran"]
@@ -177,7 +180,7 @@ def test_a_build_that_fails_is_told_in_one_line(text, tmp_path):
 
 
 def test_text_is_prepared_as_both_programs_read_it(tmp_path):
-    from bert.documents import Source
+    from bert.corpus.documents import Source
 
     lines = [
         "It was a long night, and nobody in the old house slept. It",

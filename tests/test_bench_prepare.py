@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import bench
+from tasks.bench import program as bench
 
 
 @pytest.fixture

@@ -22,9 +22,10 @@ import texts
 from real_data import real
 from texts import KINDS
 
-from bert import InputError
-from tasks import classifier, flags
-from tasks.classifier_tasks import TASKS
+from ringbert.errors import InputError
+from tasks import flags
+from tasks.classifier import program as classifier
+from tasks.classifier.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 40
@@ -71,7 +72,7 @@ def classify(output_dir: Path, *given: str) -> dict[str, float] | None:
     from distributed.collectives.local import LocalCollectives
     from distributed.run import Run
     from distributed.world import World
-    from tasks.start import Job
+    from tasks.job import Job
 
     config = flags.parse(
         classifier.Config, [*given, f"--output_dir={output_dir}"], prog="bert-classifier", description=""

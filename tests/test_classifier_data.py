@@ -16,11 +16,12 @@ import pyarrow.parquet
 import pytest
 from real_data import real
 
-from bert import InputError, tokenizer
+from bert.text import tokenizer
 from distributed.rows import Rows, metadata_of
-from tasks import classifier_data
-from tasks.classifier_data import check_labels, examples, labels_of, read_file, read_task, read_task_hub
-from tasks.classifier_tasks import TASKS, Columns, Hub, Split, Task, find_task, submission
+from ringbert.errors import InputError
+from tasks.classifier import data as classifier_data
+from tasks.classifier.data import check_labels, examples, labels_of, read_file, read_task, read_task_hub
+from tasks.classifier.tasks import TASKS, Columns, Hub, Split, Task, find_task, submission
 
 ROOT = Path(__file__).resolve().parents[1]
 

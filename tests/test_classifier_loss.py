@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert import InputError
-from tasks import classifier
+from ringbert.errors import InputError
+from tasks.classifier import program as classifier
 
 
 def rows_of(labels: list[int]):

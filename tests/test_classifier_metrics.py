@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tasks.classifier_metrics import METRICS, scores
-from tasks.classifier_tasks import TASKS
+from tasks.classifier.metrics import METRICS, scores
+from tasks.classifier.tasks import TASKS
 
 EXACT = {"rel": 1e-12, "abs": 1e-12}  # float64 sums of at most 300 terms
 

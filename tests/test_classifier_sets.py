@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert import InputError
-from tasks import classifier, classifier_sets
+from ringbert.errors import InputError
+from tasks.classifier import program as classifier
+from tasks.classifier import sets as classifier_sets
 
 
 def labels_by(bert_config, task: str | None, config: dict, said: list[str] | None = None):

@@ -3,9 +3,9 @@
 import pytest
 from mpi import ROOT, alone, mpirun
 
-from distributed import InputError
 from distributed.collectives import BACKENDS
 from distributed.world import World
+from ringbert.errors import InputError
 
 
 def test_each_backend_has_a_file_and_each_file_a_backend() -> None:

@@ -18,11 +18,16 @@ import numpy as np
 import pytest
 from real_data import real
 
-from bert import InputError, corpus, corpus_encoder, corpus_tokens, documents, tokenizer
-from bert.corpus import Settings
-from bert.corpus_builder import Builder
-from bert.corpus_workers import Workers
-from bert.documents import Source
+from bert.corpus import build as corpus
+from bert.corpus import documents
+from bert.corpus import encoder as corpus_encoder
+from bert.corpus import tokens as corpus_tokens
+from bert.corpus.build import Settings
+from bert.corpus.builder import Builder
+from bert.corpus.documents import Source
+from bert.corpus.workers import Workers
+from bert.text import tokenizer
+from ringbert.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP, MASK = 2, 3, 4
@@ -757,7 +762,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 def test_the_number_of_shards_follows_the_tokens():
     """2 million tokens each up to 16 shards, then 67 million each."""
-    from bert.corpus_builder import shards_by_size
+    from bert.corpus.builder import shards_by_size
 
     million = 1 << 20
     sizes = [0, 1, 4 * million - 1, 4 * million, 33 * million, 16 * 64 * million, 16 * 64 * million + 1]

@@ -9,8 +9,9 @@ import pyarrow.parquet
 import pytest
 from real_data import real
 
-from bert import InputError, documents, sentences
-from bert.documents import Source
+from bert.corpus import documents, sentences
+from bert.corpus.documents import Source
+from ringbert.errors import InputError
 
 TEXTS = [["The first.", "그는 갔다.", "x " * 30], ["One alone."], ["café – naïve", "Ünder"], ["last", "of all"]]
 

@@ -65,8 +65,8 @@ def test_patience_counts_evaluations_since_the_best(tmp_path):
 
 def test_a_resumed_run_keeps_its_history(tmp_path):
     """Stopped after its second evaluation and resumed it counts on: the best is from before, patience goes on."""
-    from distributed import Preempted
     from distributed.checkpoint import newest_intact, read_state
+    from ringbert.errors import Preempted
 
     values = [0.9, 0.3, 0.2, 0.1, 0.0]
     whole, _ = train_toy(tmp_path / "whole", values, patience=3)

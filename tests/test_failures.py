@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mpi import Done, finish, mpirun, started
 
-from distributed import Preempted
+from ringbert.errors import Preempted
 
 SECONDS_TO_END = 10.0
 PREEMPTED = Preempted.STATUS

@@ -12,7 +12,7 @@ import pytest
 import texts
 from real_data import real
 
-from bert import InputError
+from ringbert.errors import InputError
 from tasks import features, flags
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,8 +38,9 @@ DECIMALS = 0.5e-6 + 1e-9  # what rounding to 6 decimals takes
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A folder of a tiny BERT with random weights."""
-    from bert import tokenizer, weights
+    from bert import weights
     from bert.model import Bert
+    from bert.text import tokenizer
 
     folder = tmp_path_factory.mktemp("model")
     texts.write_model(folder / "given")
@@ -55,7 +56,7 @@ def extract(output: Path, lines: list[str] | Path, model: Path, *given: str) -> 
     from distributed.collectives.local import LocalCollectives
     from distributed.run import Run
     from distributed.world import World
-    from tasks.start import Job
+    from tasks.job import Job
 
     source = lines
     if isinstance(lines, list):

@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 import pytest
 
-from tasks import classifier, corpus, features, flags, pretraining
-from tasks.squad import Config
+from tasks import corpus, features, flags, pretraining
+from tasks.classifier import program as classifier
+from tasks.squad.program import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")

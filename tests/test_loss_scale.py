@@ -11,8 +11,8 @@ from distributed.collectives import open_collectives
 from distributed.optimizer import FIRST_LOSS_SCALE, STEPS_TO_GROW, AllreduceOptimizer, next_loss_scale
 from distributed.train import dropout_key, gradient_function
 from distributed.world import World
-from tasks.squad import span_loss
-from tasks.start import POLICIES
+from tasks.job import POLICIES
+from tasks.squad.program import span_loss
 
 ROWS, LENGTH, STEPS = 8, 16, 30
 

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert.masking import Masked, Masking, example_keys, mask
+from bert.corpus.masking import Masked, Masking, example_keys, mask
 
 VOCAB, CLS, SEP, MASK = 1000, 1, 2, 3
 CONTINUES = np.arange(VOCAB) % 3 == 0  # [MASK] among them: it stands in no text

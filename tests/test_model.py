@@ -25,7 +25,7 @@ from bert.elementwise import (
     residual,
 )
 from bert.model import ACTIVATIONS, Bert
-from tasks.squad import span_loss
+from tasks.squad.program import span_loss
 
 HEADS = ["span_gelu", "classifier_gelu", "pretraining_gelu", "pretraining_gelu_new"]
 # Two float32 programs that sum in different orders differ by some units of 6e-8 per operation; over the dozens of

@@ -17,9 +17,11 @@ from distributed.order import Order, balanced, dealt, divided, shares
 from distributed.plan import make_plan
 from distributed.rows import Rows, pad, ragged, reordered
 from distributed.train import batch_signature
-from tasks import classifier, pretraining, squad
+from tasks import pretraining
 from tasks.batches import encoder_inputs, grouped, num_examples, prediction_batches
+from tasks.classifier import program as classifier
 from tasks.padding import layouts_of, padding_of
+from tasks.squad import program as squad
 
 # float32: the sums of a group's rows are taken in another order (2e-7 measured); a lost row is 1e-1.
 GRADIENT_TOLERANCE = 1e-5

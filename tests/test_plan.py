@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from distributed import InputError
 from distributed.order import Order
 from distributed.plan import Plan, make_plan, rate_warning
+from ringbert.errors import InputError
 
 SIZES = (1, 2, 3, 8)
 SQUAD_WINDOWS = 88_641

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert import InputError
+from ringbert.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTH, PREDICTIONS, STEPS, SAVE_EVERY = 32, 5, 24, 6
@@ -160,7 +160,7 @@ def test_a_run_leaves_its_files(trained, corpus):
 )
 def test_shards_are_found_by_folder_and_glob(corpus, shards, kind, files):
     """Other files of the folder, manifest and tokenizer, are no shards, whatever the glob."""
-    from bert.corpus import find_shards, open_table
+    from bert.corpus.build import find_shards, open_table
 
     (corpus / "foreign").mkdir(exist_ok=True)
     shutil.copy(next((corpus / "tf").glob("*.tfrecord")), corpus / "foreign" / "part-1")
@@ -311,10 +311,10 @@ def test_shards_that_do_not_fit_are_one_line(corpus, environment, tmp_path, shar
     arguments = command(folder, tmp_path / "out", shards, *TRAIN, *flags)[3:]
     arguments = [a.replace(str(folder) + "/bert_config", str(corpus) + "/bert_config") for a in arguments]
     config = pretraining.flags.parse(pretraining.Config, arguments, prog="bert-pretraining", description="")
-    from bert import InputError
     from distributed.run import Run
     from distributed.world import World
-    from tasks.start import Job
+    from ringbert.errors import InputError
+    from tasks.job import Job
 
     with pytest.raises(InputError, match=message.replace("*", r"\*")) as refused:
         pretraining.run_pretraining(config, Job(World(), None, Run(tmp_path / "out", is_writer=True)))
@@ -381,7 +381,7 @@ def test_the_loss_is_pytorch_s(goldens):
 
 
 def test_masks_are_a_function_of_seed_row_and_epoch():
-    from bert.masking import Masking
+    from bert.corpus.masking import Masking
     from tasks.pretraining import collate
 
     masking = Masking(100, 4, (2, 3))

@@ -42,7 +42,7 @@ def test_another_distributed_package_stops_with_one_line(tmp_path):
     )
     # `python -m` puts the working folder first, where ours is; the console command does not.
     assert "another package's" not in done.stderr
-    program = "from tasks import squad; squad.main(['--output_dir=x', '--do_predict', '--predict_file=y'])"
+    program = "from tasks.squad import program; program.main(['--output_dir=x', '--do_predict', '--predict_file=y'])"
     done = python("-c", program, path=f"{tmp_path}:{ROOT}", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: `import distributed` finds ")
@@ -112,7 +112,7 @@ def test_bench_scaling_runs_every_layout_and_draws(tmp_path):
 
 
 def test_layouts_of_the_scaling_table():
-    from tasks.bench_scaling import layouts
+    from tasks.bench.scaling import layouts
 
     cores = [2, 3, 5, 7, 8, 9]
     assert [(row.ranks, sorted(row.cores)) for row in layouts(None, cores, 0)] == [
@@ -178,8 +178,8 @@ def test_out_of_memory_names_the_flags():
     import numpy as np
     import tensorflow as tf
 
-    from distributed import InputError
     from distributed.train import _told_out_of_memory
+    from ringbert.errors import InputError
 
     batch = {"input_ids": np.zeros((32, 384), np.int32)}
     message = r"shape \(32, 384\): lower --train_batch_size .*, or raise --gradient_accumulation_steps"
@@ -194,10 +194,10 @@ def test_an_installed_wheel_has_our_packages(tmp_path):
     (wheel,) = tmp_path.glob("ringbert-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True, timeout=200)
     modules = (
-        "bert.model, bert.corpus, distributed.train, distributed.collectives.mpi, tasks.squad, tasks.classifier, "
+        "bert.model, bert.corpus.build, distributed.train, distributed.collectives.mpi, tasks.squad, tasks.classifier, "
         "tasks.pretraining, tasks.features, tasks.corpus, tasks.bench, tasks.report"
     )
-    code = f"import {modules}; from tasks import start; start.check_packages(); print(distributed.__file__)"
+    code = f"import {modules}; from tasks import job; job.check_packages(); print(distributed.__file__)"
     done = python("-c", code, path=str(tmp_path / "site"), cwd=tmp_path)
     assert done.stdout.strip() == str(tmp_path / "site" / "distributed" / "__init__.py"), done.stderr
     assert sorted(path.name for path in (tmp_path / "site" / "bin").glob("bert-*")) == [

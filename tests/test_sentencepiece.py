@@ -15,8 +15,9 @@ from real_data import real
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
-from bert import InputError, sentencepiece, tokenizer
-from tasks import squad_data
+from bert.text import sentencepiece, tokenizer
+from ringbert.errors import InputError
+from tasks.squad import windows as squad_data
 
 CONTROLS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
 CHANGING = "  The ﬁrst …  oﬀer①② of ｆｕｌｌ ｗｉｄｔｈ cafe\u0301 costs\u30005㎏\x07 ½ \u200bﷺ ☃ x. "

@@ -379,7 +379,8 @@ def test_one_rank_alone_looks_at_the_hub(tmp_path):
 
 def test_without_a_network_a_missing_model_is_told_with_the_reason():
     """conftest.py sets HF_HUB_OFFLINE=1 before anything imports the hub's library, as the job's script does."""
-    from bert import InputError, weights
+    from bert import weights
+    from ringbert.errors import InputError
 
     with pytest.raises(InputError, match=r"--model someone/some-bert .*HF_HUB_OFFLINE") as failed:
         weights.find("someone/some-bert")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert import InputError
+from ringbert.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS, SAVE_EVERY = 40, 10
@@ -218,7 +218,7 @@ def test_lambdal_threshold_recipe_predicts_with_the_trained_run(trained, docs, e
 
 
 def config_of(docs: Path, output_dir: Path, **changes):
-    from tasks.squad import Config
+    from tasks.squad.program import Config
 
     values = {
         "output_dir": str(output_dir), "train_file": f"{docs}/train.json", "predict_file": f"{docs}/dev.json",
@@ -233,7 +233,7 @@ def config_of(docs: Path, output_dir: Path, **changes):
 )
 def test_a_changed_run_is_refused_with_both_values(trained, docs, name, value):
     from distributed.checkpoint import newest_intact, read_state
-    from tasks.model_files import find_start
+    from tasks.origin import find_start
 
     config = config_of(docs, trained[0])
     settings = read_state(newest_intact(trained[0] / "checkpoints", print)).settings
@@ -244,7 +244,7 @@ def test_a_changed_run_is_refused_with_both_values(trained, docs, name, value):
 
 
 def test_a_folder_of_a_tensorflow_1_run_is_refused(docs, tmp_path):
-    from tasks.model_files import find_start
+    from tasks.origin import find_start
 
     (tmp_path / "model.ckpt-1000.index").touch()
     with pytest.raises(InputError, match=r"TensorFlow 1 run.*--init_checkpoint .*model\.ckpt-1000"):
@@ -263,14 +263,14 @@ def test_a_folder_of_a_tensorflow_1_run_is_refused(docs, tmp_path):
     ],
 )
 def test_model_files_that_do_not_fit(docs, tmp_path, changes, message):
-    from tasks.model_files import find_model_files
+    from tasks.origin import find_model_files
 
     with pytest.raises(InputError, match=message):
         find_model_files(config_of(docs, tmp_path, **changes), SimpleNamespace(say=print))
 
 
 def test_a_vocabulary_larger_than_the_model_is_refused(docs, tmp_path):
-    from tasks.model_files import find_model_files
+    from tasks.origin import find_model_files
 
     longer = tmp_path / "longer.txt"
     longer.write_text((docs / "vocab.txt").read_text() + "one\nmore\n")
@@ -300,7 +300,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused(docs, tmp_path):
     ],
 )
 def test_flags_that_do_not_fit_are_one_line(flags, message, capsys):
-    from tasks.squad import main
+    from tasks.squad.program import main
 
     with pytest.raises(SystemExit) as stop:
         main(flags)
@@ -315,7 +315,7 @@ def test_resume_of_another_run_goes_on_with_its_own_progress(trained, docs, tmp_
     """--resume PATH starts from PATH; stopped and given again, the command takes its own newest checkpoint."""
     import shutil
 
-    from tasks.model_files import newest_checkpoint
+    from tasks.origin import newest_checkpoint
 
     config = config_of(docs, tmp_path / "new", resume=str(trained[0]))
     assert newest_checkpoint(config, print) == trained[0] / "checkpoints" / f"step-{STEPS:08d}"
@@ -344,7 +344,7 @@ def test_bench_compare_measures_us_and_names_who_is_absent(trained, docs, enviro
 
 
 def test_measured_batches_are_spread_evenly_over_the_lengths():
-    from tasks.bench_rivals import evenly
+    from tasks.bench.rivals import evenly
 
     assert evenly(50, 10).tolist() == [2, 7, 12, 17, 22, 27, 32, 37, 42, 47]
     assert evenly(3, 3).tolist() == [0, 1, 2]
@@ -352,7 +352,7 @@ def test_measured_batches_are_spread_evenly_over_the_lengths():
 
 
 def test_a_contender_that_takes_too_long_is_ended_with_all_it_started(monkeypatch, tmp_path):
-    from tasks import bench_compare
+    from tasks.bench import compare as bench_compare
 
     monkeypatch.setattr(bench_compare, "MOST_S", 1)
     late = tmp_path / "late"
@@ -367,7 +367,7 @@ def test_a_contender_that_takes_too_long_is_ended_with_all_it_started(monkeypatc
 def test_rivals_see_the_windows_that_we_train_on(trained, environment):
     from distributed.order import Order
     from distributed.rows import Rows
-    from tasks.bench_rivals import batches
+    from tasks.bench.rivals import batches
 
     windows = max(
         Path(environment["RINGBERT_CACHE"]).glob("*/windows.arrow"), key=lambda path: path.stat().st_size

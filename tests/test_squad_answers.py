@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from bert import tokenizer
+from bert.text import tokenizer
 from distributed.rows import Rows
-from tasks import squad_answers, squad_data
+from tasks.squad import answers as squad_answers
+from tasks.squad import windows as squad_data
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijkl", *(f"##{c}" for c in "abcdefghijkl")]
 LENGTHS = {"max_seq_length": 20, "doc_stride": 5, "max_query_length": 6}

@@ -17,9 +17,10 @@ import pyarrow.parquet
 import pytest
 from real_data import real
 
-from bert import InputError, tokenizer
+from bert.text import tokenizer
 from distributed.rows import Rows
-from tasks import squad_data
+from ringbert.errors import InputError
+from tasks.squad import windows as squad_data
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
@@ -603,7 +604,7 @@ def test_is_impossible_is_part_of_the_key(small, tmp_path, run):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bert import tokenizer
+from bert.text import tokenizer
 from distributed.run import Run
 from tasks import squad_data
 path, vocab, cache = sys.argv[1:]

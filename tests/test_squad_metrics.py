@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from tasks.squad_metrics import korquad_v1, normalize_answer, normalize_korean_answer, squad_v1, squad_v2
+from tasks.squad.metrics import korquad_v1, normalize_answer, normalize_korean_answer, squad_v1, squad_v2
 
 # fmt: off
 WORDS = [

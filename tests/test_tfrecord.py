@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 from mpi import ROOT
 
-from bert import InputError
-from bert.masking import Masking, example_keys, mask
-from bert.tfrecord import RecordRows, masked_crc32c
-from bert.tfrecord_writer import RecordWriter, write_records
+from bert.corpus.masking import Masking, example_keys, mask
+from bert.corpus.tfrecord import RecordRows, masked_crc32c
+from bert.corpus.tfrecord_writer import RecordWriter, write_records
+from ringbert.errors import InputError
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
 FLAGS = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
@@ -262,7 +262,7 @@ def test_the_index_is_made_once_and_again_when_the_file_changes(tmp_path: Path, 
     names = os.listdir(tmp_path / "cache")
     assert len(names) == 1
     with monkeypatch.context() as patched:
-        patched.setattr("bert.tfrecord._find_records", None)
+        patched.setattr("bert.corpus.tfrecord._find_records", None)
         again = open_rows(file, tmp_path)
     assert (len(again), again.digest) == (10, first.digest)
     columns = shard(file, 12, seed=1)

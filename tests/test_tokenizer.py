@@ -10,8 +10,9 @@ from real_data import real
 from transformers import AutoTokenizer, BertTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from bert import InputError, tokenizer
-from tasks import squad_data
+from bert.text import tokenizer
+from ringbert.errors import InputError
+from tasks.squad import windows as squad_data
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ODD = [

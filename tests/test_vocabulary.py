@@ -15,7 +15,8 @@ from real_data import real
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from bert import InputError, tokenizer, vocabulary
+from bert.text import tokenizer, vocabulary
+from ringbert.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 KINDS = ["wordpiece", "unigram", "bpe"]

@@ -12,9 +12,11 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, BertConfig
 
-from bert import InputError, tokenizer, weights
+from bert import weights
 from bert.model import Bert
+from bert.text import tokenizer
 from bert.weights import HEAD_TENSORS, google_name, hugging_face_name
+from ringbert.errors import InputError
 
 SIZES = {
     "vocab_size": 60,

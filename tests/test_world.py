@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from mpi import ENVIRONMENT, ROOT
 
-from distributed import InputError
 from distributed.world import LAUNCHER_SIZES, _check_launcher, choose_gpu, one_line, share_cores
+from ringbert.errors import InputError
 
 # -- one GPU per rank ---------------------------------------------------------------------------------------------
 

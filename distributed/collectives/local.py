@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from distributed import InputError
 from distributed.world import World
+from ringbert.errors import InputError
 
 
 class LocalCollectives:

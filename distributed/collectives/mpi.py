@@ -12,10 +12,10 @@ each way, in messages as large as can be, however many ranks a machine has. Numb
 import numpy as np
 import tensorflow as tf
 
-from distributed import InputError
+from distributed.collectives.machine_memory import MachineMemory, open_memory
 from distributed.host import host_view
-from distributed.machine_memory import MachineMemory, open_memory
 from distributed.world import World
+from ringbert.errors import InputError
 
 PIECE_BYTES = 1 << 20
 ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer that is aligned to less

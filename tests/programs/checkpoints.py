@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 import toy
 
-from distributed import InputError, Preempted
 from distributed.checkpoint import (
     Checkpoints,
     State,
@@ -37,6 +36,7 @@ from distributed.collectives import open_collectives
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
 from distributed.world import World, one_line
+from ringbert.errors import InputError, Preempted
 
 
 def train_until(world: World, collectives, folder: Path, step_of_part: int, rank: int) -> None:

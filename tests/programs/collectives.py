@@ -22,14 +22,14 @@ import pytest
 import tensorflow as tf
 import toy
 
-from distributed import InputError
 from distributed.collectives import BACKENDS, compression_told, open_collectives
+from distributed.collectives.machine_memory import SLOT_BYTES, open_memory
 from distributed.collectives.mpi import MpiCollectives
 from distributed.launch import launched_rank
-from distributed.machine_memory import SLOT_BYTES, open_memory
 from distributed.optimizer import buckets
 from distributed.train import GradientSum, dropout_key
 from distributed.world import FirstRankError, World
+from ringbert.errors import InputError
 
 MIB = 1 << 20
 # Up to several of a backend's pieces, in bytes of float32; odd, so that the last piece is a part.

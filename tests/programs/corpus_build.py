@@ -3,8 +3,11 @@
 import sys
 from pathlib import Path
 
-from bert import corpus, corpus_tokens, documents, tokenizer
-from bert.corpus_workers import Workers
+from bert.corpus import build as corpus
+from bert.corpus import documents
+from bert.corpus import tokens as corpus_tokens
+from bert.corpus.workers import Workers
+from bert.text import tokenizer
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from distributed import InputError
 from distributed.world import World
+from ringbert.errors import InputError
 
 TRAINING_MODES = ("step", "prefetch", "signal")
 RING_MODE = "killed in the ring"

@@ -20,7 +20,6 @@ from transformers import BertConfig
 
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay, WarmupDecay
-from distributed import InputError
 from distributed.checkpoint import Checkpoints
 from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
@@ -32,10 +31,12 @@ from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.train import dropout_key, gradient_function, train
 from distributed.world import World
-from tasks import classifier, pretraining
+from ringbert.errors import InputError
+from tasks import pretraining
 from tasks.batches import num_examples
+from tasks.classifier import program as classifier
 from tasks.padding import layouts_of
-from tasks.squad import collate, span_loss
+from tasks.squad.program import collate, span_loss
 
 BERT_BATCH, BERT_STEPS, BERT_RATE = 7, 20, 5e-5  # 7 rows are 4, 3 on two ranks; 3, 2, 2 on three
 

@@ -23,7 +23,7 @@ from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.train import train as train_loop
 from distributed.world import World
-from tasks.model_files import resumed_step
+from tasks.origin import resumed_step
 
 NUM_ROWS, NUM_INPUTS = 50, 4
 STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks

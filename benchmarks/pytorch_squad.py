@@ -1,0 +1,103 @@
+"""The referee of the SQuAD recipe: the same windows, batch, rate and epochs in PyTorch and transformers.
+
+    python scripts/pytorch_squad.py --model DIR --train_file train.json --predict_file dev.json --seeds 1 2 3 …
+
+needs torch beside ringbert's own packages. It reads the windows that bert-squad caches, visits them in the same
+order, trains `BertForQuestionAnswering` under bfloat16 autocast with BERT's optimizer written out in torch, and
+prints one JSON line per seed with EM and F1 from bert-squad's own answer search.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from pytorch_recipe import add_flags, inputs_of, train
+from transformers import BertForQuestionAnswering
+
+from bert.text import tokenizer
+from distributed.order import fixed_batches
+from distributed.rows import Rows
+from distributed.run import Run
+from tasks.job import cache_folder
+from tasks.squad import answers as squad_answers
+from tasks.squad import metrics as squad_metrics
+from tasks.squad import windows as squad_data
+from tasks.squad.program import collate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("model", "train_file", "predict_file"):
+        parser.add_argument(f"--{name}", required=True)
+    add_flags(
+        parser,
+        (
+            ("max_train_examples", 2000), ("max_predict_examples", 1000), ("train_batch_size", 16),
+            ("max_seq_length", 384),
+        ),
+    )  # fmt: skip
+    flags = parser.parse_args()
+
+    run = Run(Path("/tmp"), is_writer=False)
+    words = tokenizer.load(None, Path(flags.model))
+    data = {}
+    for training, path, most in (
+        (True, flags.train_file, flags.max_train_examples),
+        (False, flags.predict_file, flags.max_predict_examples),
+    ):
+        examples = squad_data.read(path, "--train_file", training=training, allow_impossible=False, most=most)
+        key = squad_data.windows(
+            examples, words, cache_folder(), max_seq_length=flags.max_seq_length, doc_stride=128,
+            max_query_length=64, allow_unknown=False, run=run,
+        )  # fmt: skip
+        folder = cache_folder() / key
+        data[training] = (examples, Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"))
+    for seed in flags.seeds:
+        started = time.time()
+        torch.manual_seed(seed)
+        model = BertForQuestionAnswering.from_pretrained(flags.model)
+        train(model, model.qa_outputs, flags, data[True][1], seed, collate, loss_of)
+        trained = time.time()
+        scores = predict(model, *data[False])
+        print(json.dumps({"seed": seed, **scores, "train_s": round(trained - started, 1)}), flush=True)
+
+
+def loss_of(model, batch) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        start, end = scores_of(model, batch)
+    targets = [torch.from_numpy(batch[name].astype(np.int64)) for name in ("start_position", "end_position")]
+    entropy = torch.nn.functional.cross_entropy
+    return (entropy(start, targets[0]) + entropy(end, targets[1])) / 2
+
+
+def scores_of(model, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Start and end scores, float32 [B, T], padding at minus infinity."""
+    inputs = inputs_of(batch)
+    output = model(**inputs)
+    masked = (1 - inputs["attention_mask"]) * -1e30
+    return output.start_logits.float() + masked, output.end_logits.float() + masked
+
+
+@torch.no_grad()
+def predict(model, examples, windows: Rows, paragraphs: Rows) -> dict[str, float]:
+    model.eval()
+    lengths = np.diff(windows.column("input_ids")[1])
+    scores: list = [None] * len(windows)
+    for batch in fixed_batches(lengths, 16 * int(lengths.max())):
+        with torch.autocast("cpu", torch.bfloat16):
+            start, end = scores_of(model, collate(windows.take(batch)))
+        both = torch.stack([start, end], -1).numpy()
+        for row, window in enumerate(batch):
+            scores[window] = both[row, : lengths[window]]
+    answers = squad_answers.find_answers(
+        examples, windows, paragraphs, scores, n_best_size=20, max_answer_length=30, version_2=False,
+        null_score_diff_threshold=0.0,
+    )  # fmt: skip
+    return squad_metrics.squad_v1(examples.references, answers.predictions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What a guesser without context scores on the masks that bert-pretraining evaluates: the referee of its accuracy.
+
+    python scripts/unigram_baseline.py 'shards/*.arrow' 'dev_shards/*.arrow' [EXAMPLES]
+
+It always says the most frequent token of the training shards; its loss is the cross-entropy of their frequencies
+(each count plus one).
+"""
+
+import sys
+
+import numpy as np
+
+from bert.corpus import build as corpus
+from bert.corpus.masking import Masking
+from bert.text import tokenizer
+from distributed.rows import Rows
+from tasks.pretraining import EVALUATION_SEED, collate
+
+
+def main() -> None:
+    train, held_out = sys.argv[1:3]
+    words = tokenizer.load(None, corpus.tokenizer_folder(train))
+    table, _ = corpus.open_table(train)
+    ids, _ = Rows(table).column("input_ids")
+    counts = np.bincount(ids, minlength=words.vocab_size)
+    counts[list(words.special_ids)] = 0  # never masked, so never right
+    asked_table, manifest = corpus.open_table(held_out)
+    rows, built = Rows(asked_table), manifest["settings"]
+    numbers = np.arange(min(len(rows), int(sys.argv[3]) if len(sys.argv) > 3 else 800))
+    masking = Masking(
+        words.vocab_size,
+        words.mask_id,
+        (words.cls_id, words.sep_id),
+        built["masked_lm_prob"],
+        built["max_predictions_per_seq"],
+        words.continues_word if built["do_whole_word_mask"] else None,
+    )
+    fields = rows.take(numbers) | {"row": numbers, "epoch": 0 * numbers}
+    asked = collate(fields, masking, EVALUATION_SEED)["masked_ids"]
+    frequent = int(counts.argmax())
+    loss = -np.log((counts[asked] + 1) / (counts + 1).sum()).mean()
+    print(
+        f"{len(asked):,} masked tokens: always {words.pieces([frequent])[0]!r} is right in "
+        f"{(asked == frequent).mean():.4f}, loss of the frequencies {loss:.4f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Pretraining corpora: documents -> sentences -> token ids -> examples -> shards, and the masks of examples."""

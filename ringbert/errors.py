@@ -1,0 +1,29 @@
+"""Errors that are shown to the user as one line, without a traceback."""
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used: the message says what came, what is needed and which flag to change."""
+
+
+class Preempted(SystemExit):
+    """Training saved and stopped because SIGUSR1 asked for it; the process exits with `STATUS`."""
+
+    STATUS = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
+
+    def __init__(self):
+        super().__init__(self.STATUS)
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def shortened(names, most: int = 6) -> str:
+    """Names separated by commas; beyond the first `most` only their number."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,157 @@
+"""Files and folders that appear whole or not at all, and JSON in them.
+
+Whatever is written here is written beside its final place, synced to disk and then renamed. The temporary name
+holds the host and the process, so that two jobs do not collide and what a killed one left is recognised.
+"""
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ringbert.errors import InputError
+
+
+@contextlib.contextmanager
+def replacing(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` when the `with` block ends without an exception.
+
+    An exception leaves the old file as it was and nothing beside it. Without `sync` a power cut may
+    lose the file or damage it, which saves time for files that can be made again.
+    """
+    temporary = _temporary_name(path)
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if sync:
+            sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, sync: bool = True) -> None:
+    """Replaces a file by this text."""
+    with replacing(path, sync) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, value: object, indent: int | None = 4, sync: bool = True) -> None:
+    """Replaces a file by this value as JSON; what JSON does not know is written as its `str`."""
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n", sync)
+
+
+def read_json(path: Path, where: str = "") -> Any:
+    """The value in a JSON file. Raises InputError, its message starting with `where` (default: the path), for a
+    file that cannot be read or holds no JSON."""
+    where = where or str(path)
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON ({error})") from error
+
+
+def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
+    """Puts the folder that `fill(folder)` writes in the place of `final`.
+
+    The old one is set aside first and removed at the end, so that at every moment one of the two is there.
+    """
+    with _filled_beside(final, fill) as new:
+        old = final.with_name(f".{final.name}.old")
+        if final.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
+        new.rename(final)
+        sync_folder(final.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
+    """Builds the folder `final` by `build(folder)` unless it is there; whether it was built now.
+
+    When another process builds the same folder at the same time, the first to finish wins.
+    """
+    if final.is_dir():
+        return False
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with _filled_beside(final, build) as new:
+        try:
+            new.rename(final)
+            sync_folder(final.parent)
+        except OSError:
+            if not final.is_dir():
+                raise
+    return True
+
+
+@contextlib.contextmanager
+def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
+    """A folder filled and synced under a temporary name, removed in the end unless it was renamed."""
+    temporary = _temporary_name(final)
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        sync_tree(temporary)
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary_name(final: Path) -> Path:
+    """A name beside `final` for this process; what dead processes left under such names is removed."""
+    prefix = f".{final.name}.{socket.gethostname()}."
+    for left in final.parent.glob(f"{glob.escape(prefix)}*.tmp"):
+        process_id = left.name.removeprefix(prefix).removesuffix(".tmp")
+        if process_id.isdigit() and not is_running(int(process_id)):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+    return final.with_name(f"{prefix}{os.getpid()}.tmp")
+
+
+def is_running(process_id: int) -> bool:
+    """Whether a process of this host with this number runs."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        pass
+    return True
+
+
+def sync_tree(folder: Path) -> None:
+    """Makes the files of a folder last through a power cut, and gives each the permissions of a new file.
+
+    Some libraries create files that only their owner may read.
+    """
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(0o666 & ~umask)
+            sync_file(path)
+    sync_folder(folder)
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and new names within a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,34 @@
+"""Digests of files and values, and a fast hash of arrays."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(*parts: object) -> str:
+    """A short digest of files (Path: their bytes) and of anything else (its JSON)."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(bytes.fromhex(sha256(part)) if isinstance(part, Path) else _json_bytes(part))
+        total.update(b"\0")
+    return total.hexdigest()[:24]
+
+
+def _json_bytes(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode()
+
+
+def mixed(words: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64 (Steele, Lea and Flood 2014) of each uint64: a bijection in which flipping one
+    bit of the input flips half of the bits of the output."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

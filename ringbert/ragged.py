@@ -1,0 +1,49 @@
+"""Ragged arrays: `values`, the concatenated rows, and `offsets`, int64 [n + 1], where each row starts and ends.
+
+Row i is values[offsets[i] : offsets[i + 1]].
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+Ragged = tuple[np.ndarray, np.ndarray]
+
+
+def offsets_of(lengths: np.ndarray | Iterable[int]) -> np.ndarray:
+    """The offsets of rows of these lengths, int64 [n + 1]."""
+    lengths = np.asarray(lengths if isinstance(lengths, np.ndarray) else list(lengths), np.int64)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def joined(rows: Iterable[np.ndarray], dtype: np.dtype | type = np.int32) -> Ragged:
+    """The ragged array of these rows; `dtype` is that of the values where there are no rows."""
+    rows = list(rows)
+    values = np.concatenate(rows) if rows else np.empty(0, dtype)
+    return values, offsets_of(len(row) for row in rows)
+
+
+def gather(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The runs values[start : start + length], one after the other."""
+    if not len(starts):
+        return values[:0]
+    ends = np.cumsum(lengths)
+    places = np.repeat(starts - (ends - lengths), lengths)
+    places += np.arange(len(places))
+    return values[places]
+
+
+def reordered(rows: np.ndarray | Ragged, order: np.ndarray) -> np.ndarray | Ragged:
+    """An array [n] or a ragged array of n rows, with row `order[i]` at place i."""
+    if isinstance(rows, np.ndarray):
+        return rows[order]
+    values, offsets = rows
+    lengths = np.diff(offsets)[order]
+    return gather(values, offsets[:-1][order], lengths), offsets_of(lengths)
+
+
+def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
+    """An array [n] extended to [size] with `value`."""
+    return np.pad(array, (0, size - len(array)), constant_values=value)

@@ -1,0 +1,1 @@
+"""bert-bench: how fast training and its parts are here."""

@@ -1,0 +1,3 @@
+from tasks.bench.program import main
+
+main()

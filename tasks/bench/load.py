@@ -1,0 +1,216 @@
+"""What a measured training step computes: a published size or a model's own, on random tokens or real windows."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ringbert.errors import InputError
+from ringbert.settings import setting
+from tasks import job as start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from transformers import BertConfig
+
+    from bert.packing import Layouts
+    from distributed.feed import Batch
+    from distributed.world import World
+
+# hidden size, layers, heads, intermediate size
+SIZES = {
+    "tiny": (128, 2, 2, 512),
+    "minilm": (384, 6, 12, 1536),
+    "base": (768, 12, 12, 3072),
+    "large": (1024, 24, 16, 4096),
+}
+VOCABULARY = 30522
+SEED = 42  # of the order of real windows
+
+
+@dataclass(frozen=True)
+class StepLoad:
+    """What a measured step computes; names and meaning as in training."""
+
+    model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published sizes", "model")
+    bert_config_file: str | None = setting(None, "a configuration instead of --model_size", "model")
+    model: str | None = setting(
+        None, "folder in Hugging Face layout: its configuration, and its tokenizer for --train_file", "model"
+    )
+    train_file: str | None = setting(
+        None, "SQuAD JSON: its windows, shared out as in training, instead of full rows of random tokens", "load"
+    )
+    max_train_examples: int = setting(2000, "the first N questions of --train_file", "load")
+    packing: Literal["auto", "off"] = setting("auto", "as in training, for --train_file", "load")
+    batch_size: int = setting(8, "rows per rank and micro-batch", "load")
+    seq_length: int = setting(384, "tokens per row; of --train_file at most", "load")
+    gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load")
+    num_warmup: int = setting(3, "steps before the measurement", "load")
+    num_steps: int = setting(10, "steps measured", "load")
+    precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "as in training", "machine")
+    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
+        "auto", "what sums the gradients", "machine"
+    )
+    compression: Literal["none", "bf16"] = setting("none", "as in training", "machine")
+    overlap: Literal["auto", "off"] = setting("auto", "as in training", "machine")
+    recompute: bool = setting(False, "as in training", "machine")
+    xla: Literal["on", "off"] = setting("off", "on: XLA compiles the gradient as a whole", "machine")
+
+    def __post_init__(self):
+        least = {
+            "batch_size": 1,
+            "seq_length": 1,
+            "gradient_accumulation_steps": 1,
+            "max_train_examples": 1,
+            "num_warmup": 0,
+            "num_steps": 1,
+        }
+        for name, needed in least.items():
+            if getattr(self, name) < needed:
+                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least {needed}")
+        if self.train_file and not self.model:
+            raise ValueError("--train_file needs --model, a folder with its tokenizer")
+
+    @property
+    def model_name(self) -> str:
+        return self.model or self.bert_config_file or self.model_size
+
+    @property
+    def rows_name(self) -> str:
+        """A rank's rows of a step, told."""
+        rows = self.batch_size * self.gradient_accumulation_steps
+        if self.train_file:
+            return f"{rows} windows of {self.train_file} (packing {self.packing})"
+        return f"{rows} x {self.seq_length} tokens"
+
+
+def config_of(load: StepLoad) -> "BertConfig":
+    """The model's configuration. Raises InputError: --model or --bert_config_file has none."""
+    from bert import weights
+
+    if load.model:
+        return weights.config_from_file(Path(load.model).expanduser() / "config.json")
+    if load.bert_config_file:
+        return weights.config_from_file(load.bert_config_file)
+    return model_config(load.model_size, load.seq_length)
+
+
+def model_config(size: str, seq_length: int = 512) -> "BertConfig":
+    """The configuration of a published size."""
+    from transformers import BertConfig
+
+    hidden, layers, heads, intermediate = SIZES[size]
+    return BertConfig(
+        vocab_size=VOCABULARY, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=intermediate, max_position_embeddings=max(512, seq_length),
+    )  # fmt: skip
+
+
+def micro_batches_of(load: StepLoad, world: "World", vocabulary: int) -> "Callable[[int], list[Batch]]":
+    """A function step -> this rank's micro-batches. Raises InputError: --train_file or --model do not do."""
+    num_steps = load.num_warmup + load.num_steps
+    if load.train_file:
+        return _of_windows(load, world, num_steps)
+
+    def random_batches(step: int) -> "list[Batch]":
+        seeds = [
+            (num_steps * world.rank + step) * load.gradient_accumulation_steps + number
+            for number in range(load.gradient_accumulation_steps)
+        ]
+        batches = [_random_batch(load.batch_size, load.seq_length, vocabulary, seed) for seed in seeds]
+        return batches if load.xla == "off" else [flat(batch) for batch in batches]
+
+    return random_batches
+
+
+def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[int], list[Batch]]":
+    """Real windows, in the order and the shares of `bert-squad`'s training."""
+    from distributed.plan import make_plan
+    from distributed.rows import Rows
+    from tasks.batches import NUM_GROUPS
+    from tasks.padding import layouts_of
+    from tasks.squad.program import feed_of
+
+    global_batch = load.batch_size * load.gradient_accumulation_steps * world.size
+    path = world.on_each_machine(
+        windows_of, load.model, load.train_file, load.max_train_examples, load.seq_length, num_steps * global_batch
+    )
+    rows = Rows.open(path)
+    feed = feed_of(rows, SEED)
+    plan = make_plan(
+        len(rows), world.size, learning_rate=1.0, global_batch_size=global_batch, num_train_steps=num_steps,
+        accumulation=load.gradient_accumulation_steps,
+    )  # fmt: skip
+    lengths = feed.lengths if load.packing == "auto" else None
+    is_fixed = load.xla == "on"
+    grouping: int | Layouts = NUM_GROUPS[load.packing]
+    if is_fixed:
+        grouping = layouts_of(plan, feed.order, lengths, load.seq_length)
+    feed = replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=lengths)
+    return lambda step: feed.micro_batches(plan, world.rank, step * global_batch, is_fixed)
+
+
+def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_length: int, needed: int) -> Path:
+    """The file of prepared windows: bert-squad's own, from its cache. Raises InputError: no such model or file, or
+    fewer windows than the steps need."""
+    from bert.text import tokenizer
+    from distributed.rows import Rows
+    from distributed.run import Run
+    from tasks.squad import windows as squad_data
+
+    folder = Path(model).expanduser()
+    if not (folder / "config.json").is_file():
+        raise InputError(f"--model {model}: no config.json there")
+    key = squad_data.windows_of_file(
+        train_file, "--train_file", True, False, max_train_examples, tokenizer.load(None, folder),
+        start.cache_folder(), max_seq_length=max_seq_length, doc_stride=128, max_query_length=64,
+        allow_unknown=False, run=Run(Path(), is_writer=False),
+    )  # fmt: skip
+    path = start.cache_folder() / key / "windows.arrow"
+    number = len(Rows.open(path))
+    if number < needed:
+        raise InputError(
+            f"--max_train_examples {max_train_examples} gives {number:,} windows, all steps of all ranks need "
+            f"{needed:,} (--num_warmup, --num_steps, --batch_size)"
+        )
+    return path
+
+
+def flat(batch: "Batch") -> "Batch":
+    """A batch of whole rows as one group of a fixed shape."""
+    groups = (tuple(map(int, batch["input_ids"].shape)),)
+    return {name: array.reshape(-1) for name, array in batch.items()} | {"groups": groups}
+
+
+def shapes_of(batch: "Batch") -> list[tuple[int, int]]:
+    """Rows and length of each group of a micro-batch, those without rows left out."""
+    groups = batch.get("groups", [batch["input_ids"].shape])
+    return [(int(rows), int(length)) for rows, length in groups if rows]
+
+
+def lengths_of(batch: "Batch") -> "np.ndarray":
+    """Real tokens of each example of a micro-batch, int64 [B]."""
+    import numpy as np
+
+    inside = batch["example_ids"].reshape(-1).astype(np.int64)
+    rows, lengths = np.array(shapes_of(batch)).T
+    widths = np.repeat(lengths, rows)
+    found = np.add.reduceat(inside, np.cumsum(widths) - widths)
+    return found[found > 0]
+
+
+def _random_batch(rows: int, length: int, vocabulary: int, seed: int) -> "Batch":
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    whole = np.zeros((rows, length), np.int32)
+    return {
+        "input_ids": generator.integers(0, vocabulary, (rows, length), dtype=np.int32),
+        "token_type_ids": whole,
+        "position_ids": whole + np.arange(length, dtype=np.int32),
+        "example_ids": whole + 1,
+        "start_position": generator.integers(0, length, rows, dtype=np.int32),
+        "end_position": generator.integers(0, length, rows, dtype=np.int32),
+    }

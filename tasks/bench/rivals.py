@@ -1,0 +1,233 @@
+"""Training steps of other people's BERT on the windows that bert-squad trains on, timed in a process of its own.
+
+    python bench_rivals.py NAME SETTINGS.json REPORT.json
+
+`bert-bench compare` starts this file, also with another Python that has the rival installed. Each rival sees the
+same windows in the same order (but for grouping by length), clips and updates; the seconds of each step are
+reported.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MEGABATCH = 50  # batches among which transformers' LengthGroupedSampler sorts
+Batch = dict[str, np.ndarray]
+Step = Callable[[Batch], object]
+
+
+def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator[Batch]:
+    """The first batches of bert-squad's order, [B, T] each; `padded` to the full length, else to their longest."""
+    from distributed.order import Order
+    from distributed.rows import Rows
+    from tasks.squad.program import collate
+
+    rows, size = Rows.open(Path(settings["windows"])), settings["batch_size"]
+    number, order = settings["num_warmup"] + settings["num_steps"], Order(len(rows), settings["seed"])
+    chosen = [order.rows_at(step * size, (step + 1) * size) for step in range(number)]
+    if by_length:
+        # Of many batches sorted by length those that are measured are spread evenly over the lengths.
+        many = order.rows_at(0, min(max(MEGABATCH, number) * size, len(rows) // size * size))
+        many = many[np.argsort(-rows.lengths("input_ids")[many], kind="stable")].reshape(-1, size)
+        parts = [evenly(len(many), count) for count in (settings["num_warmup"], settings["num_steps"])]
+        shuffled = [np.random.default_rng(0).permutation(part) for part in parts]
+        chosen = [many[place] for place in np.concatenate(shuffled)]
+    for indices in chosen:
+        batch = collate(rows.take(indices))
+        # Widths are multiples of 8, also of a --max_seq_length that is none.
+        missing = max(0, settings["max_seq_length"] - batch["input_ids"].shape[1]) if padded else 0
+        yield {
+            name: np.pad(values, [(0, 0), (0, missing)]) if values.ndim == 2 else values
+            for name, values in batch.items()
+        }
+
+
+def evenly(number: int, count: int) -> np.ndarray:
+    """`count` places among `number`, in the middle of equal parts."""
+    return ((np.arange(count) + 0.5) * number / max(count, 1)).astype(int)
+
+
+def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
+    """PyTorch and transformers: `BertForQuestionAnswering`, AdamW in one pass, as run_qa.py trains it."""
+    import torch
+    from transformers import BertForQuestionAnswering
+
+    torch.set_num_threads(settings["num_threads"])
+    model = BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    forward = torch.compile(model, dynamic=True) if is_compiled else model
+    names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "example_ids",
+             "start_positions": "start_position", "end_positions": "end_position"}  # fmt: skip
+
+    def step(batch: Batch) -> object:
+        inputs = {theirs: torch.from_numpy(batch[ours].astype(np.int64)) for theirs, ours in names.items()}
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = forward(**inputs).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def keras_hub_model(settings: dict[str, Any]) -> Any:
+    """KerasHub's `BertBackbone` of the same size, with a dense layer for start and end, compiled with AdamW."""
+    import keras
+    import keras_hub
+
+    if settings["precision"] == "bf16":
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    config = json.loads((Path(settings["model"]) / "config.json").read_text())
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
+        max_sequence_length=config["max_position_embeddings"],
+    )
+    scores = keras.layers.Dense(2, dtype="float32")(backbone.output["sequence_output"])
+    model = keras.Model(backbone.input, [scores[..., 0], scores[..., 1]])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-5, global_clipnorm=1.0), [loss, loss], jit_compile=False)
+    return model
+
+
+def keras_hub_inputs(batch: Batch) -> tuple[Batch, list[np.ndarray]]:
+    """A batch as its model takes it, and start and end."""
+    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "example_ids"}
+    inputs = {theirs: batch[ours] for theirs, ours in names.items()}
+    return inputs, [batch["start_position"], batch["end_position"]]
+
+
+def keras_hub_step(settings: dict[str, Any]) -> Step:
+    """Keras' own training step of one process."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(settings["num_threads"])
+    model = keras_hub_model(settings)
+    return lambda batch: model.train_on_batch(*keras_hub_inputs(batch))
+
+
+def mirrored_step(settings: dict[str, Any]) -> Step:
+    """KerasHub's model under `MultiWorkerMirroredStrategy`: this process is one of `num_ranks` and takes its share
+    of each batch. Keras' own training step fails under this strategy, so the loop is written out."""
+    import keras
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # by TF_CONFIG; first of all, as it demands
+    with strategy.scope():
+        model = keras_hub_model(settings)
+
+    def replica_step(inputs, targets):
+        with tf.GradientTape() as tape:
+            parts = zip(targets, model(inputs, training=True), strict=True)
+            losses = [keras.losses.sparse_categorical_crossentropy(*part, from_logits=True) for part in parts]
+            loss = tf.reduce_mean(losses)
+        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    @tf.function(reduce_retracing=True)
+    def replicated_step(inputs, targets):
+        return strategy.reduce("mean", strategy.run(replica_step, args=(inputs, targets)), axis=None)
+
+    rank, size = settings["rank"], settings["num_ranks"]
+
+    def step(batch: Batch) -> object:
+        share = {name: values[rank::size] for name, values in batch.items()}
+        inputs, targets = keras_hub_inputs(share)
+        converted = {name: tf.constant(values) for name, values in inputs.items()}
+        return replicated_step(converted, [tf.constant(values) for values in targets]).numpy()
+
+    return step
+
+
+def horovod_sums(settings: dict[str, Any]) -> dict[str, float] | None:
+    """Seconds of Horovod's in-place sum of one float32 buffer of each of settings["megabytes"] (10^6 bytes), fresh
+    from an operation: medians, on rank 0. Every rank of an MPI job calls it."""
+    import horovod.torch as hvd
+    import torch
+
+    torch.set_num_threads(settings["num_threads"])
+    hvd.init()
+    if hvd.size() != settings["num_ranks"]:
+        sys.exit(f"Horovod sees {hvd.size()} of {settings['num_ranks']} ranks: is it built with MPI?")
+    medians = {}
+    for size in settings["megabytes"]:
+        base, seconds = torch.randn(int(size * 1e6) // 4), []
+        for _ in range(settings["repeat"] + 1):
+            fresh = base * 1.0
+            hvd.barrier()
+            began = time.perf_counter()
+            hvd.allreduce_(fresh, op=hvd.Sum)
+            seconds.append(time.perf_counter() - began)
+        medians[f"{size:g}"] = statistics.median(seconds[1:])
+    return medians if hvd.rank() == 0 else None
+
+
+# What is padded to --max_seq_length and what to its batch's longest, after grouping by length.
+RIVALS: dict[str, tuple[bool, Callable[[dict[str, Any]], Step]]] = {
+    "torch_example": (True, lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
+    "torch_grouped": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=False)),
+    "torch_grouped_compiled": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=True)),
+    "keras_hub": (True, keras_hub_step),
+    "mirrored": (True, mirrored_step),
+}
+
+
+def main() -> None:
+    name, settings_file, report_file = sys.argv[1:]
+    settings = json.loads(Path(settings_file).read_text())
+    if name == "horovod":
+        if (medians := horovod_sums(settings)) is not None:
+            Path(report_file).write_text(json.dumps(medians))
+        return
+    if name == "mirrored" and "TF_CONFIG" not in os.environ:
+        sys.exit(start_ranks(settings["num_ranks"], settings["num_threads"]))
+    if name == "mirrored":
+        settings["rank"] = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    padded, make_step = RIVALS[name]
+    step, seconds = make_step(settings), []
+    for batch in batches(settings, by_length=not padded, padded=padded):
+        began = time.perf_counter()
+        step(batch)
+        seconds.append(time.perf_counter() - began)
+    if not settings.get("rank"):
+        Path(report_file).write_text(json.dumps(seconds[settings["num_warmup"] :]))
+
+
+def start_ranks(number: int, num_threads: int) -> int:
+    """This program as so many workers of a TensorFlow cluster, which share the threads; the worst exit status.
+    Where one fails the others, which would wait for it, are ended."""
+    with contextlib.ExitStack() as sockets:
+        listeners = [sockets.enter_context(socket.socket()) for _ in range(number)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        workers = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    ranks = []
+    for index in range(number):
+        task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        more = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(max(1, num_threads // number))}
+        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=os.environ | more))
+    while any(rank.poll() is None for rank in ranks) and not any(rank.returncode for rank in ranks):
+        time.sleep(0.1)
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.kill()
+    return max(abs(rank.wait()) for rank in ranks)
+
+
+if __name__ == "__main__":
+    main()

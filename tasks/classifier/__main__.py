@@ -1,0 +1,3 @@
+from tasks.classifier.program import main
+
+main()

@@ -1,0 +1,215 @@
+"""Reads chosen columns of tab-separated, CSV, JSON-lines and Parquet files, each row with its line number.
+
+Nothing is repaired: a ragged row, a broken quote or a byte that is not UTF-8 is an error that names its line.
+"""
+
+import csv
+import gzip
+import io
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ringbert.errors import InputError
+
+MOST_SHORT_ROWS_SHARE = 0.001
+EXTENSIONS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "tsv",
+    ".jsonl": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The wanted columns of a file by name (or index), a value per row; all its column names; each row's line."""
+
+    where: str
+    header: tuple[str | int, ...]
+    columns: Mapping[str | int, Sequence[Any]]
+    lines: Sequence[int]
+    num_short_rows: int = 0
+
+    def column(self, name: str | int) -> Sequence[Any]:
+        """Raises InputError for a name that the file lacks."""
+        if name not in self.columns:
+            there = ", ".join(str(column) for column in self.header)
+            raise InputError(f"{self.where}: no column {name!r}, only {there}")
+        return self.columns[name]
+
+
+def read_table(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
+    """The columns `wanted` that a file has, by its extension: .csv (quoted as in RFC 4180), .tsv and .txt (no
+    quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
+
+    Raises InputError: file missing, damaged, empty or of another extension; a ragged row.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    is_gzip = suffixes[-1:] == [".gz"]
+    kind = EXTENSIONS.get("".join(suffixes[-2:-1] if is_gzip else suffixes[-1:]))
+    if kind is None or (kind == "parquet" and is_gzip):
+        raise InputError(
+            f"{where}: the extension must be {', '.join(EXTENSIONS)} (all but .parquet also with .gz)"
+        )
+    readers: dict[str, Callable[..., Table]] = {
+        "tsv": read_tsv,
+        "csv": _read_csv,
+        "json": _read_json_lines,
+        "parquet": _read_parquet,
+    }
+    return readers[kind](path, where, wanted)
+
+
+def unit(source: str) -> str:
+    """Files of text have lines; Parquet files and data sets of the hub have rows."""
+    name = source.lower().removesuffix(".gz")
+    return "line" if Path(name).suffix in EXTENSIONS and not name.endswith(".parquet") else "row"
+
+
+def _read_text(path: Path, where: str) -> str:
+    """The text of a file, plain or .gz, without a byte order mark."""
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+        text = raw.decode("utf-8").removeprefix("\ufeff")
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{where}: truncated or damaged gzip file ({error})") from error
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
+    if not text.strip():
+        raise InputError(f"{where}: the file is empty")
+    return text
+
+
+def read_tsv(
+    path: Path,
+    where: str,
+    wanted: Sequence[str | int],
+    num_columns: int | None = None,
+    skips_short_rows: bool = False,
+    is_quoted: bool = False,
+) -> Table:
+    """Tab-separated, without quoting unless `is_quoted`; with `num_columns` without header, columns then by index
+    from 0.
+
+    Without quoting only a line feed ends a row: texts hold U+2028 and others at which `str.splitlines` would cut.
+    """
+    if is_quoted:
+        return _read_csv(path, where, wanted, "\t", num_columns, skips_short_rows)
+    lines = _read_text(path, where).removesuffix("\n").split("\n")
+    header: list[str | int] = list(range(num_columns or 0))
+    if num_columns is None:
+        header = [*lines.pop(0).removesuffix("\r").split("\t")]
+    while len(header) > 1 and lines and not lines[-1].strip("\r"):
+        lines.pop()  # blank lines at the end; elsewhere they are ragged rows
+    first = 2 if num_columns is None else 1
+    rows = ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, first))
+    return _table(where, header, rows, wanted, skips_short_rows)
+
+
+def _read_csv(
+    path: Path,
+    where: str,
+    wanted: Sequence[str | int],
+    delimiter: str = ",",
+    num_columns: int | None = None,
+    skips_short_rows: bool = False,
+) -> Table:
+    reader = csv.reader(io.StringIO(_read_text(path, where), newline=""), delimiter=delimiter, strict=True)
+    limit = csv.field_size_limit(sys.maxsize)  # texts of more than 128 KiB are texts
+    try:
+        header: Sequence[str | int] = next(reader, []) if num_columns is None else range(num_columns)
+        rows = ((reader.line_num, row) for row in reader if row)
+        return _table(where, header, rows, wanted, skips_short_rows)
+    except csv.Error as error:
+        raise InputError(f"{where}: line {reader.line_num}: broken quotes ({error})") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _table(
+    where: str,
+    header: Sequence[str | int],
+    rows: Iterable[tuple[int, list[str]]],
+    wanted: Sequence[str | int],
+    skips_short_rows: bool = False,
+) -> Table:
+    """The wanted columns of (line, fields) rows. Raises InputError: a ragged row, a name that occurs twice."""
+    twice = sorted({str(name) for name in header if header.count(name) > 1 and name in wanted})
+    if twice:
+        raise InputError(f"{where}: column {', '.join(twice)} occurs twice in the header")
+    places = [(header.index(name), name) for name in wanted if name in header]
+    columns: dict[str | int, list[str]] = {name: [] for _, name in places}
+    lines, num_short = [], 0
+    for line, row in rows:
+        if len(row) != len(header):
+            if skips_short_rows and len(row) < len(header):
+                num_short += 1
+                continue
+            raise InputError(
+                f"{where}: line {line} has {len(row)} columns, needed are {len(header)}"
+                f" as in {'the header' if header[0] != 0 else 'the published file'}"
+            )
+        lines.append(line)
+        for place, name in places:
+            columns[name].append(row[place])
+    if num_short > MOST_SHORT_ROWS_SHARE * len(lines):
+        raise InputError(
+            f"{where}: {num_short} of {num_short + len(lines)} rows have fewer than {len(header)} columns"
+        )
+    return Table(where, tuple(header), columns, lines, num_short)
+
+
+def _read_json_lines(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
+    objects, lines = [], []
+    for number, line in enumerate(_read_text(path, where).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise InputError(
+                f"{where}: line {number} is not JSON ({error}); needed is one object per line"
+            ) from error
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: line {number} holds no JSON object; needed is one object per line")
+        objects.append(value)
+        lines.append(number)
+    header = tuple(dict.fromkeys(name for value in objects for name in value))
+    columns = {}
+    for name in (name for name in wanted if name in header):
+        for value, number in zip(objects, lines, strict=True):
+            if name not in value:
+                raise InputError(f"{where}: line {number} has no {name!r} and other lines have")
+        columns[name] = [value[name] for value in objects]
+    return Table(where, header, columns, lines)
+
+
+def _read_parquet(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            header = tuple(file.schema_arrow.names)
+            table = file.read(columns=[name for name in wanted if name in header])
+            columns = {name: table.column(name).to_pylist() for name in table.column_names}
+            return Table(where, header, columns, range(1, file.metadata.num_rows + 1))
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{where}: no Parquet file, or damaged ({str(error).splitlines()[0]})") from error

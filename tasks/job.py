@@ -1,0 +1,136 @@
+"""What every training program does before its own work: environment, World, backend, run folder."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from ringbert.errors import InputError
+from ringbert.settings import setting
+
+if TYPE_CHECKING:
+    from distributed.collectives import Collectives
+    from distributed.run import Run
+    from distributed.world import World
+
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFlags:
+    """Where and how a program computes, and where it writes."""
+
+    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+    precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32",
+        "bf16: bfloat16 products, float32 weights and sums; fp16: float16 products and a loss scale that adapts "
+        "itself, for GPUs without bfloat16",
+        "machine",
+    )
+    device: Literal["auto", "gpu", "cpu"] = setting("auto", "where to compute", "machine")
+    share_gpus: bool = setting(False, "allow more ranks than GPUs", "machine")
+    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
+        "auto", "what sums the gradients", "machine"
+    )
+
+
+Config = TypeVar("Config", bound=MachineFlags)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a program holds while it runs: its ranks, how they sum, and the folder that it writes."""
+
+    world: "World"
+    collectives: "Collectives"
+    run: "Run"
+
+    def finish(self, result: dict[str, object]) -> None:
+        """Writes result.json, whose presence says that the run is complete."""
+        facts = {"seconds": round(self.run.seconds(), 1), "world_size": self.world.size}
+        self.run.write_json("result.json", result | facts)
+
+
+def run_on_ranks(prog: str, config: Config, function: "Callable[[Config, Job], object]") -> None:
+    """Joins the ranks and calls `function(config, job)` on each; errors end all of them."""
+    check_packages()
+    set_environment()
+    import_tensorflow()
+    from distributed.world import World
+
+    with World.join(config.device, config.share_gpus, prog, (InputError,)) as world:
+        from distributed.collectives import open_collectives
+        from distributed.run import Run, versions
+
+        set_precision(config.precision)
+        collectives = open_collectives(world, config.backend)
+        world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
+        run = Run.of(config.output_dir, world)
+        run.say(f"{world}, backend {collectives.name}, {config.precision}")
+        for note in world.notes:
+            run.say(note)
+        function(config, Job(world, collectives, run))
+        run.close()
+        collectives.close()
+
+
+def set_environment() -> None:
+    """Sets what TensorFlow, Keras and transformers read when they are imported."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without the two lines that its C++ start prints whatever the log level.
+
+    When it is not installed, `World.join` says so.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            with contextlib.suppress(ModuleNotFoundError):
+                import tensorflow  # noqa: F401
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            caught.seek(0)
+            for line in caught.read().decode(errors="replace").splitlines():
+                if not any(noise in line for noise in IMPORT_NOISE):
+                    print(line, file=sys.stderr)
+
+
+def set_precision(precision: str) -> None:
+    """The Keras dtype policy of models made from now on: variables stay float32."""
+    import keras
+
+    keras.config.set_dtype_policy(POLICIES[precision])
+
+
+def check_packages() -> None:
+    """Stops with one line when another package overwrote or shadows ours (Dask installs a `distributed`)."""
+    import bert
+    import distributed
+    import ringbert
+
+    here = Path(__file__).resolve().parent.parent
+    for package in (bert, distributed, ringbert):
+        found = Path(package.__file__ or "").resolve().parent
+        if found != here / package.__name__:
+            raise SystemExit(
+                f"error: `import {package.__name__}` finds {found}, another package's: install ringbert in an "
+                "environment of its own, or run from a folder without a module of this name"
+            )
+
+
+def cache_folder() -> Path:
+    """Where prepared data is kept: $RINGBERT_CACHE, else ~/.cache/ringbert."""
+    return Path(os.environ.get("RINGBERT_CACHE") or Path.home() / ".cache" / "ringbert")

@@ -1,0 +1,3 @@
+from tasks.squad.program import main
+
+main()

@@ -1,0 +1,296 @@
+"""bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert `run_squad.py`).
+
+The whole story is `run_squad`, below: data -> plan -> model -> train -> predict -> files. Tensors bear their shape
+as a suffix: B rows, T positions of a row, 2 for start and end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from ringbert.settings import setting
+from tasks import flags
+from tasks import job as start
+from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples, prediction_batches
+from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
+from tasks.job import MachineFlags
+from tasks.origin import ModelFiles, ModelFlags, find_model_files, find_start
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+
+    from bert.model import Bert
+    from bert.packing import Layouts
+    from distributed.feed import Batch, Feed
+    from distributed.rows import Rows
+    from distributed.run import Run
+    from tasks.squad.windows import Examples
+
+LARGE = 1e30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(MachineFlags, TrainingFlags, ModelFlags):
+    """The flags of bert-squad: names and defaults of run_squad.py, and a few of ours."""
+
+    train_file: str | None = setting(None, "SQuAD JSON to train on (.gz too)", "data")
+    predict_file: str | None = setting(None, "SQuAD JSON to predict and score", "data")
+    dataset_name: str | None = setting(
+        None, "hub data set or folder with SQuAD's columns: its splits train and validation", "data"
+    )
+    version_2_with_negative: bool = setting(False, "the data has questions without an answer (SQuAD v2.0)", "data")
+    max_train_examples: int | None = setting(None, "train on the first N questions", "data")
+    max_predict_examples: int | None = setting(None, "predict the first N questions", "data")
+    max_seq_length: int = setting(384, "tokens per window, question included", "data")
+    doc_stride: int = setting(128, "tokens between the starts of windows", "data")
+    max_query_length: int = setting(64, "tokens of a question that are kept", "data")
+    allow_unknown: bool = setting(False, "go on although more than 10 % of the tokens are [UNK]", "data")
+
+    do_predict: bool = setting(False, "predict, and score when the file has answers", "prediction")
+    predict_batch_size: int = setting(
+        8, "windows of --max_seq_length per prediction batch; of shorter ones more", "prediction"
+    )
+    n_best_size: int = setting(20, "candidates per question in nbest_predictions.json", "prediction")
+    max_answer_length: int = setting(30, "tokens of an answer at most", "prediction")
+    null_score_diff_threshold: float = setting(
+        0.0, "answer nothing when null beats the best answer by more", "prediction"
+    )
+    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(
+        "auto", "auto: by the file's version", "prediction"
+    )
+
+    def __post_init__(self):
+        if not (self.do_train or self.do_predict):
+            raise ValueError("nothing to do: give --do_train, --do_predict or both")
+        for wanted, flag in ((self.do_train, "train_file"), (self.do_predict, "predict_file")):
+            if wanted and not (getattr(self, flag) or self.dataset_name):
+                raise ValueError(f"--do_{flag.removesuffix('_file')} needs --{flag} (or --dataset_name)")
+        if self.max_seq_length <= self.max_query_length + 3:
+            raise ValueError(
+                f"--max_seq_length {self.max_seq_length} must exceed "
+                f"--max_query_length + 3 = {self.max_query_length + 3}"
+            )
+        limits = ("max_train_examples", "max_predict_examples", "predict_batch_size", "n_best_size")
+        check_ranges(self, ("doc_stride", "max_query_length", "max_answer_length", *limits))
+        if self.metric != "auto" and (self.metric == "squad_v2") != self.version_2_with_negative:
+            raise ValueError(
+                f"--metric {self.metric} does not fit --version_2_with_negative={self.version_2_with_negative}"
+            )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = flags.parse(
+        Config, argv, prog="bert-squad", description="Fine-tune BERT on SQuAD over all MPI ranks."
+    )
+    start.run_on_ranks("bert-squad", config, run_squad)
+
+
+def run_squad(config: Config, job: start.Job) -> dict[str, float]:
+    """Trains and predicts as the flags say, on every rank; the scores, if the file has answers."""
+    from bert.model import Bert
+
+    # Data, tokenizer and configuration: decided on rank 0, the windows built once per machine.
+    world, run = job.world, job.run
+    model_files = world.on_first(find_model_files, config, run)
+    train_data = open_data(config, job, model_files, training=True) if config.do_train else None
+    predict_data = open_data(config, job, model_files, training=False) if config.do_predict else None
+
+    lengths = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
+    settings = settings_of(config, lengths, train_data.key) if train_data else None
+    begin = world.on_first(find_start, config, settings, run)
+    run.remove("result.json")  # from here on the run is not complete
+    model = Bert(model_files.bert_config, "span", seed=config.seed)
+
+    if train_data and settings:
+        fit(
+            config,
+            job,
+            begin,
+            model,
+            model_files,
+            feed_of(train_data.windows, config.seed),
+            train_data.key,
+            loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
+            settings=settings,
+        )
+    else:
+        load_for_prediction(job, begin, model)
+
+    scores: dict[str, float] = {}
+    if predict_data:
+        outputs = predict_windows(config, job, model, predict_data.windows)
+        scores = world.on_first(write_predictions, config, run, predict_data, outputs)
+    job.finish({"scores": scores})
+    run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.2f}" for name, value in scores.items()))
+    return scores
+
+
+# -- data ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """One SQuAD file as rows: its windows, and the places of its contexts' tokens. `key` names its content."""
+
+    windows: "Rows"
+    paragraphs: "Rows"
+    key: str
+
+
+def source_of(config: Config, training: bool) -> tuple[str | None, str, int | None]:
+    """The file to train on or to predict (None: --dataset_name), the flag that names it, its questions at most."""
+    if training:
+        return config.train_file, "--train_file", config.max_train_examples
+    return config.predict_file, "--predict_file", config.max_predict_examples
+
+
+def read_examples(config: Config, training: bool) -> "Examples":
+    """The questions to train on or to predict."""
+    from tasks.squad import windows as squad_data
+
+    path, flag, most = source_of(config, training)
+    if path is None:
+        split = "train" if training else "validation"
+        return squad_data.read_hub(str(config.dataset_name), split, training, config.version_2_with_negative, most)
+    return squad_data.read(path, flag, training, config.version_2_with_negative, most)
+
+
+def open_data(config: Config, job: start.Job, model_files: ModelFiles, training: bool) -> Data:
+    """The windows of the training or prediction file, memory-mapped on every rank."""
+    from distributed.rows import Rows
+    from tasks.squad import windows as squad_data
+
+    path, flag, most = source_of(config, training)
+    more: Any = {
+        "max_seq_length": config.max_seq_length, "doc_stride": config.doc_stride,
+        "max_query_length": config.max_query_length, "allow_unknown": config.allow_unknown, "run": job.run,
+    }  # fmt: skip
+
+    def build() -> str:
+        words, cache = model_files.words, start.cache_folder()
+        if path is None:
+            return squad_data.windows(read_examples(config, training), words, cache, **more)
+        may_be_impossible = config.version_2_with_negative
+        return squad_data.windows_of_file(path, flag, training, may_be_impossible, most, words, cache, **more)
+
+    key = job.world.on_each_machine(build)
+    job.world.agree({f"the content of {flag}": key})
+    folder = start.cache_folder() / key
+    return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
+
+
+def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
+    """Windows -> the encoder's inputs and the answers' positions [B]."""
+    fields, groups = grouped(fields, grouping)
+    batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
+    answers = ("start_position", "end_position")
+    return batch | {name: filled(fields[name], len(batch["first_tokens"])) for name in answers}
+
+
+# -- training -----------------------------------------------------------------------------------------------------
+
+
+def feed_of(windows: "Rows", seed: int) -> "Feed":
+    """What is trained on: each window weighs the same."""
+    from distributed.feed import Feed
+    from distributed.order import Order
+
+    return Feed(
+        rows=windows,
+        order=Order(len(windows), seed),
+        collate=collate,
+        weights=lambda batch: {"loss": float(num_examples(batch))},
+        lengths=partial(windows.lengths_at, "input_ids"),
+    )
+
+
+def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
+    """Sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, padding left out."""
+    import tensorflow as tf
+
+    from bert.model import in_groups
+
+    targets_B2 = tf.stack([batch["start_position"], batch["end_position"]], 1)
+    found = []
+    for scores_BT2, example_ids_BT in zip(
+        in_groups(scores, batch), in_groups(batch["example_ids"], batch), strict=True
+    ):
+        padding_BT1 = tf.cast(example_ids_BT == 0, scores_BT2.dtype)[:, :, None]
+        log_probs_BT2 = tf.nn.log_softmax(scores_BT2 - LARGE * padding_BT1, axis=1)
+        rows = tf.shape(scores_BT2)[0]
+        here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
+        log_probs_B2 = tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), here_B2, batch_dims=2)
+        found.append(tf.reduce_sum(log_probs_B2 * (1 - padding_BT1[:, 0])))  # a row may be padding as a whole
+    return -tf.add_n(found) / 2
+
+
+# -- prediction ---------------------------------------------------------------------------------------------------
+
+
+def predict_windows(config: Config, job: start.Job, model: "Bert", windows: "Rows") -> "list[np.ndarray] | None":
+    """Start and end scores of every window, float32 [tokens, 2], on rank 0; None elsewhere."""
+    import numpy as np
+    import tensorflow as tf
+
+    from distributed.train import predict
+
+    lengths = np.diff(windows.column("input_ids")[1])
+    batches = prediction_batches(lengths, config.predict_batch_size, config.max_seq_length)
+    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
+    forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
+
+    def inputs(fields: dict) -> "Batch":
+        batch = collate(fields)
+        return {name: batch[name] for name in INPUTS}
+
+    outputs = predict(job.world, windows, batches, job.run, collate=inputs, forward=forward)
+    if outputs is None:
+        return None
+    scores: list = [None] * len(windows)
+    for batch, scores_BT2 in zip(batches, outputs, strict=True):
+        for row, window in enumerate(batch):
+            scores[window] = scores_BT2[row, : lengths[window]]
+    return scores
+
+
+def write_predictions(config: Config, run: "Run", data: Data, scores: "list[np.ndarray]") -> dict[str, float]:
+    """Answers and scores into Google's files; the scores. On rank 0."""
+    from tasks.squad import answers as squad_answers
+    from tasks.squad import metrics as squad_metrics
+
+    examples = read_examples(config, training=False)
+    answers = squad_answers.find_answers(
+        examples,
+        data.windows,
+        data.paragraphs,
+        scores,
+        n_best_size=config.n_best_size,
+        max_answer_length=config.max_answer_length,
+        version_2=config.version_2_with_negative,
+        null_score_diff_threshold=config.null_score_diff_threshold,
+    )
+    run.write_json("predictions.json", answers.predictions)
+    run.write_json("nbest_predictions.json", answers.nbest)
+    if config.version_2_with_negative:
+        run.write_json("null_odds.json", answers.null_odds)
+    if not examples.is_labelled:
+        run.say(f"{examples.source} has no answers: predictions are written, not scored")
+        return {}
+    metric = config.metric
+    if metric == "auto":
+        korean = "korquad" in examples.version.lower()
+        metric = "squad_v2" if config.version_2_with_negative else "korquad_v1" if korean else "squad_v1"
+    if metric == "squad_v2":
+        result = squad_metrics.squad_v2(examples.references, answers.predictions)
+        best = squad_metrics.squad_v2(examples.references, answers.predictions, answers.null_odds)
+        result |= {name: value for name, value in best.items() if name.startswith("best_")}
+    else:
+        result = getattr(squad_metrics, metric)(examples.references, answers.predictions)
+    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
+    return result
+
+
+if __name__ == "__main__":
+    main()
