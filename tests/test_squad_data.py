@@ -606,7 +606,7 @@ import os, signal, sys
 from pathlib import Path
 from bert.text import tokenizer
 from distributed.run import Run
-from tasks import squad_data
+from tasks.squad import windows as squad_data
 path, vocab, cache = sys.argv[1:]
 written = squad_data.write_rows
 def write_and_die(*args):

@@ -74,7 +74,7 @@ def test_two_processes_give_the_same_files(korean, tmp_path):
     program = f"""
 import sys
 from pathlib import Path
-from bert import vocabulary
+from bert.text import vocabulary
 for kind in {KINDS}:
     with open({str(tmp_path / "text.txt")!r}, encoding="utf-8") as lines:
         folder, lower = Path(sys.argv[1]) / kind, kind != "wordpiece"
@@ -159,7 +159,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     program = """
 import resource, sys
 from pathlib import Path
-from bert import vocabulary
+from bert.text import vocabulary
 most, folder = int(sys.argv[1]), Path(sys.argv[2])
 words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
 texts = (f"{words[i % 150]} {words[i * 7 % 150]} " * 20 for i in range(most))
@@ -231,7 +231,7 @@ def test_a_kill_leaves_no_half_vocabulary(tmp_path, kind):
     program = f"""
 import itertools, sys
 from pathlib import Path
-from bert import vocabulary
+from bert.text import vocabulary
 def texts():
     for number in itertools.count():
         if number == 1000:
