@@ -11,6 +11,17 @@ from typing import Any
 GROUPS = ("data", "model", "training", "evaluation", "prediction", "machine")  # headings of --help, in this order
 
 
+class Settings:
+    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`.
+
+    A class that checks its values extends `__post_init__`, calls `super().__post_init__()` and raises ValueError;
+    so a configuration that inherits several of them makes all their checks.
+    """
+
+    def __post_init__(self) -> None:
+        pass
+
+
 def setting(
     default: Any = dataclasses.MISSING,
     help: str = "",
