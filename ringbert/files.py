@@ -6,10 +6,12 @@ holds the host and the process, so that two jobs do not collide and what a kille
 
 import contextlib
 import glob
+import gzip
 import json
 import os
 import shutil
 import socket
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -49,14 +51,37 @@ def write_json(path: Path, value: object, indent: int | None = 4, sync: bool = T
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n", sync)
 
 
-def read_json(path: Path, where: str = "") -> Any:
-    """The value in a JSON file. Raises InputError, its message starting with `where` (default: the path), for a
-    file that cannot be read or holds no JSON."""
+def read_text(path: Path, where: str = "") -> str:
+    """The text of a UTF-8 file, plain or gzip, without a byte order mark.
+
+    Raises InputError, its message starting with `where` (default: the path), for a file that cannot be read, is
+    damaged or is not UTF-8.
+    """
     where = where or str(path)
+    raw = b""
     try:
-        return json.loads(path.read_bytes())
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+        return raw.decode("utf-8").removeprefix("\ufeff")
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{where}: truncated or damaged gzip file ({error})") from error
     except OSError as error:
         raise InputError(f"{where}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def read_json(path: Path, where: str = "") -> Any:
+    """The value in a JSON file, plain or gzip. Raises InputError as `read_text` does, and for text that is no JSON."""
+    where = where or str(path)
+    try:
+        return json.loads(read_text(path, where))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({error})") from error
 
