@@ -224,8 +224,8 @@ def test_neither_reading_nor_writing_imports_tensorflow(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import numpy as np
-from bert.tfrecord import RecordRows
-from bert.tfrecord_writer import write_records
+from bert.corpus.tfrecord import RecordRows
+from bert.corpus.tfrecord_writer import write_records
 folder = Path(sys.argv[1])
 lengths = dict(max_seq_length=24, max_predictions_per_seq=4)
 rows = RecordRows(str(folder / "file"), folder / "cache", vocab_size=500, **lengths).take(np.arange(3))
@@ -500,8 +500,8 @@ def test_a_killed_writer_leaves_no_shard_and_the_next_removes_its_remains(tmp_pa
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from bert.tfrecord import RecordRows
-from bert.tfrecord_writer import RecordWriter
+from bert.corpus.tfrecord import RecordRows
+from bert.corpus.tfrecord_writer import RecordWriter
 folder = Path(sys.argv[1])
 lengths = dict(max_seq_length=24, max_predictions_per_seq=4)
 rows = RecordRows(str(folder / "source"), folder / "cache", vocab_size=500, **lengths)

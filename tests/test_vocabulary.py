@@ -83,7 +83,7 @@ for kind in {KINDS}:
     running = [
         subprocess.Popen(
             [sys.executable, "-c", program, tmp_path / name],
-            cwd=Path(vocabulary.__file__).parents[1],
+            cwd=Path(vocabulary.__file__).parents[2],
             env=os.environ | {"PYTHONHASHSEED": name},
             stderr=subprocess.PIPE,
             text=True,
@@ -174,7 +174,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         command = [sys.executable, "-c", program, str(most), tmp_path / str(most)]
         done = subprocess.run(
             command,
-            cwd=Path(vocabulary.__file__).parents[1],
+            cwd=Path(vocabulary.__file__).parents[2],
             capture_output=True,
             text=True,
             timeout=200,
@@ -241,7 +241,7 @@ vocabulary.train(texts(), Path(sys.argv[1]), {kind!r}, 100, do_lower_case=True)
 """
     process = subprocess.Popen(
         [sys.executable, "-c", program, tmp_path / "words"],
-        cwd=Path(vocabulary.__file__).parents[1],
+        cwd=Path(vocabulary.__file__).parents[2],
         stdout=subprocess.PIPE,
         text=True,
     )

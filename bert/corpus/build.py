@@ -35,12 +35,11 @@ from bert.corpus.shards import (
 )
 from bert.corpus.tokens import batches, sync_folder, unit_path, write_json
 from bert.corpus.workers import Workers
-from bert.text.tokenizer import Tokenizer
+from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from ringbert.errors import InputError
 
 __all__ = ["Settings", "build", "find_shards", "open_table", "read_manifest", "tokenizer_folder", "verify"]
 
-MOST_UNKNOWN_SHARE = 0.10
 CHECKED_CHARACTERS = 1 << 17  # before the work begins
 MOST_RANDOM_NEXT = 0.9
 
@@ -153,26 +152,16 @@ def _check_first(builder: Builder, tokenizer: Tokenizer) -> None:
     """Tokenizes the beginning of the corpus, so that a wrong vocabulary is noticed at once."""
     first = next(batches(documents(builder.units[0], builder.source), CHECKED_CHARACTERS), [])
     ids, _ = builder.encoder([sentence for document in first for sentence in document])
-    _check_unknown(builder, tokenizer, int((ids == tokenizer.unk_id).sum()), len(ids), "the first ")
-
-
-def _check_unknown(builder: Builder, tokenizer: Tokenizer, unknown: int, tokens: int, which: str = "") -> None:
-    if unknown > MOST_UNKNOWN_SHARE * tokens:
-        name = builder.source.input_file or builder.source.dataset_name
-        raise InputError(
-            f"{name}: {unknown / tokens:.1%} of {which}{tokens:,} tokens are [UNK] with "
-            f"{tokenizer.source}, lower case {tokenizer.lower_case}: check --vocab_file and "
-            "--do_lower_case, or give --allow_unknown"
-        )
+    where = f"{builder.source.input_file or builder.source.dataset_name} (the first {len(ids):,} tokens)"
+    check_unknown(unknown_share([ids], tokenizer.unk_id), where, tokenizer, allow_unknown=False)
 
 
 def _check_counts(builder: Builder, tokenizer: Tokenizer, allow_unknown: bool) -> None:
     counts = builder.unit_counts
-    num_documents = total(counts, "documents")
+    num_documents, where = total(counts, "documents"), builder.source.input_file or builder.source.dataset_name
     if not num_documents:
-        raise InputError(f"{builder.source.input_file or builder.source.dataset_name}: there is no text in it")
-    if not allow_unknown:
-        _check_unknown(builder, tokenizer, total(counts, "unknown"), total(counts, "tokens"))
+        raise InputError(f"{where}: there is no text in it")
+    check_unknown(total(counts, "unknown") / total(counts, "tokens"), str(where), tokenizer, allow_unknown)
     if num_documents == 1 and builder.settings.next_sentence:
         raise InputError(
             "the corpus is one document, and a random next sentence comes from another one: separate documents by "

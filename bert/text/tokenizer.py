@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -12,11 +13,20 @@ import numpy as np
 
 from bert.text import sentencepiece
 from ringbert.errors import InputError
+from ringbert.settings import Settings, setting
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; transformers says 100
+MOST_UNKNOWN_SHARE = 0.10
 LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # beside those named uncased
 HANGUL_SYLLABLES, HANGUL_LETTERS = re.compile("[\uac00-\ud7a3]"), re.compile("[\u1100-\u11ff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownSettings(Settings):
+    """Whether a text that the vocabulary hardly covers is accepted: see `check_unknown`."""
+
+    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 
 
 class Tokenizer:
@@ -281,6 +291,20 @@ def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
     total = sum(len(tokens) for tokens in ids)
     return sum(int((tokens == unk_id).sum()) for tokens in ids) / total if total else 0.0
+
+
+def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown: bool) -> None:
+    """Raises InputError when more than 10 % of the tokens are [UNK], unless `allow_unknown`.
+
+    Args:
+      share: of `unknown_share`.
+      where: the text, as the message names it.
+    """
+    if share > MOST_UNKNOWN_SHARE and not allow_unknown:
+        raise InputError(
+            f"{where}: {share:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
+            f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case, or give --allow_unknown"
+        )
 
 
 def splits_hangul(tokenizer: Tokenizer) -> bool:
