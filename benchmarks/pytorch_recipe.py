@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from distributed.order import Order
-from distributed.plan import make_plan
+from distributed.plan import PlanSettings, make_plan
 from distributed.rows import Rows
 
 
@@ -34,10 +34,12 @@ def train(model, head: torch.nn.Linear, flags, rows: Rows, seed: int, collate: C
     torch.nn.init.trunc_normal_(head.weight, std=0.02, a=-0.04, b=0.04)
     torch.nn.init.zeros_(head.bias)
     model.train()
-    plan = make_plan(
-        len(rows), 1, learning_rate=flags.learning_rate, epochs=flags.num_train_epochs,
+    settings = PlanSettings(
+        learning_rate=flags.learning_rate,
+        num_train_epochs=flags.num_train_epochs,
         train_batch_size=flags.train_batch_size,
-    )  # fmt: skip
+    )
+    plan = make_plan(settings, len(rows), 1)
     plain = [p for name, p in model.named_parameters() if "LayerNorm" in name or "bias" in name]
     decayed = [p for name, p in model.named_parameters() if "LayerNorm" not in name and "bias" not in name]
     groups = [{"params": decayed, "decay": 0.01, "lr": 0.0}, {"params": plain, "decay": 0.0, "lr": 0.0}]

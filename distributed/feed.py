@@ -1,10 +1,10 @@
-"""A run's batches: a rank's share of each step's rows, as the model's input, made ahead of the steps."""
+"""A run's batches: a rank's share of each step's rows as the model's input, prepared ahead of the steps."""
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,19 +16,33 @@ T = TypeVar("T")
 Batch = dict[str, Any]  # arrays, or tuples of them
 
 
+class BatchSource(Protocol):
+    """What a training step takes its batches from."""
+
+    @property
+    def weights(self) -> Callable[[Batch], Mapping[str, float]]:
+        """Batch -> the weight of each loss term (rows, masked tokens, …)."""
+        ...
+
+    def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
+        """A rank's share of the step whose rows start at `position`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Feed:
     """What a run trains on, and how rows become batches.
 
     Attributes:
-      order: which row stands at a position of the stream.
-      collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Beside their
-        columns it gets "row", their numbers, and "epoch", both int64 [n].
-      weights: that batch -> the weight of each loss term (rows, masked tokens, …), as numbers.
-      lengths: row numbers -> how many tokens each has; a step's rows are then shared out so that ranks and
-        micro-batches have nearly equal numbers of them. Without, each takes neighbouring positions. The
-        step's sum is the same.
-      collate_fixed: as `collate`, but with few shapes, for XLA. A number of Python in it makes another one, too.
+      order: which row stands at each position of the stream.
+      collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Besides the
+        columns it gets "row", the row numbers, and "epoch", both int64 [n].
+      weights: that batch -> the weight of each loss term (rows, masked tokens, …).
+      lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
+        have nearly equal numbers of tokens; without it each takes neighbouring positions. The step's sum is the
+        same.
+      collate_fixed: as `collate`, but with few shapes, for XLA, which compiles again for each.
+      longest: tokens of the longest row.
     """
 
     rows: RowSource
@@ -37,11 +51,12 @@ class Feed:
     weights: Callable[[Batch], Mapping[str, float]]
     lengths: Callable[[np.ndarray], np.ndarray] | None = None
     collate_fixed: Callable[..., Batch] | None = None
+    longest: int = 0
 
     def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
-        """A rank's share of the step whose rows stand at `position` and behind.
+        """A rank's share of the step whose rows start at `position`.
 
-        `is_fixed`: by `collate_fixed`, and with lengths in equal numbers of rows, whatever their blocks.
+        `is_fixed`: by `collate_fixed`; with lengths each share has an equal number of rows then.
         """
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
         if self.lengths is None:
@@ -51,15 +66,28 @@ class Feed:
             places = divided(self.lengths(numbers), numbers, *sizes, is_fixed)[rank]
 
         def fields(piece: np.ndarray) -> dict:
-            more = {"row": numbers[piece], "epoch": (position + piece) // len(self.rows)}
-            return self.rows.take(numbers[piece]) | more
+            place = {"row": numbers[piece], "epoch": (position + piece) // len(self.rows)}
+            return self.rows.take(numbers[piece]) | place
 
         collate = self.collate_fixed if is_fixed and self.collate_fixed else self.collate
         return [collate(fields(piece)) for piece in places if len(piece)]
 
 
+def total_weights(
+    weights: Callable[[Batch], Mapping[str, float]], batches: Sequence[Batch], terms: Iterable[str]
+) -> dict[str, float]:
+    """The weight of each loss term over all micro-batches of this rank."""
+    of_batches = [weights(batch) for batch in batches]
+    return {term: sum(of_batch[term] for of_batch in of_batches) for term in terms}
+
+
+def batch_maker(rows: RowSource, collate: Callable[[dict], Batch]) -> Callable[[np.ndarray], Batch]:
+    """Row numbers -> the batch of these rows, of epoch 0."""
+    return lambda numbers: collate(rows.take(numbers) | {"row": numbers, "epoch": np.zeros_like(numbers)})
+
+
 def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -> Generator[T, None, None]:
-    """`make(item)` for each item, computed in a thread; up to `ahead` of them wait, and one more is computed.
+    """`make(item)` for each item, computed in a thread, up to `ahead` + 1 of them in advance.
 
     An exception in the thread is raised here, where it can end the job.
     """

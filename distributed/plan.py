@@ -3,16 +3,69 @@
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from ringbert.errors import InputError
+from ringbert.settings import Settings, check_at_least, setting
 
 HIGH_FINE_TUNING_RATE = 2e-4
-DEFAULT_BATCH_SIZE = 32  # of run_squad.py and run_pretraining.py
+DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS = 32, 3.0  # of run_squad.py
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings(Settings):
+    """How long and how fast a model trains; the names and defaults of Google's scripts.
+
+    With `train_batch_size`, rows per rank and step, one rank's steps and warmup (as in Google's run_squad.py) are
+    divided by the number of ranks, and the rate is scaled. `global_batch_size` keeps one rank's steps and rate.
+    """
+
+    train_batch_size: int | None = setting(
+        None, "rows per rank and optimizer step", "training", shown_default=str(DEFAULT_BATCH_SIZE)
+    )
+    global_batch_size: int | None = setting(
+        None, "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank", "training"
+    )
+    gradient_accumulation_steps: int = setting(
+        1, "micro-batches into which a rank's rows of a step are split", "training"
+    )
+    learning_rate: float = setting(5e-5, "peak learning rate of one rank", "training")
+    lr_scaling: Literal["linear", "sqrt", "none"] = setting(
+        "linear", "how the learning rate grows with the number of ranks", "training"
+    )
+    num_train_epochs: float | None = setting(3.0, "passes over the data", "training")
+    num_train_steps: int | None = setting(
+        None, "optimizer steps of one rank, divided by the number of ranks; instead of epochs", "training"
+    )
+    warmup_proportion: float = setting(0.1, "share of the steps in which the learning rate rises", "training")
+    num_warmup_steps: int | None = setting(
+        None, "warmup steps of one rank, divided by the number of ranks; instead of a share", "training"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.train_batch_size is not None and self.global_batch_size is not None:
+            raise ValueError("--train_batch_size and --global_batch_size exclude each other: give one")
+        check_at_least(self, 1, "train_batch_size", "global_batch_size", "gradient_accumulation_steps")
+        check_at_least(self, 0, "num_train_epochs", "learning_rate", "warmup_proportion", "num_warmup_steps")
+        check_at_least(self, 1, "num_train_steps")
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per step: of one rank, or of all with `global_batch_size`."""
+        return self.global_batch_size or self.train_batch_size or DEFAULT_BATCH_SIZE
+
+    def steps_of_one_rank(self, rows: int) -> tuple[int, int]:
+        """Steps and warmup steps that one rank would take."""
+        epochs = DEFAULT_EPOCHS if self.num_train_epochs is None else self.num_train_epochs
+        steps = int(rows / self.batch_size * epochs) if self.num_train_steps is None else self.num_train_steps
+        warmup = int(steps * self.warmup_proportion) if self.num_warmup_steps is None else self.num_warmup_steps
+        return steps, warmup
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do. `rows` are what is trained on: windows for SQuAD, examples for a classifier."""
+    """What a run will do. Rows are what is trained on: windows for SQuAD, examples for a classifier."""
 
     rows: int
     size: int
@@ -54,73 +107,26 @@ class Plan:
         )
 
 
-def make_plan(
-    rows: int,
-    size: int,
-    *,
-    learning_rate: float,
-    epochs: float = 3.0,
-    train_batch_size: int | None = None,
-    global_batch_size: int | None = None,
-    accumulation: int = 1,
-    warmup_proportion: float = 0.1,
-    num_train_steps: int | None = None,
-    num_warmup_steps: int | None = None,
-    lr_scaling: str = "linear",
-) -> Plan:
-    """The plan of a run over `size` ranks.
-
-    With `train_batch_size` (rows per rank and optimizer step, 32 unless given) one rank's steps and warmup,
-    `int(rows / train_batch_size * epochs)` and `int(steps * warmup_proportion)` as in Google's run_squad.py, are
-    divided by the number of ranks and the rate is scaled; given numbers of steps are one rank's and are divided
-    likewise. With `global_batch_size` the steps and the rate of one rank with that batch are kept.
-
-    Raises InputError when a number is out of range or no step is left.
-    """
-    if train_batch_size is not None and global_batch_size is not None:
-        raise InputError("--train_batch_size and --global_batch_size exclude each other: give one")
-    keeps_batch = global_batch_size is not None
-    batch = next(
-        (given for given in (global_batch_size, train_batch_size) if given is not None), DEFAULT_BATCH_SIZE
-    )
-    for flag, value, lowest in (
-        ("--train_batch_size / --global_batch_size", batch, 1),
-        ("--gradient_accumulation_steps", accumulation, 1),
-        ("--num_train_epochs", epochs, 0),
-        ("--learning_rate", learning_rate, 0),
-        ("--warmup_proportion", warmup_proportion, 0),
-        ("--num_warmup_steps", num_warmup_steps or 0, 0),
-    ):
-        if value < lowest or not math.isfinite(value):
-            raise InputError(f"{flag} is {value}, needed is at least {lowest}")
-    divisor = 1 if keeps_batch else size
-    steps_of_one = num_train_steps if num_train_steps is not None else int(rows / batch * epochs)
-    warmup_of_one = num_warmup_steps if num_warmup_steps is not None else int(steps_of_one * warmup_proportion)
-    steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
+def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
+    """The plan for `rows` rows of data and `size` ranks. Raises InputError when no step is left."""
     if rows < 1:
-        raise InputError("there are no rows to train on (--train_file)")
+        raise InputError("there are no rows to train on")
+    batch, keeps_batch = settings.batch_size, settings.global_batch_size is not None
+    divisor = 1 if keeps_batch else size
+    steps_of_one, warmup_of_one = settings.steps_of_one_rank(rows)
+    steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
     if steps < 1:
-        rank = f"rank{'s' * (divisor > 1)}"
-        if num_train_steps is not None:
-            raise InputError(
-                f"no training step is left: --num_train_steps {num_train_steps} of one rank, "
-                f"divided by {divisor} {rank}"
-            )
-        flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
-        raise InputError(
-            f"no training step is left: {rows} rows, batch {batch}, {epochs:g} epochs give {steps_of_one} steps "
-            f"of one rank, divided by {divisor} {rank}; lower {flag} or raise --num_train_epochs"
-        )
+        raise InputError(_no_step(settings, rows, steps_of_one, divisor))
     global_batch = batch if keeps_batch else batch * size
     if global_batch < size:
-        raise InputError(f"--global_batch_size {global_batch} is less than the {size} ranks")
+        raise InputError(f"--global_batch_size must be at least the number of ranks, {size}, got {global_batch}")
+    accumulation = settings.gradient_accumulation_steps
     if global_batch // size < accumulation:
         raise InputError(
-            f"--gradient_accumulation_steps {accumulation} exceeds a rank's {global_batch // size} rows per step"
+            f"--gradient_accumulation_steps must be at most a rank's {global_batch // size} rows per step, "
+            f"got {accumulation}"
         )
-    factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}.get(lr_scaling)
-    if factor is None:
-        raise InputError(f"--lr_scaling {lr_scaling!r} is none of linear, sqrt, none")
+    factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}[settings.lr_scaling]
     return Plan(
         rows=rows,
         size=size,
@@ -128,15 +134,26 @@ def make_plan(
         accumulation=accumulation,
         steps=steps,
         warmup_steps=warmup,
-        base_learning_rate=learning_rate,
-        learning_rate=learning_rate * factor,
-        lr_scaling=lr_scaling,
+        base_learning_rate=settings.learning_rate,
+        learning_rate=settings.learning_rate * factor,
+        lr_scaling=settings.lr_scaling,
         epochs=steps * global_batch / rows,
     )
 
 
+def _no_step(settings: PlanSettings, rows: int, steps_of_one: int, divisor: int) -> str:
+    ranks = f"divided by {divisor} rank{'s' * (divisor > 1)}"
+    if settings.num_train_steps is not None:
+        return f"no training step is left: --num_train_steps {settings.num_train_steps}, {ranks}"
+    flag = "--train_batch_size" if settings.global_batch_size is None else "--global_batch_size"
+    return (
+        f"no training step is left: {rows} rows, batch {settings.batch_size} and {settings.num_train_epochs:g} "
+        f"epochs make {steps_of_one} steps of one rank, {ranks}; lower {flag} or raise --num_train_epochs"
+    )
+
+
 def rate_warning(plan: Plan) -> str | None:
-    """A warning when scaling took a fine-tuning rate beyond what BERT usually survives."""
+    """A warning when scaling takes a fine-tuning rate above what BERT usually survives."""
     if plan.learning_rate > HIGH_FINE_TUNING_RATE and plan.learning_rate > plan.base_learning_rate:
         return (
             f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "

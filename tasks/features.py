@@ -7,18 +7,17 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks import job as start
 from tasks.batches import INPUTS, encoder_inputs, grouped
 from tasks.fit import load_for_prediction
-from tasks.job import MachineFlags
-from tasks.origin import ModelFlags, Start, find_model_files
+from tasks.job import ComputeSettings, Job, run_on_ranks
+from tasks.origin import ModelSettings, Needs, origin_of_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,51 +31,50 @@ PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MachineFlags, ModelFlags):
+class Config(ComputeSettings, ModelSettings):
     """The flags of bert-features: names and defaults of extract_features.py, and a few of ours."""
 
     input_file: str = setting(help="UTF-8 text, one text or pair `text ||| text` per line", group="data")
     output_file: str = setting(help="JSON lines, or Parquet if it ends in .parquet", group="data")
-    output_dir: str = field(default="", init=False)
     layers: str = setting("-1,-2,-3,-4", "layers, from 0 or from the end", "data")
     max_seq_length: int = setting(128, "tokens per line", "data")
     allow_unknown: bool = setting(False, "go on although more than 10 % of the tokens are [UNK]", "data")
     batch_size: int = setting(32, "lines per batch", "machine")
 
-    resume = "never"  # no flag: weights come from --init_checkpoint or --model alone
-
     def __post_init__(self):
-        if self.max_seq_length < 4 or self.batch_size < 1:
-            raise ValueError(
-                f"--max_seq_length {self.max_seq_length}, --batch_size {self.batch_size}: needed: 4 and 1 at least"
-            )
+        super().__post_init__()
+        check_at_least(self, 4, "max_seq_length")
+        check_at_least(self, 1, "batch_size")
+        if not (self.init_checkpoint or self.model):
+            raise ValueError("weights are needed: give --init_checkpoint, or --model with a folder or hub name")
         if not re.fullmatch(r"-?\d+(,-?\d+)*", self.layers):
-            raise ValueError(f"--layers {self.layers}: numbers separated by commas are needed")
-        object.__setattr__(self, "output_dir", str(Path(self.output_file).expanduser().parent))
+            raise ValueError(f"--layers must be integers separated by commas, got {self.layers}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Hidden-state vectors of texts over all MPI ranks."
     config = flags.parse(Config, argv, prog="bert-features", description=description)
-    start.run_on_ranks("bert-features", config, run_features)
+    folder = str(Path(config.output_file).expanduser().parent)
+    run_on_ranks("bert-features", config, folder, run_features)
 
 
-def run_features(config: Config, job: start.Job) -> None:
+def run_features(config: Config, job: Job) -> None:
     """Reads, tokenizes and computes on every rank; rank 0 writes, in the order of the lines."""
     import numpy as np
     import tensorflow as tf
 
     from bert.model import Bert
+    from distributed.feed import batch_maker
+    from distributed.predict import predict
     from distributed.rows import Rows
-    from distributed.train import predict
 
     world, run = job.world, job.run
-    model_files = world.on_first(find_model_files, config, run)
-    layers = chosen_layers(config.layers, model_files.bert_config.num_hidden_layers)
-    begin = world.on_first(find_weights, config)
-    rows = Rows(world.on_first(tokenize, config, model_files.words))
-    model = Bert(model_files.bert_config, "features")
-    load_for_prediction(job, begin, model)
+    needs = Needs(max_seq_length=config.max_seq_length)
+    origin = world.on_first(origin_of_model, config, run.say, needs)
+    layers = chosen_layers(config.layers, origin.bert_config.num_hidden_layers)
+    rows = Rows(world.on_first(tokenize, config, origin.words))
+    model = Bert(origin.bert_config, "features")
+    load_for_prediction(job, origin, model)
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """float32 [B, T, layers, H]"""
@@ -89,22 +87,14 @@ def run_features(config: Config, job: start.Job) -> None:
     compiled = tf.function(forward, input_signature=[signature], autograph=False)
     everything = np.array_split(np.arange(len(rows)), range(config.batch_size, len(rows), config.batch_size))
     step = BATCHES_AT_ONCE * world.size
+    make_batch, advice = batch_maker(rows, collate), "lower --batch_size or --max_seq_length"
     bar = run.progress(len(rows), "features", "line")
 
     def vectors() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Number, ids [n] and vectors [n, layers, H] of each line on rank 0; nothing elsewhere."""
         for begin_at in range(0, len(everything), step):
             batches = everything[begin_at : begin_at + step]
-            outputs = predict(
-                world,
-                rows,
-                batches,
-                run,
-                collate=collate,
-                forward=compiled,
-                is_shown=False,
-                memory_flags="--batch_size or --max_seq_length",
-            )
+            outputs = predict(world, run, batches, make_batch, compiled, label=None, memory_advice=advice)
             for numbers, output in zip(batches, outputs or [], strict=False):
                 values, offsets = rows.take(numbers)["input_ids"]
                 for row, number in enumerate(numbers):
@@ -112,22 +102,9 @@ def run_features(config: Config, job: start.Job) -> None:
                     yield int(number), ids, output[row, : len(ids)]
             bar.update(min(len(rows), (begin_at + step) * config.batch_size))
 
-    write(config, model_files.words, list(layers), vectors(), is_writer=run.is_writer)
+    write(config, origin.words, list(layers), vectors(), is_writer=run.is_writer)
     bar.close()
     run.say(f"done: {config.output_file}, {len(rows):,} lines, layers {config.layers}")
-
-
-def find_weights(config: Config) -> Start:
-    """The weights of `--init_checkpoint`, else of `--model`; on rank 0.
-
-    Not `find_start`'s: the folder of `--output_file` is no run, and may hold a checkpoint.
-    """
-    from bert import weights
-
-    given = config.init_checkpoint or config.model
-    if not given:
-        raise InputError("no weights: give --init_checkpoint, or --model with a folder or hub name that has some")
-    return Start(weights.find(given), why=given)
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""What every training program does before its own work: environment, World, backend, run folder."""
+"""What every program does before its own work: environment, ranks, backend, run folder."""
 
 import contextlib
 import os
@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbert.settings import Settings, setting
 
 if TYPE_CHECKING:
     from distributed.collectives import Collectives
@@ -22,24 +21,29 @@ IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineFlags:
-    """Where and how a program computes, and where it writes."""
+class ComputeSettings(Settings):
+    """Where and how a program computes."""
 
-    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32",
-        "bf16: bfloat16 products, float32 weights and sums; fp16: float16 products and a loss scale that adapts "
-        "itself, for GPUs without bfloat16",
+        "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
         "machine",
     )
     device: Literal["auto", "gpu", "cpu"] = setting("auto", "where to compute", "machine")
     share_gpus: bool = setting(False, "allow more ranks than GPUs", "machine")
     backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
-        "auto", "what sums the gradients", "machine"
+        "auto", "what sums the gradients over ranks", "machine"
     )
 
 
-Config = TypeVar("Config", bound=MachineFlags)
+@dataclass(frozen=True, kw_only=True)
+class JobSettings(ComputeSettings):
+    """The same, and the folder of the run."""
+
+    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+
+
+Config = TypeVar("Config", bound=ComputeSettings)
 
 
 @dataclass(frozen=True)
@@ -56,21 +60,21 @@ class Job:
         self.run.write_json("result.json", result | facts)
 
 
-def run_on_ranks(prog: str, config: Config, function: "Callable[[Config, Job], object]") -> None:
-    """Joins the ranks and calls `function(config, job)` on each; errors end all of them."""
+def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[[Config, Job], object]") -> None:
+    """Joins the ranks and calls `function(config, job)` on each; rank 0 writes `folder`. Errors end all ranks."""
     check_packages()
     set_environment()
     import_tensorflow()
     from distributed.world import World
 
-    with World.join(config.device, config.share_gpus, prog, (InputError,)) as world:
+    with World.join(config.device, config.share_gpus, program) as world:
         from distributed.collectives import open_collectives
         from distributed.run import Run, versions
 
         set_precision(config.precision)
         collectives = open_collectives(world, config.backend)
         world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
-        run = Run.of(config.output_dir, world)
+        run = Run.of(folder, world)
         run.say(f"{world}, backend {collectives.name}, {config.precision}")
         for note in world.notes:
             run.say(note)

@@ -1,19 +1,18 @@
-"""Where the model comes from: its configuration and tokenizer, and the weights that a run starts from."""
+"""Where a run starts from: the model's configuration, its tokenizer, its weights, perhaps a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbert.settings import Settings, setting
 
 if TYPE_CHECKING:
     from transformers import BertConfig
 
     from bert.text.tokenizer import Tokenizer
     from distributed.checkpoint import State
-    from distributed.plan import Plan
     from distributed.run import Run
 
 CHECKPOINTS = "checkpoints"
@@ -21,7 +20,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFlags:
+class ModelSettings(Settings):
     """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
 
     model: str | None = setting(
@@ -30,53 +29,54 @@ class ModelFlags:
         "model",
         aliases=("model_name_or_path",),
     )
-    bert_config_file: str | None = setting(None, "BERT configuration (JSON), instead of the model's own", "model")
+    bert_config_file: str | None = setting(
+        None, "BERT configuration (JSON)", "model", shown_default="the model's own"
+    )
     vocab_file: str | None = setting(
         None,
-        "WordPiece vocabulary, instead of the model's own; with --spm_model_file the ids of its pieces",
+        "WordPiece vocabulary; with --spm_model_file the ids of its pieces",
         "model",
+        shown_default="the model's own",
     )
     spm_model_file: str | None = setting(None, "SentencePiece model, instead of a WordPiece vocabulary", "model")
     init_checkpoint: str | None = setting(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
     do_lower_case: bool | None = setting(
-        None, "lower-case and strip accents; default: the tokenizer file's, else true for WordPiece", "model"
+        None,
+        "lower-case the text and strip its accents",
+        "model",
+        shown_default="as the tokenizer's files say, else true for WordPiece",
     )
 
 
-class StartFlags(Protocol):
-    """The flags that decide where a run starts."""
+@dataclass(frozen=True, kw_only=True)
+class OriginSettings(ModelSettings):
+    """The same for a program that trains and resumes."""
 
-    @property
-    def output_dir(self) -> str: ...
-    @property
-    def resume(self) -> str: ...
-    @property
-    def init_checkpoint(self) -> str | None: ...
-    @property
-    def model(self) -> str | None: ...
-
-
-class ModelFileFlags(StartFlags, Protocol):
-    """Those, and what the configuration and the tokenizer are found by."""
-
-    @property
-    def bert_config_file(self) -> str | None: ...
-    @property
-    def vocab_file(self) -> str | None: ...
-    @property
-    def spm_model_file(self) -> str | None: ...
-    @property
-    def do_lower_case(self) -> bool | None: ...
-    @property
-    def max_seq_length(self) -> int: ...
+    resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
 
 
 @dataclass(frozen=True)
-class ModelFiles:
-    """What rank 0 found out about the model, the same on all ranks; no tokenizer where data are ids."""
+class Origin:
+    """What rank 0 found out about the start of a run; the same on all ranks.
+
+    Attributes:
+      bert_config: the model's configuration.
+      tokenizer: None where the data are token ids already.
+      weights: a folder or a TensorFlow checkpoint; None for initial values.
+      checkpoint, state: the checkpoint to continue from, and where it stands; both None for a new run.
+      reason: what led to these weights, for messages.
+      fresh_tensors: tensors that keep their initial values although `weights` has them.
+      moments: a checkpoint whose optimizer's moments a new run takes over.
+    """
 
     bert_config: "BertConfig"
-    tokenizer: "Tokenizer | None"
+    tokenizer: "Tokenizer | None" = None
+    weights: Path | None = None
+    checkpoint: Path | None = None
+    state: "State | None" = None
+    reason: str = "initial values"
+    fresh_tensors: tuple[str, ...] = ()
+    moments: Path | None = None
 
     @property
     def words(self) -> "Tokenizer":
@@ -84,22 +84,85 @@ class ModelFiles:
         assert self.tokenizer is not None
         return self.tokenizer
 
+    def continues(self, checkpoints: Path) -> bool:
+        """Whether the run goes on in the folder of its own checkpoints."""
+        return self.checkpoint is not None and self.checkpoint.parent == checkpoints
 
-def find_model_files(
-    config: ModelFileFlags, run: "Run", tokenizer_folder: Path | None = None, needs_tokenizer: bool = True
-) -> ModelFiles:
-    """The configuration and the tokenizer: from their own flags, else the folder of the weights. On rank 0.
+    def check_settings(self, settings: Mapping[str, object]) -> None:
+        """Raises InputError, with both values, for the first setting that differs from the checkpoint's."""
+        from distributed.checkpoint import check_settings
 
-    `tokenizer_folder` is asked when neither has a vocabulary: a corpus holds the one that it was made with.
-    Raises InputError when there is none, or they do not fit each other or the flags.
+        if self.state and self.checkpoint:
+            check_settings(self.state.settings, settings, self.checkpoint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a program needs of its model's files.
+
+    Attributes:
+      max_seq_length: positions that the model must have.
+      tokenizer: False where the data are token ids already.
+      tokenizer_folder: where a vocabulary is, if neither the flags nor the weights have one.
     """
-    from bert import weights
-    from bert.text import tokenizer
 
-    source = newest_checkpoint(config, run.say)
-    given = config.init_checkpoint or config.model
-    if source is None and given:
-        source = weights.find(given)
+    max_seq_length: int
+    tokenizer: bool = True
+    tokenizer_folder: Path | None = None
+
+
+def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) -> Origin:
+    """Where the run in `run.folder` starts, the first that applies: its newest intact checkpoint, that of
+    `--resume FOLDER`, `--init_checkpoint`, `--model`, initial values. Called on rank 0.
+
+    A run that does not train (`trains`) takes its best checkpoint, if it has measured which one that is.
+
+    Raises InputError: no configuration or vocabulary, some that do not fit each other or the flags, or a folder
+      with another program's run.
+    """
+    from distributed.checkpoint import checkpoint_at, read_state
+
+    checkpoint = newest_checkpoint(config.resume, run.folder, run.say)
+    if checkpoint is None:
+        refuse_other_runs(run.folder)
+        return origin_of_model(config, run.say, needs)
+    state = read_state(checkpoint)
+    if not trains and state.best:
+        checkpoint = checkpoint_at(checkpoint.parent, state.best[0])
+        state = read_state(checkpoint)
+    reason = f"checkpoint {checkpoint}, step {state.step} of {state.steps}"
+    return _origin(config, checkpoint, reason, run.say, needs, checkpoint, state)
+
+
+def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Origin:
+    """The start that the flags alone name. Called on rank 0. Raises InputError as `find_origin`."""
+    from bert import weights
+
+    flag = "init_checkpoint" if config.init_checkpoint else "model"
+    named = config.init_checkpoint or config.model
+    source = weights.find(named) if named else None
+    return _origin(config, source, f"--{flag} {named}" if named else "initial values", say, needs)
+
+
+def _origin(
+    config: ModelSettings,
+    source: Path | None,
+    reason: str,
+    say: Callable[[str], None],
+    needs: Needs,
+    checkpoint: Path | None = None,
+    state: "State | None" = None,
+) -> Origin:
+    """The origin whose weights are in `source`."""
+    bert_config = _bert_config(config, source, needs.max_seq_length)
+    folder = source if source is None or source.is_dir() else source.parent
+    tokenizer = _tokenizer(config, folder, bert_config.vocab_size, say, needs)
+    return Origin(bert_config, tokenizer, source, checkpoint, state, reason)
+
+
+def _bert_config(config: ModelSettings, source: Path | None, max_seq_length: int) -> "BertConfig":
+    from bert import weights
+
     bert_config = weights.config_from_file(config.bert_config_file) if config.bert_config_file else None
     if bert_config is None and source is not None:
         bert_config = weights.read_config(source)
@@ -107,106 +170,73 @@ def find_model_files(
         raise InputError(
             "no model configuration: give --bert_config_file, or --model with a folder or hub name that has one"
         )
-    folder = source if source is None or source.is_dir() else source.parent
-    if config.max_seq_length > bert_config.max_position_embeddings:
+    if max_seq_length > bert_config.max_position_embeddings:
         raise InputError(
-            f"--max_seq_length {config.max_seq_length} exceeds the model's "
-            f"{bert_config.max_position_embeddings} positions"
+            f"--max_seq_length must be at most the model's {bert_config.max_position_embeddings} positions, "
+            f"got {max_seq_length}"
         )
-    has_tokenizer = folder is not None and any(any(folder.glob(name)) for name in TOKENIZER_FILES)
-    if not (needs_tokenizer or has_tokenizer or config.vocab_file or config.spm_model_file):
-        run.say("note: without --vocab_file or --model the model is saved without its vocabulary")
-        return ModelFiles(bert_config, None)
-    if tokenizer_folder is not None and not has_tokenizer:
-        folder = tokenizer_folder
+    return bert_config
+
+
+def _tokenizer(
+    config: ModelSettings, folder: Path | None, vocab_size: int, say: Callable[[str], None], needs: Needs
+) -> "Tokenizer | None":
+    """The tokenizer of the flags, else of the model's folder, else of `needs.tokenizer_folder`."""
+    from bert.text import tokenizer
+
+    in_folder = folder is not None and any(any(folder.glob(name)) for name in TOKENIZER_FILES)
+    if not (needs.tokenizer or in_folder or config.vocab_file or config.spm_model_file):
+        say("note: without --vocab_file or --model the model is saved without its vocabulary")
+        return None
     words = tokenizer.load(
         config.vocab_file,
-        folder,
+        folder if in_folder or needs.tokenizer_folder is None else needs.tokenizer_folder,
         config.do_lower_case,
-        str(config.init_checkpoint or config.model or ""),
+        config.init_checkpoint or config.model or "",
         config.spm_model_file,
     )
     if tokenizer.lacks_capitals(words):
-        run.say(f"warning: {words.source} has no capital letters, which become [UNK]: --do_lower_case is meant")
-    if words.vocab_size > bert_config.vocab_size:
+        say(f"warning: {words.source} has no capital letters, so they become [UNK]: give --do_lower_case")
+    if words.vocab_size > vocab_size:
         raise InputError(
-            f"{words.source} has {words.vocab_size} entries, the model's configuration {bert_config.vocab_size}: "
+            f"{words.source} has {words.vocab_size} entries, the model's configuration {vocab_size}: "
             "--vocab_file does not belong to this model"
         )
-    if words.vocab_size < bert_config.vocab_size:
-        run.say(
-            f"warning: {words.source} has {words.vocab_size} entries, the model's configuration "
-            f"{bert_config.vocab_size}: the rest is never used"
+    if words.vocab_size < vocab_size:
+        say(
+            f"warning: {words.source} has {words.vocab_size} entries, the model's configuration {vocab_size}: "
+            "the others are never used"
         )
-    return ModelFiles(bert_config, words)
+    return words
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where a run starts: the weights' source (None: from scratch), and the checkpoint to go on from."""
-
-    weights: Path | None
-    checkpoint: Path | None = None
-    state: "State | None" = None
-    why: str = "initial values"
-
-
-def find_start(config: StartFlags, settings: Mapping[str, object] | None, run: "Run") -> Start:
-    """The first that applies: newest intact checkpoint of `output_dir` (or of `--resume PATH`),
-    `--init_checkpoint`, `--model`, initial values. Called on rank 0.
-
-    `settings` None means prediction, for which a checkpoint of any settings will do.
-    Raises InputError: a changed setting, or a folder of another program's run.
-    """
-    from bert import weights
-    from distributed.checkpoint import check_settings, checkpoint_at, read_state
-
-    output_dir = Path(config.output_dir).expanduser()
-    checkpoint = newest_checkpoint(config, run.say)
-    if checkpoint is not None:
-        state = read_state(checkpoint)
-        if settings is not None:
-            check_settings(state.settings, settings, checkpoint)
-        elif state.best:
-            checkpoint = checkpoint_at(checkpoint.parent, state.best[0])
-            state = read_state(checkpoint)
-        return Start(checkpoint, checkpoint, state, f"checkpoint {checkpoint}, step {state.step} of {state.steps}")
-    foreign = [str(path).removesuffix(".index") for path in output_dir.glob("model.ckpt-*.index")]
+def refuse_other_runs(folder: Path) -> None:
+    """Raises InputError when a folder holds a run of TensorFlow 1."""
+    foreign = [str(path).removesuffix(".index") for path in folder.glob("model.ckpt-*.index")]
     if foreign:
         prefix = max(foreign, key=lambda name: (len(name), name))  # the highest step
         raise InputError(
-            f"--output_dir {output_dir} holds a TensorFlow 1 run, which cannot be continued: give another "
+            f"--output_dir {folder} holds a TensorFlow 1 run, which cannot be continued: give another "
             f"--output_dir, and --init_checkpoint {prefix} to start from its weights"
         )
-    if config.init_checkpoint:
-        return Start(weights.find(config.init_checkpoint), why=f"--init_checkpoint {config.init_checkpoint}")
-    if config.model:
-        return Start(weights.find(config.model), why=f"--model {config.model}")
-    return Start(None)
 
 
-def newest_checkpoint(config: StartFlags, say: Callable[[str], None]) -> Path | None:
-    """The newest intact checkpoint of `output_dir`, else of the folder that `--resume PATH` names; on rank 0.
+def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names.
 
-    Raises InputError when `--resume PATH` is needed and has none.
+    Raises InputError when `--resume FOLDER` has none.
     """
     from distributed.checkpoint import newest_intact
 
-    own = newest_intact(Path(config.output_dir).expanduser() / CHECKPOINTS, say)
-    if config.resume in ("auto", "never"):
-        return own if config.resume == "auto" else None
-    given = Path(config.resume).expanduser()
-    # This run's own progress comes first: the same command, given again, goes on.
-    found = own or newest_intact(given, say) or newest_intact(given / CHECKPOINTS, say)
-    if found is None:
-        raise InputError(f"--resume {config.resume}: no intact checkpoint there (auto, never, or a run's folder)")
-    return found
-
-
-def resumed_step(state: "State", plan: "Plan") -> int:
-    """The step of this plan that corresponds to a checkpoint, written perhaps with another number of ranks."""
-    if state.step >= state.steps:
-        return plan.steps
-    if state.global_batch_size == plan.global_batch_size:
-        return min(state.step, plan.steps)
-    return min(-(-state.position // plan.global_batch_size), plan.steps)
+    if resume == "never":
+        return None
+    own = newest_intact(folder / CHECKPOINTS, say)
+    if own is not None or resume == "auto":  # this run's own progress comes first
+        return own
+    other = Path(resume).expanduser()
+    checkpoint = newest_intact(other, say) or newest_intact(other / CHECKPOINTS, say)
+    if checkpoint is None:
+        raise InputError(
+            f"--resume must be auto, never or the folder of a run, got {resume}, which has no intact checkpoint"
+        )
+    return checkpoint

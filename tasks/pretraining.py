@@ -5,20 +5,18 @@ Tensors bear their shape as a suffix: B rows, T positions of a row, M masked tok
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks import job as start
 from tasks.batches import encoder_inputs, filled, grouped, num_examples, prediction_batches
-from tasks.evaluation import HeldOut
-from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of, write_eval_results
-from tasks.job import MachineFlags
-from tasks.origin import ModelFiles, ModelFlags, find_model_files, find_start
+from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_results
+from tasks.job import Job, cache_folder, run_on_ranks
+from tasks.origin import Needs, Origin, find_origin
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,8 +25,10 @@ if TYPE_CHECKING:
     from bert.corpus.masking import Masking
     from bert.model import Bert
     from bert.packing import Layouts
+    from distributed.evaluation import HeldOut
     from distributed.feed import Batch
     from distributed.rows import RowSource
+    from distributed.train import Training
 
 DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
 NOT_MASKED = -1  # the id of what fills up the masked tokens of a batch
@@ -38,7 +38,7 @@ MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "n
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MachineFlags, TrainingFlags, ModelFlags):
+class Config(TrainingSettings):
     """The flags of bert-pretraining: names and defaults of run_pretraining.py, and a few of ours."""
 
     input_file: str = setting(
@@ -79,83 +79,71 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
     )
 
     def __post_init__(self):
+        super().__post_init__()
         if not (self.do_train or self.do_eval):
             raise ValueError("nothing to do: give --do_train, --do_eval or both")
         if self.num_train_steps is not None and self.num_train_epochs is not None:
             raise ValueError("--num_train_steps and --num_train_epochs exclude each other: give one")
-        if self.num_train_epochs is None:
-            for name, default in (("num_train_steps", DEFAULT_STEPS), ("num_warmup_steps", DEFAULT_WARMUP_STEPS)):
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, default)
         if self.init_moments and not self.init_checkpoint:
             raise ValueError("--init_moments needs --init_checkpoint, a folder in a run's checkpoints/")
         if self.masked_lm_prob is not None and not 0 < self.masked_lm_prob < 1:
-            raise ValueError(f"--masked_lm_prob is {self.masked_lm_prob}, needed is a share between 0 and 1")
-        limits = ("max_predictions_per_seq", "eval_batch_size", "max_eval_steps", "eval_steps", "max_seq_length")
-        check_ranges(self, limits)
+            raise ValueError(f"--masked_lm_prob must be between 0 and 1, got {self.masked_lm_prob}")
+        check_at_least(self, 1, "max_predictions_per_seq", "eval_batch_size", "max_eval_steps", "eval_steps")
+        check_at_least(self, 1, "max_seq_length")
+
+    def with_default_steps(self) -> "Config":
+        """The same with Google's numbers of steps, unless epochs are given."""
+        if self.num_train_epochs is not None:
+            return self
+        steps = DEFAULT_STEPS if self.num_train_steps is None else self.num_train_steps
+        warmup = DEFAULT_WARMUP_STEPS if self.num_warmup_steps is None else self.num_warmup_steps
+        return replace(self, num_train_steps=steps, num_warmup_steps=warmup)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Pretrain BERT on sharded corpora over all MPI ranks."
     config = flags.parse(Config, argv, prog="bert-pretraining", description=description)
-    start.run_on_ranks("bert-pretraining", config, run_pretraining)
+    run_on_ranks("bert-pretraining", config.with_default_steps(), config.output_dir, run_pretraining)
 
 
-def run_pretraining(config: Config, job: start.Job) -> dict[str, float]:
+def run_pretraining(config: Config, job: Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank; the figures of the evaluation."""
     from bert.model import Bert
-    from distributed.feed import Feed
-    from distributed.order import BlockOrder
 
     world, run = job.world, job.run
     tokenizer_folder = world.on_first(tokenizer_of_shards, config.input_file)
-    needs_tokenizer = tokenizer_folder is not None  # TFRecord shards are ids already: Google's program has none
-    model_files = world.on_first(find_model_files, config, run, tokenizer_folder, needs_tokenizer)
-    source = (config.input_file, "--input_file")
-    shards = open_shards(config, job, model_files, *source) if config.do_train else None
-    measures = config.do_eval or config.eval_steps is not None
-    held_out_source = (config.eval_input_file, "--eval_input_file") if config.eval_input_file else source
-    eval_shards = open_shards(config, job, model_files, *held_out_source) if measures else None
-
-    settings = settings_of(config, ("max_seq_length",), shards.key) | shards.masks if shards else None
-    begin = world.on_first(find_start, config, settings, run)
-    run.remove("result.json")  # from here on the run is not complete
-    model = Bert(model_files.bert_config, "pretraining", seed=config.seed)
+    needs = Needs(
+        max_seq_length=config.max_seq_length,
+        tokenizer=tokenizer_folder is not None,  # TFRecord shards are ids already: Google's program has none
+        tokenizer_folder=tokenizer_folder,
+    )
+    origin = world.on_first(find_origin, config, run, config.do_train, needs)
+    shards = open_shards(config, job, origin, config.input_file, "--input_file") if config.do_train else None
+    eval_shards = None
+    if config.do_eval or config.eval_steps is not None:
+        held_out_file = config.eval_input_file or config.input_file
+        flag = "--eval_input_file" if config.eval_input_file else "--input_file"
+        eval_shards = open_shards(config, job, origin, held_out_file, flag)
+    model = Bert(origin.bert_config, "pretraining", seed=config.seed)
     held_out = evaluator(config, job, model, eval_shards) if eval_shards else None
 
-    steps = begin.state.step if begin.state else None
-    if shards and settings:
-        feed = Feed(
-            rows=shards.rows,
-            order=BlockOrder(len(shards.rows), config.seed),
-            collate=partial(collate, masking=shards.masking, seed=config.seed, most=most_predictions(shards)),
-            weights=weights,
-            lengths=shards.lengths,
-        )
-        steps = fit(
-            config,
-            job,
-            begin,
-            model,
-            model_files,
-            feed,
-            shards.key,
-            loss=lambda batch, key: losses(model(batch, dropout_key=key), batch),
-            loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
-            settings=settings,
-            held_out=held_out if config.eval_steps else None,
-            moments=Path(str(config.init_checkpoint)).expanduser() if config.init_moments else None,
-        )
+    steps = origin.state.step if origin.state else None
+    if shards:
+        if config.init_moments:
+            origin = replace(origin, moments=Path(str(config.init_checkpoint)).expanduser())
+        steps = fit(config, job, origin, training_of(config, model, shards, held_out))
     else:
-        load_for_prediction(job, begin, model)
+        run.remove("result.json")  # from here on the run is not complete
+        load_for_prediction(job, origin, model)
 
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     if config.do_eval and held_out:
-        found = dict(held_out.measure())
-        write_eval_results(run, found, sum(found[name] for name in found if name.endswith("_loss")), steps)
-    job.finish({"scores": found})
-    run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in found.items()))
-    return found
+        figures = dict(held_out.measure())
+        loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
+        write_eval_results(run, figures, loss, steps)
+    job.finish({"scores": figures})
+    run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in figures.items()))
+    return figures
 
 
 # -- data ---------------------------------------------------------------------------------------------------------
@@ -182,7 +170,7 @@ def tokenizer_of_shards(patterns: str) -> Path | None:
     return corpus.tokenizer_folder(files) if kind == "arrow" else None
 
 
-def open_shards(config: Config, job: start.Job, model_files: ModelFiles, patterns: str, flag: str) -> Shards:
+def open_shards(config: Config, job: Job, origin: Origin, patterns: str, flag: str) -> Shards:
     """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model."""
     from bert.corpus import build as corpus
 
@@ -194,7 +182,7 @@ def open_shards(config: Config, job: start.Job, model_files: ModelFiles, pattern
         table, manifest = corpus.open_table(files, flag)
         masks = masks_of(config, manifest["settings"])
         rows = stored = Rows(table)
-        key, masking = digest(manifest), dynamic_masking(config, masks, manifest, model_files, flag)
+        key, masking = digest(manifest), dynamic_masking(config, masks, manifest, origin, flag)
         has_next_sentence = "is_random_next" in table.column_names
         lengths = partial(stored.lengths_at, "input_ids")
     else:
@@ -205,10 +193,10 @@ def open_shards(config: Config, job: start.Job, model_files: ModelFiles, pattern
         def open_records() -> RecordRows:
             return RecordRows(
                 files,
-                start.cache_folder(),
+                cache_folder(),
                 max_seq_length=config.max_seq_length,
                 max_predictions_per_seq=masks["max_predictions_per_seq"],
-                vocab_size=model_files.bert_config.vocab_size,
+                vocab_size=origin.bert_config.vocab_size,
                 flag=flag,
             )
 
@@ -230,12 +218,12 @@ def masks_of(config: Config, built: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dynamic_masking(
-    config: Config, masks: Mapping[str, Any], manifest: dict, model_files: ModelFiles, flag: str
+    config: Config, masks: Mapping[str, Any], manifest: dict, origin: Origin, flag: str
 ) -> "Masking | None":
     """How masks are drawn for these shards; None when they hold masks. Raises InputError: they do not fit."""
     from bert.corpus.masking import Masking
 
-    made, tokenizer = manifest["settings"], model_files.tokenizer
+    made, tokenizer = manifest["settings"], origin.tokenizer
     if tokenizer is None:
         raise InputError("--eval_input_file has Arrow shards, --input_file has none: give their --vocab_file")
     if manifest["tokenizer_digest"] != tokenizer.digest:
@@ -313,6 +301,31 @@ def most_predictions(shards: Shards) -> Callable[[int], int]:
 # -- training -----------------------------------------------------------------------------------------------------
 
 
+def training_of(config: Config, model: "Bert", shards: "Shards", held_out: "HeldOut | None") -> "Training":
+    """What is trained: masked words and, where the shards have them, next sentences."""
+    from distributed.feed import Feed
+    from distributed.order import BlockOrder
+    from distributed.train import Training
+
+    feed = Feed(
+        rows=shards.rows,
+        order=BlockOrder(len(shards.rows), config.seed),
+        collate=partial(collate, masking=shards.masking, seed=config.seed, most=most_predictions(shards)),
+        weights=weights,
+        lengths=shards.lengths,
+        longest=config.max_seq_length,
+    )
+    return Training(
+        model=model,
+        feed=feed,
+        loss=lambda batch, key: losses(model(batch, dropout_key=key), batch),
+        loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
+        data_key=shards.key,
+        settings=config.run_settings(shards.key, "max_seq_length") | shards.masks,
+        held_out=held_out if config.eval_steps else None,
+    )
+
+
 def weights(batch: "Batch") -> dict[str, float]:
     """What the loss terms are divided by, over all ranks: masked tokens, and examples."""
     found = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
@@ -338,7 +351,7 @@ def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dic
 # -- evaluation ---------------------------------------------------------------------------------------------------
 
 
-def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> HeldOut:
+def evaluator(config: Config, job: Job, model: "Bert", shards: Shards) -> HeldOut:
     """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
 
     It sees the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
@@ -346,7 +359,10 @@ def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> 
     import numpy as np
     import tensorflow as tf
 
-    from distributed.train import batch_signature, predict
+    from distributed.evaluation import HeldOut
+    from distributed.feed import batch_maker
+    from distributed.gradient import batch_signature
+    from distributed.predict import predict
 
     rows = np.arange(min(len(shards.rows), config.max_eval_steps * config.eval_batch_size))
     lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
@@ -363,7 +379,8 @@ def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> 
             found += [tf.reduce_sum(tf.cast(right, tf.float32)), sums[term], tf.cast(tf.size(right), tf.float32)]
         return tf.stack(found)
 
-    signature = batch_signature(prepare(shards.rows.take(rows[:1]) | {"row": rows[:1], "epoch": rows[:1] * 0}))
+    make_batch = batch_maker(shards.rows, prepare)
+    signature = batch_signature(make_batch(rows[:1]))
     forward = tf.function(count, input_signature=[signature], autograph=False)
 
     def total(outputs: "list[np.ndarray]") -> dict[str, float]:
@@ -371,15 +388,9 @@ def evaluator(config: Config, job: start.Job, model: "Bert", shards: Shards) -> 
         return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
 
     def evaluate() -> dict[str, float]:
+        advice = "lower --eval_batch_size or --max_seq_length"
         outputs = predict(
-            job.world,
-            shards.rows,
-            batches,
-            job.run,
-            collate=prepare,
-            forward=forward,
-            label="evaluation",
-            memory_flags="--eval_batch_size or --max_seq_length",
+            job.world, job.run, batches, make_batch, forward, label="evaluation", memory_advice=advice
         )
         return job.world.on_first(total, outputs)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distributed.order import Order
-from distributed.plan import Plan, make_plan, rate_warning
+from distributed.plan import Plan, PlanSettings, make_plan, rate_warning
 from ringbert.errors import InputError
 
 SIZES = (1, 2, 3, 8)
@@ -16,8 +16,8 @@ SQUAD_WINDOWS = 88_641
 BATCH = 32
 
 
-def plan_of(rows: int, size: int = 1, **flags) -> Plan:
-    return make_plan(rows, size, **{"learning_rate": 5e-5, **flags})
+def plan_of(rows: int, size: int = 1, **settings) -> Plan:
+    return make_plan(PlanSettings(**settings), rows, size)
 
 
 def times_seen(plan: Plan) -> np.ndarray:
@@ -41,7 +41,7 @@ def test_every_row_is_seen_once_in_each_epoch(batch_flag: str, rows: str, size: 
     epochs = 2.5
     global_batch = BATCH * size if batch_flag == "train_batch_size" else BATCH
     num_rows = {"G-1": global_batch - 1, "G": global_batch}.get(rows) or int(rows)
-    flags = {"epochs": epochs, batch_flag: BATCH, "accumulation": accumulation}
+    flags = {"num_train_epochs": epochs, batch_flag: BATCH, "gradient_accumulation_steps": accumulation}
     if num_rows * epochs < global_batch:  # not one step's rows: refused, and the flag named
         with pytest.raises(InputError, match="--"):
             plan_of(num_rows, size, **flags)
@@ -62,7 +62,7 @@ def test_every_row_is_seen_once_in_each_epoch(batch_flag: str, rows: str, size: 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("global_batch", [32, 33, 39, 40])
 def test_shares_and_micro_batches_tile_the_global_batch(global_batch: int, size: int, accumulation: int) -> None:
-    plan = plan_of(1000, size, global_batch_size=global_batch, accumulation=accumulation)
+    plan = plan_of(1000, size, global_batch_size=global_batch, gradient_accumulation_steps=accumulation)
     shares = [plan.share(rank) for rank in range(size)]
     assert np.concatenate([np.arange(global_batch)[s] for s in shares]).tolist() == list(range(global_batch))
     lengths = [share.stop - share.start for share in shares]
@@ -127,35 +127,50 @@ def test_a_scaled_rate_above_what_bert_survives_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
-        ({"rows": 10}, "10 rows, batch 32, 3 epochs give 0 steps.*--train_batch_size .*--num_train_epochs"),
-        ({"rows": 40, "size": 8}, "give 3 steps of one rank, divided by 8 ranks"),
+        ({"rows": 10}, "10 rows, batch 32 and 3 epochs make 0 steps.*--train_batch_size .*--num_train_epochs"),
+        ({"rows": 40, "size": 8}, "make 3 steps of one rank, divided by 8 ranks"),
         ({"rows": 5, "global_batch_size": 32}, "lower --global_batch_size"),
-        ({"size": 8, "num_train_steps": 7}, "--num_train_steps 7 of one rank, divided by 8"),
-        ({"rows": 0}, "no rows.*--train_file"),
-        ({"train_batch_size": 0}, "--train_batch_size.* is 0"),
-        ({"global_batch_size": 0}, "--global_batch_size is 0"),
-        ({"train_batch_size": -1}, "--train_batch_size.* is -1"),
-        ({"train_batch_size": 32, "global_batch_size": 32}, "exclude each other"),
-        ({"accumulation": 0}, "--gradient_accumulation_steps is 0"),
-        ({"accumulation": 33}, "--gradient_accumulation_steps 33 exceeds a rank's 32 rows"),
-        ({"size": 8, "global_batch_size": 7}, "--global_batch_size 7 is less than the 8 ranks"),
-        ({"epochs": float("nan")}, "--num_train_epochs is nan"),
-        ({"learning_rate": -1.0}, "--learning_rate is -1"),
-        ({"learning_rate": float("inf")}, "--learning_rate is inf"),
-        ({"warmup_proportion": -0.1}, "--warmup_proportion is -0.1"),
-        ({"num_warmup_steps": -5}, "--num_warmup_steps is -5"),
-        ({"lr_scaling": "cubic"}, "--lr_scaling 'cubic' is none of linear, sqrt, none"),
+        ({"size": 8, "num_train_steps": 7}, "--num_train_steps 7, divided by 8 ranks"),
+        ({"rows": 0}, "there are no rows to train on"),
+        (
+            {"gradient_accumulation_steps": 33},
+            "--gradient_accumulation_steps must be at most a rank's 32 .*got 33",
+        ),
+        (
+            {"size": 8, "global_batch_size": 7},
+            "--global_batch_size must be at least the number of ranks, 8, got 7",
+        ),
     ],
 )
-def test_what_cannot_be_done_names_its_flag(flags: dict, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_a_plan_without_steps_names_its_flag(flags: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         plan_of(**{"rows": 1000, "size": 1, **flags})
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"train_batch_size": 0}, "--train_batch_size must be at least 1, got 0"),
+        ({"global_batch_size": -1}, "--global_batch_size must be at least 1, got -1"),
+        ({"train_batch_size": 32, "global_batch_size": 32}, "exclude each other"),
+        ({"gradient_accumulation_steps": 0}, "--gradient_accumulation_steps must be at least 1, got 0"),
+        ({"num_train_epochs": float("nan")}, "--num_train_epochs must be at least 0, got nan"),
+        ({"num_train_steps": 0}, "--num_train_steps must be at least 1, got 0"),
+        ({"learning_rate": -1.0}, "--learning_rate must be at least 0, got -1"),
+        ({"learning_rate": float("inf")}, "--learning_rate must be at least 0, got inf"),
+        ({"warmup_proportion": -0.1}, "--warmup_proportion must be at least 0, got -0.1"),
+        ({"num_warmup_steps": -5}, "--num_warmup_steps must be at least 0, got -5"),
+    ],
+)
+def test_settings_out_of_range_are_refused(flags: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PlanSettings(**flags)
+
+
 def test_the_printed_plan() -> None:
-    assert str(plan_of(SQUAD_WINDOWS, 8, accumulation=2)) == (
+    assert str(plan_of(SQUAD_WINDOWS, 8, gradient_accumulation_steps=2)) == (
         "plan: 88,641 rows, 8 ranks, batch 32 per rank, 256 global, accumulation 2; 1,038 steps (2.99780 epochs), "
         "103 warmup; learning rate 5e-05 x linear scaling = 0.0004"
     ).replace("2.99780", f"{1038 * 256 / 88641:g}")

@@ -42,7 +42,9 @@ def test_another_distributed_package_stops_with_one_line(tmp_path):
     )
     # `python -m` puts the working folder first, where ours is; the console command does not.
     assert "another package's" not in done.stderr
-    program = "from tasks.squad import program; program.main(['--output_dir=x', '--do_predict', '--predict_file=y'])"
+    program = (
+        "from tasks.squad import program; program.main(['--output_dir=x', '--do_predict', '--predict_file=y'])"
+    )
     done = python("-c", program, path=f"{tmp_path}:{ROOT}", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: `import distributed` finds ")

@@ -127,7 +127,7 @@ def micro_batches_of(load: StepLoad, world: "World", vocabulary: int) -> "Callab
 
 def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[int], list[Batch]]":
     """Real windows, in the order and the shares of `bert-squad`'s training."""
-    from distributed.plan import make_plan
+    from distributed.plan import PlanSettings, make_plan
     from distributed.rows import Rows
     from tasks.batches import NUM_GROUPS
     from tasks.padding import layouts_of
@@ -138,11 +138,13 @@ def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[in
         windows_of, load.model, load.train_file, load.max_train_examples, load.seq_length, num_steps * global_batch
     )
     rows = Rows.open(path)
-    feed = feed_of(rows, SEED)
-    plan = make_plan(
-        len(rows), world.size, learning_rate=1.0, global_batch_size=global_batch, num_train_steps=num_steps,
-        accumulation=load.gradient_accumulation_steps,
-    )  # fmt: skip
+    feed = feed_of(rows, SEED, load.seq_length)
+    settings = PlanSettings(
+        global_batch_size=global_batch,
+        num_train_steps=num_steps,
+        gradient_accumulation_steps=load.gradient_accumulation_steps,
+    )
+    plan = make_plan(settings, len(rows), world.size)
     lengths = feed.lengths if load.packing == "auto" else None
     is_fixed = load.xla == "on"
     grouping: int | Layouts = NUM_GROUPS[load.packing]

@@ -91,9 +91,10 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
     from distributed.feed import Feed
     from distributed.optimizer import AllreduceOptimizer
     from distributed.order import BlockOrder
-    from distributed.plan import make_plan
+    from distributed.plan import PlanSettings, make_plan
     from distributed.run import Run
-    from distributed.train import train
+    from distributed.settings import LoopSettings
+    from distributed.train import Training, train
     from tasks import pretraining
 
     start.set_precision(load.precision)
@@ -109,7 +110,8 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
     optimizer = AllreduceOptimizer(
         AdamWeightDecay(1e-5), model.trainable_variables, world, collectives, loss_terms=("mlm", "nsp")
     )
-    plan = make_plan(len(rows), 1, learning_rate=1e-5, train_batch_size=load.batch_size, num_train_steps=steps)
+    settings = PlanSettings(learning_rate=1e-5, train_batch_size=load.batch_size, num_train_steps=steps)
+    plan = make_plan(settings, len(rows), 1)
     feed = Feed(
         rows=rows,
         order=BlockOrder(len(rows), SEED),
@@ -118,18 +120,17 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
     )
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         run = Run.of(folder, world)
-        train(
-            world,
-            optimizer,
-            plan,
-            feed,
-            run,
-            Checkpoints(run.folder / "checkpoints", world, lambda: lambda folder: None),
+        training = Training(
+            model=model,
+            feed=feed,
             loss=lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
-            seed=SEED,
             settings={},
-            log_every=steps,  # the first step, which compiles, has a line of its own
         )
+        loop = LoopSettings(
+            seed=SEED, log_steps=steps, xla="off"
+        )  # the first step, which compiles, has its own line
+        checkpoints = Checkpoints(run.folder / "checkpoints", world, lambda: lambda folder: None)
+        train(loop, plan, training, optimizer, run, checkpoints)
         run.close()
         last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
     collectives.close()

@@ -69,8 +69,9 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     from bert.optimizer import AdamWeightDecay
     from distributed.collectives import open_collectives
     from distributed.feed import prefetched
+    from distributed.gradient import Gradient, dropout_key
     from distributed.optimizer import AllreduceOptimizer
-    from distributed.train import GradientSum, Meter, dropout_key
+    from distributed.steps import StepClock
     from tasks.squad.program import span_loss
 
     start.set_precision(config.precision)
@@ -95,7 +96,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
     def loss(batch, key):
         return {"loss": span_loss(model(batch, dropout_key=key), batch)}
 
-    gradient = GradientSum(optimizer, loss, is_fixed=config.xla == "on")
+    gradient = Gradient(optimizer, loss, is_fixed=config.xla == "on")
 
     def gradient_of(step, batches):
         """The tokens of each row, the weights, and the flat buffer, computed to its end."""
@@ -107,7 +108,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, object]:
         return lengths, totals, flat
 
     global_rows = config.batch_size * config.gradient_accumulation_steps * world.size
-    meter = Meter(global_rows)
+    meter = StepClock(global_rows)
     measured: list[Measured] = []
     recent: deque[list[Batch]] = deque(maxlen=config.num_pairs)
     for step in steps:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks import job as start
 from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples, prediction_batches
 from tasks.classifier.sets import (
     DataSet,
@@ -28,10 +27,9 @@ from tasks.classifier.sets import (
     task_of,
     with_labels,
 )
-from tasks.evaluation import HeldOut
-from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of, write_eval_results
-from tasks.job import MachineFlags
-from tasks.origin import ModelFlags, find_model_files, find_start
+from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_results
+from tasks.job import Job, run_on_ranks
+from tasks.origin import Needs, find_origin
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,16 +37,19 @@ if TYPE_CHECKING:
 
     from bert.model import Bert
     from bert.packing import Layouts
+    from distributed.evaluation import HeldOut
     from distributed.feed import Batch
     from distributed.rows import Rows
     from distributed.run import Run
+    from distributed.train import Training
     from tasks.classifier.tasks import Task
+    from tasks.origin import Origin
 
 HEAD = ("output_weights", "output_bias")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MachineFlags, TrainingFlags, ModelFlags):
+class Config(TrainingSettings):
     """The flags of bert-classifier: names and defaults of run_classifier.py, and a few of ours."""
 
     task_name: str | None = setting(
@@ -100,6 +101,7 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
     )
 
     def __post_init__(self):
+        super().__post_init__()
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
         if self.task_name and not (self.data_dir or self.from_hub):
@@ -114,10 +116,9 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
         ):
             if wanted and not self.task_name and not getattr(self, flag):
                 raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
-        if self.max_seq_length < 4:
-            raise ValueError(f"--max_seq_length is {self.max_seq_length}, needed is at least 4")
-        limits = ("max_train_examples", "max_predict_examples", "eval_batch_size", "predict_batch_size")
-        check_ranges(self, (*limits, "eval_steps", "early_stopping_patience"))
+        check_at_least(self, 4, "max_seq_length")
+        check_at_least(self, 1, "max_train_examples", "max_predict_examples", "eval_batch_size")
+        check_at_least(self, 1, "predict_batch_size", "eval_steps", "early_stopping_patience")
         if self.from_hub and not self.task_name:
             raise ValueError("--from_hub needs --task_name")
         if self.regression and self.task_name:
@@ -138,68 +139,42 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Fine-tune BERT to label texts or pairs of texts over all MPI ranks."
     config = flags.parse(Config, argv, prog="bert-classifier", description=description)
-    start.run_on_ranks("bert-classifier", config, run_classifier if config.seeds is None else run_seeds)
+    program = run_classifier if config.seeds is None else run_seeds
+    run_on_ranks("bert-classifier", config, config.output_dir, program)
 
 
-def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
+def run_classifier(config: Config, job: Job) -> dict[str, float]:
     """Trains, evaluates and predicts as the flags say, on every rank; the scores of the dev set."""
     from bert.model import Bert
-    from distributed.feed import Feed
-    from distributed.order import Order
 
-    # Data, labels, tokenizer and configuration: decided on rank 0, the rows built once per machine.
+    # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per machine.
     world, run = job.world, job.run
     task = task_of(config)
-    model_files = world.on_first(find_model_files, config, run)
-    labels = world.on_first(decide_labels, config, task, model_files.bert_config, run)
-    stated = world.on_first(labels_of_weights, config)
-    starts_anew = stated is not None and sorted(stated) != sorted(labels or ())
-    model_files = replace(model_files, bert_config=with_labels(model_files.bert_config, labels))
-    train_set = open_set(config, job, task, "train", model_files, labels) if config.do_train else None
+    origin = world.on_first(find_origin, config, run, config.do_train, Needs(max_seq_length=config.max_seq_length))
+    labels = world.on_first(decide_labels, config, task, origin, run)
+    stated = world.on_first(labels_of_weights, origin)
+    origin = replace(
+        origin,
+        bert_config=with_labels(origin.bert_config, labels),
+        fresh_tensors=HEAD if stated is not None and sorted(stated) != sorted(labels or ()) else (),
+    )
+    train_set = open_set(config, job, task, "train", origin, labels) if config.do_train else None
     wants_dev = config.do_eval or (config.do_train and config.evaluates_while_training)
-
-    def sets(kind: str) -> list[DataSet]:
-        names = task.splits_of(kind)
-        if not names:
-            task.split(kind)  # tells which there are
-        return [open_set(config, job, task, split, model_files, labels) for split in names]
-
-    dev_sets = sets("dev") if wants_dev else []
-    test_sets = sets("test") if config.do_predict else []
-    settings = settings_of(config, ("max_seq_length", "class_weights"), train_set.key) if train_set else None
-    begin = world.on_first(find_start, config, settings, run)
-    run.remove("result.json")  # from here on the run is not complete
-    model = Bert(model_files.bert_config, "classifier", seed=config.seed)
+    dev_sets = open_sets(config, job, task, "dev", origin, labels) if wants_dev else []
+    test_sets = open_sets(config, job, task, "test", origin, labels) if config.do_predict else []
+    model = Bert(origin.bert_config, "classifier", seed=config.seed)
     score_rows = scorer(config, job, model)
 
     def dev_scores() -> dict[str, float]:
         return evaluate(config, job, task, labels, dev_sets, score_rows)
 
-    steps = begin.state.step if begin.state else None
-    if train_set and settings:
-        weight_of_label = class_weights(config.class_weights, labels, train_set.rows)
-        feed = Feed(
-            rows=train_set.rows,
-            order=Order(len(train_set.rows), config.seed),
-            collate=collate,
-            weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
-            lengths=partial(train_set.rows.lengths_at, "input_ids"),
-        )
-        steps = fit(
-            config,
-            job,
-            begin,
-            model,
-            model_files,
-            feed,
-            train_set.key,
-            loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
-            settings=settings,
-            anew=HEAD if starts_anew else (),
-            held_out=held_out(config, task, dev_sets, dev_scores),
-        )
+    steps = origin.state.step if origin.state else None
+    if train_set:
+        held_out = held_out_of(config, task, dev_sets, dev_scores)
+        steps = fit(config, job, origin, training_of(config, model, labels, train_set, held_out))
     else:
-        load_for_prediction(job, begin, model)
+        run.remove("result.json")  # from here on the run is not complete
+        load_for_prediction(job, origin, model)
 
     scores: dict[str, float] = {}
     if config.do_eval:
@@ -213,7 +188,17 @@ def run_classifier(config: Config, job: start.Job) -> dict[str, float]:
     return scores
 
 
-def run_seeds(config: Config, job: start.Job) -> None:
+def open_sets(
+    config: Config, job: Job, task: "Task", kind: str, origin: "Origin", labels: Labels
+) -> list[DataSet]:
+    """The task's sets of a kind, "dev" or "test"; MNLI has two of each."""
+    names = task.splits_of(kind)
+    if not names:
+        task.split(kind)  # raises the error that names those there are
+    return [open_set(config, job, task, split, origin, labels) for split in names]
+
+
+def run_seeds(config: Config, job: Job) -> None:
     """The same once for each of `--seeds`; means and standard deviations into the files of `output_dir`."""
     import keras
 
@@ -241,6 +226,33 @@ def run_seeds(config: Config, job: start.Job) -> None:
 
 
 # -- training -----------------------------------------------------------------------------------------------------
+
+
+def training_of(
+    config: Config, model: "Bert", labels: Labels, train_set: DataSet, held_out: "HeldOut | None"
+) -> "Training":
+    """What is trained: the label of each example, weighted by `--class_weights`."""
+    from distributed.feed import Feed
+    from distributed.order import Order
+    from distributed.train import Training
+
+    weight_of_label = class_weights(config.class_weights, labels, train_set.rows)
+    feed = Feed(
+        rows=train_set.rows,
+        order=Order(len(train_set.rows), config.seed),
+        collate=collate,
+        weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
+        lengths=partial(train_set.rows.lengths_at, "input_ids"),
+        longest=config.max_seq_length,
+    )
+    return Training(
+        model=model,
+        feed=feed,
+        loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
+        data_key=train_set.key,
+        settings=config.run_settings(train_set.key, "max_seq_length", "class_weights"),
+        held_out=held_out,
+    )
 
 
 def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
@@ -307,8 +319,10 @@ def label_loss(
     return tf.reduce_sum(losses_B * is_example(batch))
 
 
-def held_out(config: Config, task: "Task", dev_sets: list[DataSet], dev_scores: Any) -> HeldOut | None:
+def held_out_of(config: Config, task: "Task", dev_sets: list[DataSet], dev_scores: Any) -> "HeldOut | None":
     """What the flags ask to be measured while training."""
+    from distributed.evaluation import HeldOut
+
     if not config.evaluates_while_training:
         return None
     return HeldOut(
@@ -323,12 +337,13 @@ def held_out(config: Config, task: "Task", dev_sets: list[DataSet], dev_scores: 
 # -- evaluation and prediction ------------------------------------------------------------------------------------
 
 
-def scorer(config: Config, job: start.Job, model: "Bert") -> Any:
+def scorer(config: Config, job: Job, model: "Bert") -> Any:
     """A function (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None off rank 0."""
     import numpy as np
     import tensorflow as tf
 
-    from distributed.train import predict
+    from distributed.feed import batch_maker
+    from distributed.predict import predict
 
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
     signature["first_tokens"] = tf.TensorSpec([None], tf.int32)
@@ -340,8 +355,9 @@ def scorer(config: Config, job: start.Job, model: "Bert") -> Any:
 
     def score_rows(rows: "Rows", batch_size: int) -> "np.ndarray | None":
         batches = prediction_batches(rows.lengths("input_ids"), batch_size, config.max_seq_length)
-        flags = "--eval_batch_size, --predict_batch_size or --max_seq_length"
-        outputs = predict(job.world, rows, batches, job.run, collate=inputs, forward=forward, memory_flags=flags)
+        advice = "lower --eval_batch_size, --predict_batch_size or --max_seq_length"
+        make_batch = batch_maker(rows, inputs)
+        outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
         if outputs is None:
             return None
         scores_BL = np.empty((len(rows), outputs[0].shape[1]), np.float32)
@@ -352,7 +368,7 @@ def scorer(config: Config, job: start.Job, model: "Bert") -> Any:
 
 
 def evaluate(
-    config: Config, job: start.Job, task: "Task", labels: Labels, dev_sets: list[DataSet], score_rows: Any
+    config: Config, job: Job, task: "Task", labels: Labels, dev_sets: list[DataSet], score_rows: Any
 ) -> dict[str, float]:
     """The task's metrics and the mean loss of each dev set, the same values on every rank."""
     found: dict[str, float] = {}

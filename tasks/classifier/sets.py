@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringbert.errors import InputError
-from tasks import job as start
-from tasks.origin import ModelFiles, newest_checkpoint
+from tasks.job import Job, cache_folder
+from tasks.origin import Origin
 
 if TYPE_CHECKING:
     from transformers import BertConfig
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tasks.classifier.data import Texts
     from tasks.classifier.program import Config
     from tasks.classifier.tasks import Task
-    from tasks.job import Job
 
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
 
@@ -72,7 +71,7 @@ def read_texts(config: "Config", task: "Task", split: str) -> "Texts":
     return texts.head(config.max_train_examples if split == "train" else config.max_predict_examples)
 
 
-def decide_labels(config: "Config", task: "Task", bert_config: "BertConfig", run: "Run") -> Labels:
+def decide_labels(config: "Config", task: "Task", origin: Origin, run: "Run") -> Labels:
     """The labels in the order of the model's outputs: the checkpoint's `id2label`, else the task's (Google's
     order), else those found in the training file, sorted. None for regression. On rank 0.
 
@@ -82,10 +81,11 @@ def decide_labels(config: "Config", task: "Task", bert_config: "BertConfig", run
 
     if task.is_regression:
         return None
+    bert_config = origin.bert_config
     known = task.labels or None
     if known is None and config.do_train:
         known = tuple(classifier_data.labels_of(read_texts(config, task, "train")))
-    stated = labels_of_weights(config) or stated_labels(bert_config)
+    stated = labels_of_weights(origin) or stated_labels(bert_config)
     if known is None:
         if stated is None and bert_config.problem_type == "single_label_classification":
             return label_names(bert_config)  # a trained classifier whose labels do have such names
@@ -105,16 +105,12 @@ def decide_labels(config: "Config", task: "Task", bert_config: "BertConfig", run
     return known
 
 
-def labels_of_weights(config: "Config") -> Labels:
+def labels_of_weights(origin: Origin) -> Labels:
     """The labels that the config.json beside the weights names, also when `--bert_config_file` stands in for it;
     None when it names none."""
     from bert import weights
 
-    source = newest_checkpoint(config, lambda text: None)  # damaged ones have been told of
-    given = config.init_checkpoint or config.model
-    if source is None and given:
-        source = weights.find(given)
-    bert_config = weights.read_config(source) if source is not None else None
+    bert_config = weights.read_config(origin.weights) if origin.weights is not None else None
     return stated_labels(bert_config) if bert_config is not None else None
 
 
@@ -140,9 +136,7 @@ def with_labels(bert_config: "BertConfig", labels: Labels) -> "BertConfig":
     return type(bert_config).from_dict(bert_config.to_dict() | changes)
 
 
-def open_set(
-    config: "Config", job: "Job", task: "Task", split: str, model_files: ModelFiles, labels: Labels
-) -> DataSet:
+def open_set(config: "Config", job: Job, task: "Task", split: str, origin: Origin, labels: Labels) -> DataSet:
     """The rows of a split, memory-mapped on every rank, built once per machine."""
     from distributed.rows import Rows
     from tasks.classifier import data as classifier_data
@@ -150,8 +144,8 @@ def open_set(
     def build() -> str:
         return classifier_data.examples(
             read_texts(config, task, split),
-            model_files.words,
-            start.cache_folder(),
+            origin.words,
+            cache_folder(),
             max_seq_length=config.max_seq_length,
             labels=labels,
             allow_unknown=config.allow_unknown,
@@ -160,7 +154,7 @@ def open_set(
 
     key = job.world.on_each_machine(build)
     job.world.agree({f"the content of the {split} set": key})
-    data = DataSet(split, Rows.open(start.cache_folder() / key / "examples.arrow"), key)
+    data = DataSet(split, Rows.open(cache_folder() / key / "examples.arrow"), key)
     if not split.startswith("test") and not data.is_labelled:
         raise InputError(f"the {split} set has examples without a label")
     return data

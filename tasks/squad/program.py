@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringbert.settings import setting
+from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks import job as start
 from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples, prediction_batches
-from tasks.fit import TrainingFlags, check_ranges, fit, load_for_prediction, settings_of
-from tasks.job import MachineFlags
-from tasks.origin import ModelFiles, ModelFlags, find_model_files, find_start
+from tasks.fit import TrainingSettings, fit, load_for_prediction
+from tasks.job import Job, cache_folder, run_on_ranks
+from tasks.origin import Needs, Origin, find_origin
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +31,7 @@ LARGE = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MachineFlags, TrainingFlags, ModelFlags):
+class Config(TrainingSettings):
     """The flags of bert-squad: names and defaults of run_squad.py, and a few of ours."""
 
     train_file: str | None = setting(None, "SQuAD JSON to train on (.gz too)", "data")
@@ -62,6 +61,7 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
     )
 
     def __post_init__(self):
+        super().__post_init__()
         if not (self.do_train or self.do_predict):
             raise ValueError("nothing to do: give --do_train, --do_predict or both")
         for wanted, flag in ((self.do_train, "train_file"), (self.do_predict, "predict_file")):
@@ -72,8 +72,8 @@ class Config(MachineFlags, TrainingFlags, ModelFlags):
                 f"--max_seq_length {self.max_seq_length} must exceed "
                 f"--max_query_length + 3 = {self.max_query_length + 3}"
             )
-        limits = ("max_train_examples", "max_predict_examples", "predict_batch_size", "n_best_size")
-        check_ranges(self, ("doc_stride", "max_query_length", "max_answer_length", *limits))
+        check_at_least(self, 1, "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
+        check_at_least(self, 1, "max_train_examples", "max_predict_examples", "predict_batch_size")
         if self.metric != "auto" and (self.metric == "squad_v2") != self.version_2_with_negative:
             raise ValueError(
                 f"--metric {self.metric} does not fit --version_2_with_negative={self.version_2_with_negative}"
@@ -84,39 +84,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = flags.parse(
         Config, argv, prog="bert-squad", description="Fine-tune BERT on SQuAD over all MPI ranks."
     )
-    start.run_on_ranks("bert-squad", config, run_squad)
+    run_on_ranks("bert-squad", config, config.output_dir, run_squad)
 
 
-def run_squad(config: Config, job: start.Job) -> dict[str, float]:
+def run_squad(config: Config, job: Job) -> dict[str, float]:
     """Trains and predicts as the flags say, on every rank; the scores, if the file has answers."""
     from bert.model import Bert
+    from distributed.train import Training
 
-    # Data, tokenizer and configuration: decided on rank 0, the windows built once per machine.
+    # Configuration, tokenizer and weights are found on rank 0; the windows are built once per machine.
     world, run = job.world, job.run
-    model_files = world.on_first(find_model_files, config, run)
-    train_data = open_data(config, job, model_files, training=True) if config.do_train else None
-    predict_data = open_data(config, job, model_files, training=False) if config.do_predict else None
+    origin = world.on_first(find_origin, config, run, config.do_train, Needs(max_seq_length=config.max_seq_length))
+    train_data = open_data(config, job, origin, training=True) if config.do_train else None
+    predict_data = open_data(config, job, origin, training=False) if config.do_predict else None
+    model = Bert(origin.bert_config, "span", seed=config.seed)
 
-    lengths = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
-    settings = settings_of(config, lengths, train_data.key) if train_data else None
-    begin = world.on_first(find_start, config, settings, run)
-    run.remove("result.json")  # from here on the run is not complete
-    model = Bert(model_files.bert_config, "span", seed=config.seed)
-
-    if train_data and settings:
-        fit(
-            config,
-            job,
-            begin,
-            model,
-            model_files,
-            feed_of(train_data.windows, config.seed),
-            train_data.key,
+    if train_data:
+        lengths = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
+        training = Training(
+            model=model,
+            feed=feed_of(train_data.windows, config.seed, config.max_seq_length),
             loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
-            settings=settings,
+            data_key=train_data.key,
+            settings=config.run_settings(train_data.key, *lengths),
         )
+        fit(config, job, origin, training)
     else:
-        load_for_prediction(job, begin, model)
+        run.remove("result.json")  # from here on the run is not complete
+        load_for_prediction(job, origin, model)
 
     scores: dict[str, float] = {}
     if predict_data:
@@ -157,7 +152,7 @@ def read_examples(config: Config, training: bool) -> "Examples":
     return squad_data.read(path, flag, training, config.version_2_with_negative, most)
 
 
-def open_data(config: Config, job: start.Job, model_files: ModelFiles, training: bool) -> Data:
+def open_data(config: Config, job: Job, origin: Origin, training: bool) -> Data:
     """The windows of the training or prediction file, memory-mapped on every rank."""
     from distributed.rows import Rows
     from tasks.squad import windows as squad_data
@@ -169,7 +164,7 @@ def open_data(config: Config, job: start.Job, model_files: ModelFiles, training:
     }  # fmt: skip
 
     def build() -> str:
-        words, cache = model_files.words, start.cache_folder()
+        words, cache = origin.words, cache_folder()
         if path is None:
             return squad_data.windows(read_examples(config, training), words, cache, **more)
         may_be_impossible = config.version_2_with_negative
@@ -177,7 +172,7 @@ def open_data(config: Config, job: start.Job, model_files: ModelFiles, training:
 
     key = job.world.on_each_machine(build)
     job.world.agree({f"the content of {flag}": key})
-    folder = start.cache_folder() / key
+    folder = cache_folder() / key
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 
 
@@ -192,7 +187,7 @@ def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
 # -- training -----------------------------------------------------------------------------------------------------
 
 
-def feed_of(windows: "Rows", seed: int) -> "Feed":
+def feed_of(windows: "Rows", seed: int, max_seq_length: int) -> "Feed":
     """What is trained on: each window weighs the same."""
     from distributed.feed import Feed
     from distributed.order import Order
@@ -203,6 +198,7 @@ def feed_of(windows: "Rows", seed: int) -> "Feed":
         collate=collate,
         weights=lambda batch: {"loss": float(num_examples(batch))},
         lengths=partial(windows.lengths_at, "input_ids"),
+        longest=max_seq_length,
     )
 
 
@@ -229,12 +225,13 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
 # -- prediction ---------------------------------------------------------------------------------------------------
 
 
-def predict_windows(config: Config, job: start.Job, model: "Bert", windows: "Rows") -> "list[np.ndarray] | None":
+def predict_windows(config: Config, job: Job, model: "Bert", windows: "Rows") -> "list[np.ndarray] | None":
     """Start and end scores of every window, float32 [tokens, 2], on rank 0; None elsewhere."""
     import numpy as np
     import tensorflow as tf
 
-    from distributed.train import predict
+    from distributed.feed import batch_maker
+    from distributed.predict import predict
 
     lengths = np.diff(windows.column("input_ids")[1])
     batches = prediction_batches(lengths, config.predict_batch_size, config.max_seq_length)
@@ -245,7 +242,9 @@ def predict_windows(config: Config, job: start.Job, model: "Bert", windows: "Row
         batch = collate(fields)
         return {name: batch[name] for name in INPUTS}
 
-    outputs = predict(job.world, windows, batches, job.run, collate=inputs, forward=forward)
+    advice = "lower --predict_batch_size or --max_seq_length"
+    make_batch = batch_maker(windows, inputs)
+    outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
     if outputs is None:
         return None
     scores: list = [None] * len(windows)

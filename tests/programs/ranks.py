@@ -24,12 +24,13 @@ from distributed.checkpoint import Checkpoints
 from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.feed import Feed
+from distributed.gradient import dropout_key, gradient_function
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import BlockOrder, Order
-from distributed.plan import make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
-from distributed.train import dropout_key, gradient_function, train
+from distributed.settings import LoopSettings
+from distributed.train import Training, train
 from distributed.world import World
 from ringbert.errors import InputError
 from tasks import pretraining
@@ -100,8 +101,8 @@ def train_for_20_steps(
     terms: tuple[str, ...] = ("loss",), rate_factor: float = 1, lengths=None, order=None, xla="off",
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """In float32; the first and last values, and the losses. `collate` has an argument `grouping` for `xla`."""
-    plan = make_plan(40, world.size, learning_rate=BERT_RATE, global_batch_size=BERT_BATCH,
-                     num_train_steps=BERT_STEPS, num_warmup_steps=2)  # fmt: skip
+    plan = toy.plan_of(world.size, 40, learning_rate=BERT_RATE, global_batch_size=BERT_BATCH,
+                       num_train_steps=BERT_STEPS, num_warmup_steps=2)  # fmt: skip
     optimizer = AllreduceOptimizer(
         AdamWeightDecay(WarmupDecay(plan.learning_rate * rate_factor, plan.steps, plan.warmup_steps)),
         model.trainable_variables,
@@ -116,7 +117,8 @@ def train_for_20_steps(
     layouts = layouts_of(plan, order, lengths, 32) if xla != "off" else None
     feed = Feed(rows=rows, order=order, collate=collate, weights=weights, lengths=lengths,
                 collate_fixed=layouts and partial(collate, grouping=layouts))  # fmt: skip
-    train(world, optimizer, plan, feed, run, checkpoints, loss=loss, seed=5, settings={}, log_every=1, xla=xla)
+    training = Training(model=model, feed=feed, loss=loss, loss_terms=terms, settings={})
+    train(LoopSettings(seed=5, log_steps=1, xla=xla), plan, training, optimizer, run, checkpoints)
     run.close()
     world.barrier()
     return {"first": first, "last": toy.flat(optimizer), "losses": losses(folder)}
@@ -196,8 +198,8 @@ def gradient_of_two_terms(world: World, collectives, accumulation: int) -> np.nd
     """The summed flat buffer of one step with two terms of unlike weights, one of them zero on some ranks."""
     model = toy.make_model(seed=3)
     optimizer = toy.make_optimizer(model, world, collectives, loss_terms=("squared", "absolute"))
-    plan = make_plan(toy.NUM_ROWS, world.size, learning_rate=0.01, global_batch_size=13, num_train_steps=1,
-                     accumulation=accumulation)  # fmt: skip
+    plan = toy.plan_of(world.size, global_batch_size=13, num_train_steps=1,
+                       gradient_accumulation_steps=accumulation)  # fmt: skip
 
     def weigh(batch: dict[str, np.ndarray]) -> dict[str, float]:
         return {"squared": float(len(batch["row"])), "absolute": float(np.sum(batch["row"] < 3))}

@@ -18,12 +18,13 @@ from distributed.collectives import Collectives
 from distributed.feed import Feed
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import make_plan
+from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
+from distributed.settings import LoopSettings
+from distributed.train import Training, resumed_step
 from distributed.train import train as train_loop
 from distributed.world import World
-from tasks.origin import resumed_step
 
 NUM_ROWS, NUM_INPUTS = 50, 4
 STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
@@ -86,6 +87,11 @@ def load_model(model: keras.Model, checkpoint: Path) -> None:
         variable.assign(saved[f"{number:03d}"])
 
 
+def plan_of(size: int, num_rows: int = NUM_ROWS, **settings) -> Plan:
+    """The plan of a training at the rate 0.01, unless `settings` say otherwise."""
+    return make_plan(PlanSettings(**{"learning_rate": 0.01, **settings}), num_rows, size)
+
+
 def train(
     world: World,
     collectives: Collectives,
@@ -102,8 +108,12 @@ def train(
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
     run = Run(folder, is_writer=world.rank == 0)
-    plan = make_plan(NUM_ROWS, world.size, learning_rate=0.01, global_batch_size=global_batch,
-                     num_train_steps=steps, accumulation=accumulation)  # fmt: skip
+    plan = plan_of(
+        world.size,
+        global_batch_size=global_batch,
+        num_train_steps=steps,
+        gradient_accumulation_steps=accumulation,
+    )
     settings = settings or {"--seed": 7}
     model = make_model(seed=world.rank)
     optimizer = make_optimizer(model, world, collectives, overlaps=overlaps)
@@ -123,20 +133,9 @@ def train(
     optimizer.broadcast_variables()
     optimizer.check_replicas()
     try:
-        state = train_loop(
-            world,
-            optimizer,
-            plan,
-            feed(collate, weights),
-            run,
-            checkpoints,
-            loss=squared_loss(model),
-            seed=7,
-            settings=settings,
-            start=start,
-            save_every=save_every,
-            log_every=1,
-        )
+        training = Training(model=model, feed=feed(collate, weights), loss=squared_loss(model), settings=settings)
+        loop = LoopSettings(seed=7, save_checkpoints_steps=save_every, log_steps=1, xla="off")
+        state = train_loop(loop, plan, training, optimizer, run, checkpoints, start)
     finally:
         run.close()
     return optimizer, state

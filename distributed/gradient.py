@@ -1,0 +1,139 @@
+"""The gradient of a step's micro-batches as one compiled function, or as one that XLA compiles as a whole."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from distributed.feed import Batch, total_weights
+from distributed.optimizer import AllreduceOptimizer
+from ringbert.errors import InputError
+
+Loss = Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]
+TRIALS = 3
+
+
+class Gradient:
+    """Micro-batches -> the flat buffer [gradient | loss sums]: their sum, over all ranks if `overlaps`.
+
+    Args:
+      loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
+      is_fixed: XLA compiles the whole for each shape; sums over ranks then wait for the end of the backward pass.
+      memory_advice: what a user can do when memory runs out.
+    """
+
+    def __init__(self, optimizer: AllreduceOptimizer, loss: Loss, is_fixed: bool = False, memory_advice: str = ""):
+        self.overlaps = optimizer.overlaps and not is_fixed
+        self.is_fixed, self.memory_advice = is_fixed, memory_advice
+        self._optimizer, self._loss = optimizer, loss
+        self._functions: dict[tuple[bool, bool], Callable] = {}
+
+    def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+        """`keys`: the dropout key of each micro-batch. Raises InputError: out of memory."""
+        total = None
+        for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
+            sums_ranks = self.overlaps and number == len(batches)
+            before = () if total is None or not sums_ranks else (total,)
+            with out_of_memory_is_input_error(batch, self.memory_advice):
+                part = self._function(batch, sums_ranks, bool(before))(batch, inverse_weights, key, *before)
+            total = part if total is None or sums_ranks else total + part
+        assert total is not None
+        return total
+
+    def _function(self, example: Batch, sums_ranks: bool, follows: bool) -> Callable:
+        if (sums_ranks, follows) not in self._functions:
+            example_or_none = None if self.is_fixed else example
+            made = gradient_function(self._optimizer, self._loss, example_or_none, sums_ranks, follows)
+            self._functions[sums_ranks, follows] = made
+        return self._functions[sums_ranks, follows]
+
+
+def gradient_function(
+    optimizer: AllreduceOptimizer,
+    loss: Loss,
+    example: Batch | None,
+    sums_ranks: bool = False,
+    follows: bool = False,
+) -> Callable:
+    """A compiled function (batch, 1 / weights, dropout key) -> flat buffer [gradient | loss sums].
+
+    Its trace has unknown dimensions, so that one serves every shape of batch.
+
+    Args:
+      example: a batch; None for a function that XLA compiles as a whole, anew for each shape.
+      sums_ranks: the buffer is summed over ranks, while the gradients of the first layers are computed.
+      follows: with `sums_ranks`: the function takes a fourth argument, the buffer of earlier micro-batches.
+    """
+
+    def gradient(batch, inverse_weights, key, before=None):
+        with tf.GradientTape() as tape:
+            sums = loss(batch, key)
+            terms = [tf.cast(sums[term], optimizer.dtype) for term in optimizer.loss_terms]
+            total = tf.reduce_sum(tf.stack(terms) * inverse_weights)
+        gradients = tape.gradient(total, [variable.value for variable in optimizer.trainable])
+        if sums_ranks:
+            return optimizer.sum_in_buckets(gradients, sums, before)
+        return optimizer.flatten(gradients, sums)
+
+    if example is None:
+        return tf.function(gradient, jit_compile=True, autograph=False)
+    signature = [
+        batch_signature(example),
+        tf.TensorSpec([len(optimizer.loss_terms)], optimizer.dtype),
+        tf.TensorSpec([2], tf.int32),
+    ]
+    if follows:
+        signature.append(tf.TensorSpec([None], optimizer.dtype))
+    return tf.function(gradient, input_signature=signature, autograph=False)
+
+
+def batch_signature(example: Batch) -> dict[str, Any]:
+    """The types of a batch's arrays, every dimension unknown."""
+    return tf.nest.map_structure(lambda array: tf.TensorSpec([None] * array.ndim, array.dtype), example)
+
+
+def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:
+    """int32 [2], a hash of its arguments: the randomness of one forward pass."""
+    return np.random.SeedSequence([seed, step, micro_batch, rank]).generate_state(2, np.uint32).view(np.int32)
+
+
+def seconds_of(
+    gradient: Gradient, optimizer: AllreduceOptimizer, weights: Callable, batches: list[Batch]
+) -> float:
+    """How long the gradient of these micro-batches and its sum over ranks take on the slowest rank; the shortest
+    of a few trials. Infinity where XLA needs more memory than there is."""
+    world = optimizer.world
+    totals, _ = optimizer.reduce_weights(total_weights(weights, batches, optimizer.loss_terms))
+    keys = [dropout_key(0, 0, number, world.rank) for number in range(len(batches))]
+    times = []
+    for _ in range(1 + TRIALS):  # the first one compiles
+        world.barrier()
+        start, failed = time.perf_counter(), False
+        try:
+            flat = gradient(batches, optimizer.inverse_weights(totals), keys)
+        except InputError:  # out of memory
+            if not gradient.is_fixed:
+                raise
+            failed = True
+        if any(world.all_gather(failed)):
+            return math.inf
+        if not gradient.overlaps:
+            flat = optimizer.all_reduce(flat)
+        flat[:1].numpy()  # waits for a GPU
+        times.append(max(world.all_gather(time.perf_counter() - start)))
+    return min(times[1:])
+
+
+@contextlib.contextmanager
+def out_of_memory_is_input_error(batch: Batch, advice: str) -> Iterator[None]:
+    """Turns TensorFlow's error into one line that names the shape and `advice`, what a user can do."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        shape = next(iter(batch.values())).shape
+        reason = str(error).splitlines()[0]
+        raise InputError(f"out of memory with a micro-batch of shape {shape}: {advice} ({reason})") from error

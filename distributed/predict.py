@@ -1,0 +1,46 @@
+"""Prediction over all ranks: batches computed whole, each by one rank."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from distributed.feed import Batch, prefetched
+from distributed.gradient import out_of_memory_is_input_error
+from distributed.run import Run
+from distributed.world import World
+
+
+def predict(
+    world: World,
+    run: Run,
+    batches: Sequence[np.ndarray],
+    make_batch: Callable[[np.ndarray], Batch],
+    forward: Callable[[dict[str, tf.Tensor]], Any],
+    *,
+    label: str | None = "prediction",
+    memory_advice: str = "",
+) -> list[Any] | None:
+    """`forward` of every batch, on rank 0 in the order of the batches; None elsewhere.
+
+    A batch is computed whole by one rank, so that results do not depend on the number of ranks.
+
+    Args:
+      batches: the row numbers of each batch.
+      make_batch: row numbers -> the model's input; called in a thread, ahead of the model.
+      label: what the progress bar is called; None for no bar.
+      memory_advice: what a user can do when memory runs out.
+    """
+    mine = range(world.rank, len(batches), world.size)
+    bar = run.progress(len(mine), label or "", "batch", is_shown=label is not None)
+    outputs = []
+    for batch in prefetched(lambda number: make_batch(batches[number]), mine):
+        with out_of_memory_is_input_error(batch, memory_advice):
+            outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), forward(batch)))
+        bar.update(len(outputs))
+    bar.close()
+    gathered = world.gather(outputs)
+    if gathered is None:
+        return None
+    return [gathered[number % world.size][number // world.size] for number in range(len(batches))]

@@ -1,0 +1,28 @@
+"""Settings of the training loop, apart from it because it imports TensorFlow and `--help` should not."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ringbert.settings import Settings, check_at_least, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings(Settings):
+    """How a run goes from step to step."""
+
+    seed: int = setting(
+        42, "seed of initial values, order of the data and dropout", "training", aliases=("random_seed",)
+    )
+    save_checkpoints_steps: int = setting(1000, "steps between checkpoints", "training")
+    keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", "training")
+    log_steps: int = setting(25, "steps between lines of metrics.jsonl", "training")
+    xla: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs, where it is faster",
+        "machine",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 0, "seed")
+        check_at_least(self, 1, "save_checkpoints_steps", "keep_checkpoints", "log_steps")
