@@ -14,7 +14,8 @@ from bert.corpus import build as corpus
 from bert.corpus.masking import Masking
 from bert.text import tokenizer
 from distributed.rows import Rows
-from tasks.pretraining import EVALUATION_SEED, collate
+from tasks.pretraining.evaluation import EVALUATION_SEED
+from tasks.pretraining.examples import collate
 
 
 def main() -> None:

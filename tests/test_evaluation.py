@@ -26,22 +26,22 @@ def train_toy(
 ):
     """The toy of tests/programs for 20 steps, measured every 2; the state, and the calls of the evaluation."""
     from distributed.collectives.local import LocalCollectives
-    from distributed.plan import make_plan
+    from distributed.evaluation import HeldOut
     from distributed.run import Run
-    from distributed.train import Evaluation, train
+    from distributed.settings import LoopSettings
+    from distributed.train import Training, train
     from distributed.world import World
 
     world, run = World(), Run(folder, True)
-    plan = make_plan(toy.NUM_ROWS, 1, learning_rate=0.01, global_batch_size=14, num_train_steps=20)
+    plan = toy.plan_of(1, global_batch_size=14, num_train_steps=20)
     model = toy.make_model(0)
     optimizer = toy.make_optimizer(model, world, LocalCollectives())
     checkpoints = toy.make_checkpoints(folder, world, model, keep=1)
     measure = Scores(values, world, stops_after)
-    state = train(
-        world, optimizer, plan, toy.feed(), run, checkpoints, loss=toy.squared_loss(model), seed=7,
-        settings={}, start=start, log_every=1,
-        evaluation=Evaluation(measure, 2, "score", patience),
-    )  # fmt: skip
+    held_out = HeldOut(measure=measure, tokens=1, every=2, best="score", patience=patience)
+    training = Training(model=model, feed=toy.feed(), loss=toy.squared_loss(model), settings={}, held_out=held_out)
+    loop = LoopSettings(seed=7, log_steps=1, xla="off")
+    state = train(loop, plan, training, optimizer, run, checkpoints, start)
     run.close()
     return state, measure.calls
 
@@ -85,22 +85,22 @@ def test_a_resumed_run_keeps_its_history(tmp_path):
 
 
 def test_evaluations_take_two_percent_of_the_tokens_or_what_is_told(capsys, tmp_path):
+    from distributed.evaluation import HeldOut
     from distributed.feed import Feed
     from distributed.order import Order
-    from distributed.plan import make_plan
     from distributed.rows import Rows, ragged
     from distributed.run import Run
-    from tasks.evaluation import HeldOut, evaluation_of
+    from tasks.evaluation import evaluation_interval
 
     ids = [np.ones(length, np.int32) for length in (20, 40)] * 500
     rows, run = Rows(pa.table({"input_ids": ragged(ids, pa.int32())})), Run(tmp_path, is_writer=True)
-    plan = make_plan(len(rows), 1, learning_rate=1e-4, epochs=3.0, global_batch_size=10)
+    plan = toy.plan_of(1, len(rows), global_batch_size=10)
     given = {"rows": rows, "order": Order(len(rows), 1), "collate": dict, "weights": dict}
     feeds = [Feed(**given), Feed(**given, lengths=rows.lengths("input_ids").__getitem__)]
 
     def every(asked, tokens, **more):
         held_out = HeldOut(measure=dict, tokens=tokens, every=asked, **more)
-        found = {evaluation_of(held_out, plan, feed, run).every for feed in feeds}
+        found = {evaluation_interval(held_out, plan, feed, run) for feed in feeds}
         (said, again) = capsys.readouterr().err.strip().split("\nevaluation ")
         assert said == f"evaluation {again}"
         return found.pop(), again
@@ -116,13 +116,13 @@ def test_evaluations_take_two_percent_of_the_tokens_or_what_is_told(capsys, tmp_
     assert every(500, 9000)[1] == "once, at the end, about 3.2% of the time"
     assert every("auto", 1800, best="score", patience=1)[1] == "every 100 steps, about 2.0% of the time"
     warning = (
-        "warning: with 3 evaluations --early_stopping_patience 2 stops nothing"  # the third is the last step's
+        "warning: with 3 evaluations --early_stopping_patience 2 never stops early"  # the third is the last step's
     )
     told = f"every 100 steps, about 2.0% of the time\n{warning}"
     assert every("auto", 1800, best="score", patience=2)[1] == told
     told = "once, at the end, about 1.1% of the time\nwarning: with one evaluation the last model is the best one"
     assert every("auto", 3000, best="score")[1] == told
-    plan = make_plan(len(rows), 1, learning_rate=1e-4, epochs=3.0, global_batch_size=30)
+    plan = toy.plan_of(1, len(rows), global_batch_size=30)
     assert plan.steps == 100
     assert every("epoch", 2000)[0] == 34  # then 68 and 100: rounded down 33, 66, 99 and 100
     run.close()

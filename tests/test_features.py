@@ -65,7 +65,7 @@ def extract(output: Path, lines: list[str] | Path, model: Path, *given: str) -> 
     argv = [f"--input_file={source}", f"--output_file={output}", f"--model={model}", *given]
     config = flags.parse(features.Config, argv, prog="bert-features", description="")
     with World(program="bert-features", user_errors=(InputError,)) as world:
-        run = Run.of(config.output_dir, world)
+        run = Run.of(output.parent, world)
         features.run_features(config, Job(world, LocalCollectives(), run))
         run.close()
     return output

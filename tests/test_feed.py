@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 
 from distributed.feed import Feed, prefetched
 from distributed.order import Order
-from distributed.plan import Plan, make_plan
+from distributed.plan import PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 
 
@@ -28,8 +29,8 @@ def test_ranks_and_micro_batches_share_a_step_out(has_lengths, is_fixed, size, a
         lengths=lengths.__getitem__ if has_lengths else None,
         collate_fixed=lambda fields: fields | {"fixed": True},
     )
-    plan = Plan(**{**vars(make_plan(50, size, learning_rate=1.0, global_batch_size=20, num_train_steps=9)),
-                   "global_batch_size": 14, "accumulation": accumulation})  # fmt: skip
+    settings = PlanSettings(global_batch_size=20, num_train_steps=9)
+    plan = replace(make_plan(settings, 50, size), global_batch_size=14, accumulation=accumulation)
     for position in range(0, 9 * 14, 14):  # position 42 begins the step with the end of the first epoch
         batches = [batch for rank in range(size) for batch in feed.micro_batches(plan, rank, position, is_fixed)]
         found = [

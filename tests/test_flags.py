@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 import pytest
 
-from tasks import corpus, features, flags, pretraining
+from tasks import corpus, features, flags
 from tasks.classifier import program as classifier
+from tasks.pretraining import program as pretraining
 from tasks.squad.program import Config
 
 ROOT = Path(__file__).resolve().parent.parent

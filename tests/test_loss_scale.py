@@ -8,8 +8,8 @@ from transformers import BertConfig
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import open_collectives
+from distributed.gradient import dropout_key, gradient_function
 from distributed.optimizer import FIRST_LOSS_SCALE, STEPS_TO_GROW, AllreduceOptimizer, next_loss_scale
-from distributed.train import dropout_key, gradient_function
 from distributed.world import World
 from tasks.job import POLICIES
 from tasks.squad.program import span_loss

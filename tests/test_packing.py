@@ -13,14 +13,14 @@ from bert.elementwise import more_rows
 from bert.model import Bert, in_groups
 from bert.packing import GROUPS_OF_LAYOUT, LENGTH_MULTIPLE, NUM_LAYOUTS, Layouts, group, tokens_of
 from distributed.feed import Feed
+from distributed.gradient import batch_signature
 from distributed.order import Order, balanced, dealt, divided, shares
-from distributed.plan import make_plan
+from distributed.plan import PlanSettings, make_plan
 from distributed.rows import Rows, pad, ragged, reordered
-from distributed.train import batch_signature
-from tasks import pretraining
 from tasks.batches import encoder_inputs, grouped, num_examples, prediction_batches
 from tasks.classifier import program as classifier
 from tasks.padding import layouts_of, padding_of
+from tasks.pretraining import examples as pretraining
 from tasks.squad import program as squad
 
 # float32: the sums of a group's rows are taken in another order (2e-7 measured); a lost row is 1e-1.
@@ -244,7 +244,7 @@ def test_a_layout_holds_each_batch_and_there_are_few():
 def test_xla_compiles_a_run_s_steps_at_most_four_times():
     """The steps of two epochs meet no more shapes than there are layouts."""
     rows = examples(np.random.default_rng(5).integers(9, 60, 96))
-    plan = make_plan(96, 2, learning_rate=1e-4, global_batch_size=16, num_train_steps=12, accumulation=2)
+    plan = make_plan(PlanSettings(global_batch_size=16, num_train_steps=12, gradient_accumulation_steps=2), 96, 2)
     order, lengths = Order(96, 1), rows.lengths("input_ids")
     layouts, traced = layouts_of(plan, order, lengths.__getitem__, 64), []
 
@@ -289,11 +289,11 @@ def test_batches_of_prediction_have_at_most_the_tokens_of_their_rows_at_full_len
 def test_the_padding_is_told_before_and_after():
     lengths = np.r_[np.full(8, 16), np.full(8, 64)]
     feed = Feed(rows=examples(lengths), order=Order(16, 1), collate=dict, weights=dict)
-    plan = make_plan(16, 1, learning_rate=1e-4, global_batch_size=16, num_train_steps=1)
+    plan = make_plan(PlanSettings(global_batch_size=16, num_train_steps=1), 16, 1)
     said = padding_of("auto", plan, replace(feed, lengths=lengths.__getitem__), is_compiled=False)
     # Real: 8 * 16 + 8 * 64 = 640 of 16 * 64 = 1024 tokens; in groups none is padding.
     assert said == "packing auto: 37.5% of the tokens are padding without packing, 0.0% with it"
-    plan = make_plan(16, 2, learning_rate=1e-4, global_batch_size=14, num_train_steps=1)
+    plan = make_plan(PlanSettings(global_batch_size=14, num_train_steps=1), 16, 2)
     told = padding_of("auto", plan, feed, is_compiled=True)
     parts = np.split(lengths[Order(16, 1).rows_at(0, 14)], 2)
     # What is compiled has a multiple of 64 tokens.

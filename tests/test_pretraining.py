@@ -293,7 +293,7 @@ def test_shards_that_do_not_fit_are_one_line(corpus, environment, tmp_path, shar
     import gzip
     import shutil
 
-    from tasks import pretraining
+    from tasks.pretraining import program as pretraining
 
     here = tmp_path / "shards"
     for name, kind in (("cut", "dynamic"), ("empty", "dynamic"), ("cut_tf", "tf"), ("zipped", "tf")):
@@ -317,7 +317,9 @@ def test_shards_that_do_not_fit_are_one_line(corpus, environment, tmp_path, shar
     from tasks.job import Job
 
     with pytest.raises(InputError, match=message.replace("*", r"\*")) as refused:
-        pretraining.run_pretraining(config, Job(World(), None, Run(tmp_path / "out", is_writer=True)))
+        pretraining.run_pretraining(
+            config.with_default_steps(), Job(World(), None, Run(tmp_path / "out", is_writer=True))
+        )
     assert "\n" not in str(refused.value)
     assert not list((tmp_path / "out").iterdir())
 
@@ -328,11 +330,11 @@ def test_shards_that_do_not_fit_are_one_line(corpus, environment, tmp_path, shar
         ([], "nothing to do"),
         (["--do_train", "--num_train_steps=5", "--num_train_epochs=1"], "exclude each other"),
         (["--do_train", "--init_moments"], "--init_moments needs --init_checkpoint"),
-        (["--do_train", "--masked_lm_prob=1.5"], "--masked_lm_prob is 1.5"),
+        (["--do_train", "--masked_lm_prob=1.5"], "--masked_lm_prob must be between 0 and 1, got 1.5"),
     ],
 )
 def test_flags_that_do_not_fit_are_one_line(flags, message, capsys):
-    from tasks.pretraining import main
+    from tasks.pretraining.program import main
 
     with pytest.raises(SystemExit) as stop:
         main(["--input_file=x.arrow", "--output_dir=y", *flags])
@@ -343,34 +345,34 @@ def test_flags_that_do_not_fit_are_one_line(flags, message, capsys):
 
 
 def test_the_defaults_are_google_s():
-    from tasks.pretraining import Config, masks_of
+    from tasks.pretraining.program import Config
 
-    config = Config(output_dir="o", input_file="i", do_train=True)
+    config = Config(output_dir="o", input_file="i", do_train=True).with_default_steps()
     found = (config.num_train_steps, config.num_warmup_steps, config.learning_rate, config.max_seq_length)
     assert found == (100_000, 10_000, 5e-5, 128)
     assert (config.eval_batch_size, config.max_eval_steps) == (8, 100)
     found = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
-    assert masks_of(config, {}) == found
-    by_epochs = Config(output_dir="o", input_file="i", do_train=True, num_train_epochs=2.0)
+    assert config.masks({}) == found
+    by_epochs = Config(output_dir="o", input_file="i", do_train=True, num_train_epochs=2.0).with_default_steps()
     assert (by_epochs.num_train_steps, by_epochs.num_warmup_steps) == (None, None)
 
 
 def test_masks_are_those_that_the_shards_were_built_for_unless_flags_say_otherwise():
-    from tasks.pretraining import Config, masks_of
+    from tasks.pretraining.program import Config
 
     built = {"max_predictions_per_seq": 13, "masked_lm_prob": 0.4, "do_whole_word_mask": True, "format": "arrow"}
     config = Config(output_dir="o", input_file="i", do_train=True)
-    assert masks_of(config, built) == {name: built[name] for name in list(built)[:3]}
+    assert config.masks(built) == {name: built[name] for name in list(built)[:3]}
     config = Config(output_dir="o", input_file="i", do_train=True, masked_lm_prob=0.2, do_whole_word_mask=False)
     found = {"max_predictions_per_seq": 13, "masked_lm_prob": 0.2, "do_whole_word_mask": False}
-    assert masks_of(config, built) == found
+    assert config.masks(built) == found
 
 
 def test_the_loss_is_pytorch_s(goldens):
     """Masked words averaged over their number plus next sentences over theirs: the golden's loss."""
     from test_model import golden
 
-    from tasks import pretraining
+    from tasks.pretraining import examples as pretraining
 
     model, there, inputs = golden(goldens, "pretraining_gelu")
     labels = {"masked_ids": there["masked_ids"], "next_sentence_label": there["labels"]}
@@ -382,7 +384,7 @@ def test_the_loss_is_pytorch_s(goldens):
 
 def test_masks_are_a_function_of_seed_row_and_epoch():
     from bert.corpus.masking import Masking
-    from tasks.pretraining import collate
+    from tasks.pretraining.examples import collate
 
     masking = Masking(100, 4, (2, 3))
     values = np.tile(np.r_[2, np.arange(10, 40), 3], 2).astype(np.int32)

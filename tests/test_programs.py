@@ -180,12 +180,13 @@ def test_out_of_memory_names_the_flags():
     import numpy as np
     import tensorflow as tf
 
-    from distributed.train import _told_out_of_memory
+    from distributed.gradient import out_of_memory_is_input_error
     from ringbert.errors import InputError
+    from tasks.fit import MEMORY_ADVICE
 
     batch = {"input_ids": np.zeros((32, 384), np.int32)}
     message = r"shape \(32, 384\): lower --train_batch_size .*, or raise --gradient_accumulation_steps"
-    with pytest.raises(InputError, match=message), _told_out_of_memory(batch):
+    with pytest.raises(InputError, match=message), out_of_memory_is_input_error(batch, MEMORY_ADVICE):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
 

@@ -68,7 +68,7 @@ def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
     import numpy as np
 
     from distributed.order import BlockOrder
-    from tasks.pretraining import collate
+    from tasks.pretraining.examples import collate
 
     order, position = BlockOrder(len(rows), SEED), 0
     began = time.perf_counter()
@@ -95,7 +95,7 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
     from distributed.run import Run
     from distributed.settings import LoopSettings
     from distributed.train import Training, train
-    from tasks import pretraining
+    from tasks.pretraining import examples as pretraining
 
     start.set_precision(load.precision)
     hidden, layers, heads, intermediate = load.model_shape

@@ -25,9 +25,9 @@ import toy
 from distributed.collectives import BACKENDS, compression_told, open_collectives
 from distributed.collectives.machine_memory import SLOT_BYTES, open_memory
 from distributed.collectives.mpi import MpiCollectives
+from distributed.gradient import Gradient, dropout_key
 from distributed.launch import launched_rank
 from distributed.optimizer import buckets
-from distributed.train import GradientSum, dropout_key
 from distributed.world import FirstRankError, World
 from ringbert.errors import InputError
 
@@ -212,7 +212,7 @@ def check_overlap(world: World, collectives) -> None:
         assert (after.overlaps, during.overlaps) == (False, can)
         during._buckets = buckets([8 * size for size in during._sizes], small)
         assert len(during._buckets) == 3
-        functions = [GradientSum(optimizer, toy.squared_loss(model)) for optimizer in (after, during)]
+        functions = [Gradient(optimizer, toy.squared_loss(model)) for optimizer in (after, during)]
         inverse = after.inverse_weights({"loss": 18.0 * world.size})
         for turn, chosen in enumerate((batches[:1], batches, batches[1:], batches)):
             keys = [dropout_key(0, turn, number, world.rank) for number in range(len(chosen))]

@@ -33,10 +33,10 @@ from distributed.settings import LoopSettings
 from distributed.train import Training, train
 from distributed.world import World
 from ringbert.errors import InputError
-from tasks import pretraining
 from tasks.batches import num_examples
 from tasks.classifier import program as classifier
 from tasks.padding import layouts_of
+from tasks.pretraining import examples as pretraining
 from tasks.squad.program import collate, span_loss
 
 BERT_BATCH, BERT_STEPS, BERT_RATE = 7, 20, 5e-5  # 7 rows are 4, 3 on two ranks; 3, 2, 2 on three

@@ -1,0 +1,3 @@
+from tasks.pretraining.program import main
+
+main()

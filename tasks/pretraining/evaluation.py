@@ -1,0 +1,91 @@
+"""How well held-out examples are predicted: masked tokens and next sentences."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from ringbert.settings import Settings, check_at_least, setting
+from tasks.batches import prediction_batches
+from tasks.job import Job
+from tasks.pretraining.examples import collate, losses
+from tasks.pretraining.shards import Shards
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+
+    from bert.model import Bert
+    from distributed.evaluation import HeldOut
+
+EVALUATION_SEED = 0  # of the masks of held-out examples: the same in every run, so that runs compare
+MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings(Settings):
+    """What is evaluated, and how often."""
+
+    do_eval: bool = setting(False, "evaluate", "evaluation")
+    eval_batch_size: int = setting(
+        8, "examples of --max_seq_length tokens per evaluation batch; more of shorter ones", "evaluation"
+    )
+    max_eval_steps: int = setting(
+        100, "number of evaluation batches, each of --eval_batch_size examples", "evaluation"
+    )
+    eval_steps: int | Literal["auto"] | None = setting(
+        None,
+        "also evaluate every N training steps; auto: so seldom that it takes at most 2 % of the time",
+        "evaluation",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 1, "eval_batch_size", "max_eval_steps", "eval_steps")
+
+
+def evaluator(
+    settings: EvaluationSettings, job: Job, model: "Bert", shards: Shards, max_seq_length: int
+) -> "HeldOut":
+    """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
+
+    It sees the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    from distributed.evaluation import HeldOut
+    from distributed.feed import batch_maker
+    from distributed.gradient import batch_signature
+    from distributed.predict import predict
+
+    rows = np.arange(min(len(shards.rows), settings.max_eval_steps * settings.eval_batch_size))
+    lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
+    batches = prediction_batches(lengths, settings.eval_batch_size, max_seq_length)
+    prepare = partial(collate, masking=shards.masking, seed=EVALUATION_SEED)
+
+    def count(batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
+        scores = model(batch)
+        sums = losses(scores, batch)
+        pairs = [("mlm", "masked_ids")] + [("nsp", "next_sentence_label")] * ("nsp" in sums)
+        counts = []
+        for term, label in pairs:
+            right = tf.argmax(scores[term], 1, tf.int32) == batch[label]
+            counts += [tf.reduce_sum(tf.cast(right, tf.float32)), sums[term], tf.cast(tf.size(right), tf.float32)]
+        return tf.stack(counts)
+
+    make_batch = batch_maker(shards.rows, prepare)
+    signature = batch_signature(make_batch(rows[:1]))
+    forward = tf.function(count, input_signature=[signature], autograph=False)
+
+    def total(outputs: "list[np.ndarray]") -> dict[str, float]:
+        sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
+        return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
+
+    def evaluate() -> dict[str, float]:
+        advice = "lower --eval_batch_size or --max_seq_length"
+        outputs = predict(
+            job.world, job.run, batches, make_batch, forward, label="evaluation", memory_advice=advice
+        )
+        return job.world.on_first(total, outputs)
+
+    return HeldOut(measure=evaluate, tokens=int(lengths.sum()), every=settings.eval_steps or "auto")

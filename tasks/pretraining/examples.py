@@ -1,0 +1,89 @@
+"""Examples of a corpus -> batches with masked tokens, and their losses.
+
+Tensors bear their shape as a suffix: B rows, T positions of a row, M masked tokens of all rows, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tasks.batches import encoder_inputs, filled, grouped, num_examples
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from bert.corpus.masking import Masking
+    from bert.packing import Layouts
+    from distributed.feed import Batch
+    from tasks.pretraining.shards import Shards
+
+NOT_MASKED = -1  # the id of what fills up the masked tokens of a batch
+
+
+def collate(
+    fields: dict,
+    masking: "Masking | None",
+    seed: int,
+    grouping: "int | Layouts" = 1,
+    most: Callable[[int], int] | None = None,
+) -> "Batch":
+    """Examples -> the encoder's inputs, `masked_tokens` (indices into them) and `masked_ids` [M], first tokens [B]
+    and `next_sentence_label` [B] (1: the second sentence is a random one).
+
+    With layouts M is theirs: `most` gives the masked tokens of a row of a length at most. What is filled up has
+    the id -1.
+    """
+    import numpy as np
+
+    from bert.corpus.masking import example_keys, mask
+
+    fields, groups = grouped(fields, grouping)
+    values, offsets = fields["input_ids"]
+    if masking:
+        drawn = mask(values, offsets, example_keys(seed, fields["row"], fields["epoch"]), masking)
+        values, positions, position_offsets, masked_ids = drawn
+    else:
+        (positions, position_offsets), (masked_ids, _) = fields["masked_lm_positions"], fields["masked_lm_ids"]
+    inputs = encoder_inputs(fields | {"input_ids": (values, offsets)}, groups)
+    masked = np.diff(position_offsets)
+    first = np.repeat(inputs["first_tokens"][: len(masked)], masked)
+    batch = inputs | {
+        "masked_tokens": first + positions.astype(np.int32),
+        "masked_ids": masked_ids.astype(np.int32),
+    }
+    if "is_random_next" in fields:
+        labels = fields["is_random_next"].astype(np.int32)
+        batch["next_sentence_label"] = filled(labels, len(batch["first_tokens"]))
+    if not isinstance(grouping, int) and most:
+        size = sum(rows * most(length) for rows, length in groups)
+        batch["masked_tokens"] = filled(batch["masked_tokens"], size)
+        batch["masked_ids"] = filled(batch["masked_ids"], size, NOT_MASKED)
+    return batch
+
+
+def most_predictions(shards: Shards) -> Callable[[int], int]:
+    """How many tokens of a row of a length are masked at most."""
+    most = int(str(shards.masks["--max_predictions_per_seq"]))
+    masking = shards.masking
+    return lambda length: min(length, most) if masking is None else masking.num_predictions(length)
+
+
+def weights(batch: "Batch") -> dict[str, float]:
+    """What the loss terms are divided by, over all ranks: masked tokens, and examples."""
+    found = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
+    return found | ({"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {})
+
+
+def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
+    """Sums of the cross-entropies of masked tokens and of next sentences."""
+    import tensorflow as tf
+
+    from bert.model import is_example
+
+    def cross_entropy(labels: "tf.Tensor", logits: "tf.Tensor", counts: "tf.Tensor") -> "tf.Tensor":
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
+        return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
+
+    sums = {"mlm": cross_entropy(batch["masked_ids"], scores["mlm"], batch["masked_ids"] != NOT_MASKED)}
+    if "next_sentence_label" in batch:
+        sums["nsp"] = cross_entropy(batch["next_sentence_label"], scores["nsp"], is_example(batch))
+    return sums

@@ -1,0 +1,163 @@
+"""The shards that are trained on: those of `bert-corpus build`, or Google's TFRecord files, as rows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringbert.errors import InputError
+from ringbert.hashing import digest
+from ringbert.settings import Settings, check_at_least, setting
+from tasks.job import Job, cache_folder
+from tasks.origin import Origin
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bert.corpus.masking import Masking
+    from distributed.rows import RowSource
+
+MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings(Settings):
+    """What is read from shards, and how masks are drawn where the shards hold none."""
+
+    max_seq_length: int = setting(128, "most tokens per example", "data")
+    max_predictions_per_seq: int | None = setting(
+        None, "most masked tokens per example", "data", shown_default="as the shards were built, else 20"
+    )
+    masked_lm_prob: float | None = setting(
+        None, "share of tokens that are masked", "data", shown_default="as the shards were built, else 0.15"
+    )
+    do_whole_word_mask: bool | None = setting(
+        None, "mask all pieces of a word together", "data", shown_default="as the shards were built, else false"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 1, "max_seq_length", "max_predictions_per_seq")
+        if self.masked_lm_prob is not None and not 0 < self.masked_lm_prob < 1:
+            raise ValueError(f"--masked_lm_prob must be between 0 and 1, got {self.masked_lm_prob}")
+
+    def masks(self, built: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of masks: those given, else those in `built`, which the shards were made with."""
+        values = {name: getattr(self, name) for name in MASKS}
+        return {name: built.get(name, MASKS[name]) if value is None else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Examples as rows.
+
+    Attributes:
+      masking: how masks are drawn; None when the shards hold them.
+      masks: the settings of masks, by flag.
+      lengths: row numbers -> their numbers of tokens; None where these are not known before rows are read.
+    """
+
+    rows: "RowSource"
+    key: str
+    masking: "Masking | None"
+    masks: dict[str, object]
+    has_next_sentence: bool
+    lengths: Callable[["np.ndarray"], "np.ndarray"] | None
+
+
+def tokenizer_of_shards(patterns: str) -> Path | None:
+    """The folder of the tokenizer that Arrow shards were made with; None for TFRecord files. On rank 0."""
+    from bert.corpus.shards import find_shards, tokenizer_folder
+
+    kind, files = find_shards(patterns)
+    return tokenizer_folder(files) if kind == "arrow" else None
+
+
+def open_shards(settings: ShardSettings, job: Job, origin: Origin, patterns: str, flag: str) -> Shards:
+    """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model."""
+    from bert.corpus.shards import find_shards
+
+    kind, files = find_shards(patterns, flag)
+    if kind == "arrow":
+        shards = _open_arrow(settings, origin, files, flag)
+    else:
+        shards = _open_records(settings, job, origin, files, flag)
+    job.world.agree({f"the shards {patterns}": (shards.key, len(shards.rows))})
+    source = "drawn anew in every epoch" if shards.masking else "read from the shards"
+    job.run.say(f"{patterns}: {len(shards.rows):,} examples, masks {source}")
+    return shards
+
+
+def _open_arrow(settings: ShardSettings, origin: Origin, files: str, flag: str) -> Shards:
+    from bert.corpus.shards import open_table
+    from distributed.rows import Rows
+
+    table, manifest = open_table(files, flag)
+    masks = settings.masks(manifest["settings"])
+    rows = Rows(table)
+    return Shards(
+        rows,
+        digest(manifest),
+        _masking(settings, masks, manifest, origin, flag),
+        _by_flag(masks),
+        "is_random_next" in table.column_names,
+        partial(rows.lengths_at, "input_ids"),
+    )
+
+
+def _open_records(settings: ShardSettings, job: Job, origin: Origin, files: str, flag: str) -> Shards:
+    from bert.corpus.tfrecord import RecordRows
+
+    masks = settings.masks({})
+
+    def open_records() -> RecordRows:
+        return RecordRows(
+            files,
+            cache_folder(),
+            max_seq_length=settings.max_seq_length,
+            max_predictions_per_seq=masks["max_predictions_per_seq"],
+            vocab_size=origin.bert_config.vocab_size,
+            flag=flag,
+        )
+
+    job.world.on_each_machine(lambda: len(open_records()))  # the index is made once per machine
+    rows = open_records()
+    return Shards(rows, rows.digest, None, _by_flag(masks), has_next_sentence=True, lengths=None)
+
+
+def _by_flag(masks: Mapping[str, Any]) -> dict[str, object]:
+    return {f"--{name}": value for name, value in masks.items()}
+
+
+def _masking(
+    settings: ShardSettings, masks: Mapping[str, Any], manifest: dict, origin: Origin, flag: str
+) -> "Masking | None":
+    """How masks are drawn for these shards; None when they hold masks. Raises InputError: they do not fit."""
+    from bert.corpus.masking import Masking
+
+    built, tokenizer = manifest["settings"], origin.tokenizer
+    if tokenizer is None:
+        raise InputError("--eval_input_file has Arrow shards, --input_file has none: give their --vocab_file")
+    if manifest["tokenizer_digest"] != tokenizer.digest:
+        raise InputError(f"{flag}: the shards were made with another vocabulary than {tokenizer.source}")
+    if built["max_seq_length"] > settings.max_seq_length:
+        raise InputError(
+            f"--max_seq_length must be at least {built['max_seq_length']}, the length of the shards' examples, "
+            f"got {settings.max_seq_length}"
+        )
+    if built["masking"] == "static":
+        if built["max_predictions_per_seq"] > masks["max_predictions_per_seq"]:
+            raise InputError(
+                f"--max_predictions_per_seq must be at least {built['max_predictions_per_seq']}, the shards' number, "
+                f"got {masks['max_predictions_per_seq']}"
+            )
+        return None
+    return Masking(
+        vocab_size=tokenizer.vocab_size,
+        mask_id=tokenizer.mask_id,
+        special_ids=(tokenizer.cls_id, tokenizer.sep_id),
+        masked_lm_prob=masks["masked_lm_prob"],
+        max_predictions_per_seq=masks["max_predictions_per_seq"],
+        continues_word=tokenizer.continues_word if masks["do_whole_word_mask"] else None,
+    )
