@@ -2,16 +2,13 @@
 
 Training waits only while rank 0 copies the values; a thread writes the copy.
 
-output_dir/checkpoints/step-00001000/
+FOLDER/rows-000000032000/             named by progress in rows: with other ranks the same progress is another step
     model.safetensors config.json …   the model, by the task's `write_model`
     optimizer.safetensors             moments and step counter
     state.json                        position in the data, steps done, plan, settings
-    manifest.json                     written last: sizes and SHA-256 of all the others
+    manifest.json                     sizes and SHA-256 of all the others
 """
 
-import hashlib
-import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -24,19 +21,21 @@ import tensorflow as tf
 
 from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
-from distributed.run import sync_folder
 from distributed.world import World
 from ringbert.errors import InputError
+from ringbert.files import read_json, remove_folder, replace_folder, write_json
+from ringbert.hashing import sha256
 
 FORMAT = 1
+NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
 
 
 @dataclass(frozen=True)
 class State:
     """Where training stands: `position` rows of the stream consumed, `step` of `steps` done.
 
-    `settings` are the facts that must not change between the parts of a run; `evaluations` the [position, score]
-    of each measurement that a best checkpoint is chosen by.
+    `settings` must not change between the parts of a run; `evaluations` holds the [position, score] of each
+    measurement that the best checkpoint is chosen by.
     """
 
     position: int
@@ -55,12 +54,20 @@ class State:
         return int(position), score
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder whose bytes were found to be those of its manifest, and the state in it."""
+
+    path: Path
+    state: State
+
+
 class Checkpoints:
     """The checkpoints of one run folder.
 
     Args:
-      copy_model: called on rank 0; copies the model and returns what writes the copy to a folder.
-      keep: how many of the newest to keep.
+      copy_model: copies the model and returns a function that writes the copy to a folder; called on rank 0.
+      keep: how many of the newest checkpoints to keep.
     """
 
     def __init__(
@@ -69,30 +76,30 @@ class Checkpoints:
         self.folder, self.world, self.copy_model, self.keep = folder, world, copy_model, max(1, keep)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
-        self._moments: dict[str, np.ndarray] = {}  # kept: new memory costs more than the copy
+        self._moments: dict[str, np.ndarray] = {}  # reused, because new memory costs more than the copy
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
-        """Begins a checkpoint on rank 0, after checking that all ranks hold the same weights.
+        """Starts a checkpoint on rank 0, after checking that all ranks hold the same weights.
 
-        Waits for the one before. Raises InputError on every rank: that one could not be written.
+        Waits for the previous one first. Raises InputError on every rank if that one could not be written.
         """
         optimizer.check_replicas()
-        self.world.on_first(self._begin, optimizer, state)
+        self.world.on_first(self._start_writing, optimizer, state)
 
     def finish(self) -> None:
-        """Returns on every rank when all is written. Raises InputError on every rank: it could not be."""
+        """Returns on every rank once all is written. Raises InputError on every rank if it could not be."""
         self.world.on_first(self._wait)
 
     def close(self) -> None:
-        """Waits for what is being written, on this rank alone and whatever comes of it: after an error."""
+        """Waits for the write in progress, whatever comes of it. One rank alone may call it, after an error."""
         self._thread.shutdown(wait=True)
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
-        """Fills the optimizer's variables on rank 0; the caller broadcasts. InputError when they do not fit."""
+        """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError if they differ."""
         from safetensors.numpy import load_file
 
         if not (path / "optimizer.safetensors").is_file():
-            raise InputError(f"{path} has no optimizer.safetensors: needed is a folder in a run's checkpoints/")
+            raise InputError(f"{path} has no optimizer.safetensors: expected a folder in a run's checkpoints/")
         saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # another precision from here on
             saved.pop(LOSS_SCALE, None)
@@ -105,11 +112,11 @@ class Checkpoints:
         for name, variable in variables.items():
             variable.assign(saved[name])
 
-    def _begin(self, optimizer: AllreduceOptimizer, state: State) -> None:
+    def _start_writing(self, optimizer: AllreduceOptimizer, state: State) -> None:
         self._wait()
         for name, variable in optimizer.state().items():
-            kept = self._moments.setdefault(name, np.empty(variable.shape, variable.dtype))
-            np.copyto(kept, host_view(tf.convert_to_tensor(variable.value)))
+            copy = self._moments.setdefault(name, np.empty(variable.shape, variable.dtype))
+            np.copyto(copy, host_view(tf.convert_to_tensor(variable.value)))
         self._written = self._thread.submit(self._write, self.copy_model(), self._moments, state)
 
     def _wait(self) -> None:
@@ -121,117 +128,134 @@ class Checkpoints:
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        final = self.folder / f"step-{state.step:08d}"
-        temporary = self.folder / f".{final.name}.tmp"
-        for left in self.folder.glob(".step-*.tmp"):  # of a write that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        def fill(folder: Path) -> None:
+            write_model(folder)
+            save_file(moments, folder / "optimizer.safetensors")
+            write_json(folder / "state.json", asdict(state), sync=False)
+            seal(folder, state.position)
+
+        final = self.folder / folder_name(state.position)
         try:
-            temporary.mkdir(parents=True)
-            write_model(temporary)
-            save_file(moments, temporary / "optimizer.safetensors")
-            (temporary / "state.json").write_text(json.dumps(asdict(state), indent=1))
-            seal(temporary, state.position)
-            if final.exists():
-                shutil.rmtree(final)
-            temporary.rename(final)
-            sync_folder(self.folder)
+            for left in self.folder.glob(".*.tmp"):  # by a process that was killed, on whatever machine
+                shutil.rmtree(left, ignore_errors=True)
+            replace_folder(final, fill)
         except (OSError, SafetensorError) as error:  # a full disk; neither need name the file
             raise InputError(
                 f"{final}: the checkpoint cannot be written: {error}; "
-                "free some space, or give another --output_dir"
+                "free some space, or choose another folder for the run"
             ) from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        best = state.best and checkpoint_at(self.folder, state.best[0])
-        for old in complete_checkpoints(self.folder)[: -self.keep]:
-            if old not in (final, best):
-                shutil.rmtree(old)
+        self._prune(final, state)
+
+    def _prune(self, newest: Path, state: State) -> None:
+        """Removes what `newest` supersedes, and all but `keep` checkpoints, the best one and `newest`."""
+        complete = complete_checkpoints(self.folder)
+        superseded = [path for path in complete if path != newest and _position(path) == state.position]
+        kept = [path for path in complete if path not in superseded]
+        best = state.best and _complete_at(self.folder, state.best[0])
+        too_old = [path for path in kept[: -self.keep] if path not in (newest, best)]
+        for path in (*superseded, *too_old):
+            remove_folder(path)
+
+
+def folder_name(position: int) -> str:
+    """The name of the checkpoint at a position, in rows of the stream."""
+    return f"rows-{position:012d}"
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a folder: those whose files have the sizes of the manifest.
+    """The complete checkpoints of a folder, in order of position: those whose files have the manifest's sizes.
 
-    In the order of progress, the rows consumed: with another number of ranks the same progress has another step.
+    Of several at one position (one of an older version, one set aside by a rewrite that was killed) the one named
+    by `folder_name` is the last.
     """
-    positions = {path: _position(path) for path in folder.glob("step-*")}
-    complete = [path for path, position in positions.items() if position is not None]
-    return sorted(complete, key=lambda path: (positions[path], path.name))
+    positions = {path: _position(path) for name in NAMES for path in folder.glob(name)}
+    complete = {path: position for path, position in positions.items() if position is not None}
+    return sorted(sorted(complete, reverse=True), key=complete.__getitem__)
 
 
-def checkpoint_at(folder: Path, position: int) -> Path:
-    """The complete checkpoint of a position. Raises InputError when it is not there."""
-    for path in complete_checkpoints(folder):
-        if _position(path) == position:
-            return path
-    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, is not there any more")
+def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """The newest complete checkpoint whose bytes are those of its manifest. `folder` holds checkpoints, or is one.
+
+    Reads all bytes of the checkpoint; for each damaged one on the way it calls `say` with a warning.
+    """
+    complete = [folder] if _position(folder) is not None else complete_checkpoints(folder)
+    for path in reversed(complete):
+        damaged = _damaged_files(path)
+        if not damaged:
+            return Checkpoint(path, read_state(path))
+        say(f"warning: {path} is damaged ({', '.join(damaged)} changed since it was written): trying an older one")
+    return None
+
+
+def checkpoint_at(folder: Path, position: int) -> Checkpoint:
+    """The checkpoint at a position. Raises InputError when it is missing or damaged."""
+    path = _complete_at(folder, position)
+    if damaged := _damaged_files(path):
+        raise InputError(
+            f"{path}, the best checkpoint, is damaged: {', '.join(damaged)} changed since it was written"
+        )
+    return Checkpoint(path, read_state(path))
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Renames the checkpoints of a run that is given up, so that a new one starts in an empty folder."""
-    if not any(folder.glob("step-*")):
+    """Renames a folder that holds checkpoints, for a new run that starts without them; the new name, if any."""
+    if not any(path for name in NAMES for path in folder.glob(name)):
         return None
     aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
     return folder.rename(aside)
 
 
-def newest_intact(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest complete checkpoint whose bytes are those of its manifest; `say` is told of damaged ones.
-
-    `folder` holds checkpoints, or is one.
-    """
-    here = [folder] if _position(folder) is not None else complete_checkpoints(folder)
-    for path in reversed(here):
-        files = json.loads((path / "manifest.json").read_text())["files"]
-        damaged = [name for name, (_, digest) in files.items() if _sha256(path / name) != digest]
-        if not damaged:
-            return path
-        say(f"warning: {path} is damaged ({', '.join(damaged)} changed since it was written): trying an older one")
-    return None
-
-
 def read_state(path: Path) -> State:
-    """The state of a checkpoint. Raises InputError when it is damaged."""
+    """The state of a checkpoint. Raises InputError when it cannot be read."""
     try:
-        return State(**json.loads((path / "state.json").read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        return State(**read_json(path / "state.json"))
+    except (InputError, TypeError) as error:
         raise InputError(
             f"{path}: state.json is damaged ({error}); remove this checkpoint to use an older one"
         ) from error
 
 
-def check_settings(saved: Mapping[str, object], now: Mapping[str, object], folder: Path) -> None:
-    """Raises InputError, with both values, for the first setting that changed since the checkpoint was written."""
+def check_settings(
+    saved: Mapping[str, object],
+    now: Mapping[str, object],
+    folder: Path,
+    advice: str = "use the same value, or another folder for the run",
+) -> None:
+    """Raises InputError, with both values, for the first setting that changed since the checkpoint was written.
+
+    `advice` ends the message: what the user can do.
+    """
     for name in dict.fromkeys([*saved, *now]):
         if saved.get(name) != now.get(name):
             raise InputError(
-                f"{folder} holds a run with {name} = {saved.get(name)}, this command has {now.get(name)}: "
-                "give the same, another --output_dir, or --resume never to start anew"
+                f"{folder} holds a run with {name} = {saved.get(name)}, this command has {now.get(name)}: {advice}"
             )
 
 
 def seal(folder: Path, position: int) -> None:
-    """Syncs every file of a folder and writes its manifest last."""
+    """Writes the manifest of a folder, which makes it a checkpoint."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in files:
-        with path.open("rb") as handle:
-            os.fsync(handle.fileno())
-    facts = {str(path.relative_to(folder)): (path.stat().st_size, _sha256(path)) for path in files}
-    with (folder / "manifest.json").open("w") as handle:
-        json.dump({"format": FORMAT, "position": position, "files": facts}, handle, indent=1)
-        handle.flush()
-        os.fsync(handle.fileno())
-    sync_folder(folder)
+    facts = {str(path.relative_to(folder)): (path.stat().st_size, sha256(path)) for path in files}
+    write_json(folder / "manifest.json", {"format": FORMAT, "position": position, "files": facts}, 1, sync=False)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+def _complete_at(folder: Path, position: int) -> Path:
+    for path in reversed(complete_checkpoints(folder)):
+        if _position(path) == position:
+            return path
+    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, is not there any more")
+
+
+def _damaged_files(path: Path) -> list[str]:
+    """The files of a complete checkpoint whose bytes are not those of its manifest."""
+    files = read_json(path / "manifest.json")["files"]
+    return [name for name, (_, digest) in files.items() if sha256(path / name) != digest]
 
 
 def _position(path: Path) -> int | None:
-    """How far a complete checkpoint is, in rows; None for one that is not complete."""
+    """The position of a complete checkpoint, in rows; None for a folder that is not one."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = read_json(path / "manifest.json")
         sizes = {path / name: size for name, (size, _) in manifest["files"].items()}
         if manifest["format"] != FORMAT or any(file.stat().st_size != size for file, size in sizes.items()):
             return None

@@ -89,16 +89,23 @@ def read_json(path: Path, where: str = "") -> Any:
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     """Puts the folder that `fill(folder)` writes in the place of `final`.
 
-    The old one is set aside first and removed at the end, so that at every moment one of the two is there.
+    The old one is set aside as `NAME.old` and removed at the end: at every moment one of the two is there, whole.
     """
     with _filled_beside(final, fill) as new:
-        old = final.with_name(f".{final.name}.old")
+        old = final.with_name(f"{final.name}.old")
         if final.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            if old.exists():  # left by a kill between the two renames
+                remove_folder(old)
             final.rename(old)
         new.rename(final)
         sync_folder(final.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        if old.exists():
+            remove_folder(old)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder under a temporary name, so that a kill never leaves half of it under its own."""
+    shutil.rmtree(folder.rename(_temporary_name(folder)))
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
@@ -108,6 +115,8 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
     """
     if final.is_dir():
         return False
+    if final.exists():
+        raise InputError(f"{final} is a file, expected a folder: remove it")
     final.parent.mkdir(parents=True, exist_ok=True)
     with _filled_beside(final, build) as new:
         try:
@@ -123,7 +132,6 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
 def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
     """A folder filled and synced under a temporary name, removed in the end unless it was renamed."""
     temporary = _temporary_name(final)
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
         fill(temporary)
@@ -134,17 +142,29 @@ def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def _temporary_name(final: Path) -> Path:
-    """A name beside `final` for this process; what dead processes left under such names is removed."""
-    prefix = f".{final.name}.{socket.gethostname()}."
+    """A free name beside `final` for this process; what dead processes left under such names is removed."""
+    prefix = f".{final.name}.{_machine()}."
     for left in final.parent.glob(f"{glob.escape(prefix)}*.tmp"):
         process_id = left.name.removeprefix(prefix).removesuffix(".tmp")
-        if process_id.isdigit() and not is_running(int(process_id)):
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        # After a reboot or in a restarted container a dead process may have had this one's number.
+        if process_id.isdigit() and (int(process_id) == os.getpid() or not is_running(int(process_id))):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
     return final.with_name(f"{prefix}{os.getpid()}.tmp")
 
 
+def _machine() -> str:
+    """The host and, on Linux, the process namespace: containers of one host name may number processes alike."""
+    host = socket.gethostname()
+    with contextlib.suppress(OSError):
+        return f"{host}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return host
+
+
 def is_running(process_id: int) -> bool:
-    """Whether a process of this host with this number runs."""
+    """Whether a process with this number runs here: on this host, and in this container."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
@@ -155,15 +175,14 @@ def is_running(process_id: int) -> bool:
 
 
 def sync_tree(folder: Path) -> None:
-    """Makes the files of a folder last through a power cut, and gives each the permissions of a new file.
+    """Makes the files of a new folder last through a power cut, and gives each the permissions of a new file.
 
     Some libraries create files that only their owner may read.
     """
-    umask = os.umask(0)
-    os.umask(umask)
+    permissions = folder.stat().st_mode & 0o666  # the umask itself can be read only by changing it for all threads
     for path in folder.rglob("*"):
         if path.is_file():
-            path.chmod(0o666 & ~umask)
+            path.chmod(permissions)
             sync_file(path)
     sync_folder(folder)
 

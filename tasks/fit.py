@@ -263,8 +263,8 @@ def load_best(job: Job, plan: "Plan", training: "Training", checkpoints: "Checkp
         return state.step
     position, score = state.best
     best = job.world.on_first(checkpoint_at, checkpoints.folder, position)
-    job.run.say(f"the best checkpoint: {best.name}, {held_out.best} {score:.4f}")
-    job.world.on_first(weights.load, training.model, best)
+    job.run.say(f"the best checkpoint: {best.path.name}, {held_out.best} {score:.4f}")
+    job.world.on_first(weights.load, training.model, best.path)
     broadcast_variables(training.model.trainable_variables, job.collectives)
     return position // plan.global_batch_size
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
     from bert.text.tokenizer import Tokenizer
-    from distributed.checkpoint import State
+    from distributed.checkpoint import Checkpoint, State
     from distributed.run import Run
 
 CHECKPOINTS = "checkpoints"
@@ -93,7 +93,8 @@ class Origin:
         from distributed.checkpoint import check_settings
 
         if self.state and self.checkpoint:
-            check_settings(self.state.settings, settings, self.checkpoint)
+            advice = "give the same, another --output_dir, or --resume never to start anew"
+            check_settings(self.state.settings, settings, self.checkpoint, advice)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +121,17 @@ def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) 
     Raises InputError: no configuration or vocabulary, some that do not fit each other or the flags, or a folder
       with another program's run.
     """
-    from distributed.checkpoint import checkpoint_at, read_state
+    from distributed.checkpoint import checkpoint_at
 
     checkpoint = newest_checkpoint(config.resume, run.folder, run.say)
     if checkpoint is None:
         refuse_other_runs(run.folder)
         return origin_of_model(config, run.say, needs)
-    state = read_state(checkpoint)
-    if not trains and state.best:
-        checkpoint = checkpoint_at(checkpoint.parent, state.best[0])
-        state = read_state(checkpoint)
-    reason = f"checkpoint {checkpoint}, step {state.step} of {state.steps}"
-    return _origin(config, checkpoint, reason, run.say, needs, checkpoint, state)
+    if not trains and checkpoint.state.best:
+        checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
+    path, state = checkpoint.path, checkpoint.state
+    reason = f"checkpoint {path}, step {state.step} of {state.steps}"
+    return _origin(config, path, reason, run.say, needs, path, state)
 
 
 def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Origin:
@@ -221,7 +221,7 @@ def refuse_other_runs(folder: Path) -> None:
         )
 
 
-def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> Path | None:
+def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> "Checkpoint | None":
     """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names.
 
     Raises InputError when `--resume FOLDER` has none.

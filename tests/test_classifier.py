@@ -225,7 +225,7 @@ def test_killed_and_resumed_gives_the_same_bits(data, tmp_path):
     job = subprocess.Popen(command(killed, *given), env=environment(), cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
-        while not (killed / "checkpoints" / "step-00000020").exists():
+        while not (killed / "checkpoints" / f"rows-{32 * 20:012d}").exists():
             assert time.monotonic() < deadline
             assert job.poll() is None
             time.sleep(0.02)
@@ -235,8 +235,8 @@ def test_killed_and_resumed_gives_the_same_bits(data, tmp_path):
     assert not (killed / "result.json").exists()
     assert not (killed / "model").exists()
     printed = shell(command(killed, *given))
-    assert f"checkpoint {killed}/checkpoints/step-" in printed
-    newest = "checkpoints/step-00000100"
+    assert f"checkpoint {killed}/checkpoints/rows-" in printed
+    newest = f"checkpoints/rows-{32 * 100:012d}"
     for folder in ("model", newest):
         assert weights_in(killed / folder) == weights_in(tmp_path / "whole" / folder)
     states = [json.loads((run / newest / "state.json").read_text()) for run in (killed, tmp_path / "whole")]
@@ -576,12 +576,12 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
     assert list(measured) == list(range(4, last + 1, 4))
     assert max(line["step"] for line in metrics_in(out)) == last  # no step was trained after it
     assert f"stopped after step {last}: no better eval_accuracy in 3 evaluations" in capsys.readouterr().err
-    checkpoints = {path.name: path for path in (out / "checkpoints").iterdir()}
-    assert sorted(checkpoints) == [f"step-{best:08d}", f"step-{last:08d}"]  # one is kept, and the best
-    assert weights_in(out / "model") == weights_in(checkpoints[f"step-{best:08d}"])
-    assert weights_in(out / "model") != weights_in(checkpoints[f"step-{last:08d}"])
+    checkpoints = {int(path.name.removeprefix("rows-")) // 32: path for path in (out / "checkpoints").iterdir()}
+    assert sorted(checkpoints) == [best, last]  # one is kept, and the best
+    assert weights_in(out / "model") == weights_in(checkpoints[best])
+    assert weights_in(out / "model") != weights_in(checkpoints[last])
     assert scores["eval_accuracy"] == measured[best] > measured[last]
-    state = json.loads((checkpoints[f"step-{last:08d}"] / "state.json").read_text())
+    state = json.loads((checkpoints[last] / "state.json").read_text())
     assert state["evaluations"] == [[32 * step, value] for step, value in measured.items()]
 
     def files() -> dict[Path, bytes]:

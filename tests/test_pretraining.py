@@ -209,7 +209,7 @@ def test_killed_in_mid_epoch_and_resumed_gives_the_same_bits(trained, corpus, en
     job = subprocess.Popen(arguments, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
-        while not (output / "checkpoints" / f"step-{SAVE_EVERY:08d}").exists():
+        while not (output / "checkpoints" / f"rows-{16 * SAVE_EVERY:012d}").exists():
             assert time.monotonic() < deadline
             assert job.poll() is None
             time.sleep(0.01)
@@ -217,11 +217,11 @@ def test_killed_in_mid_epoch_and_resumed_gives_the_same_bits(trained, corpus, en
         assert job.wait(timeout=30) == -signal.SIGKILL
     finally:
         job.kill()
-    newest = json.loads(sorted(output.glob("checkpoints/step-*/state.json"))[-1].read_text())
+    newest = json.loads(sorted(output.glob("checkpoints/rows-*/state.json"))[-1].read_text())
     rows = json.loads((corpus / "dynamic" / "manifest.json").read_text())["counts"]["examples"]
     assert newest["step"] < STEPS
     assert newest["position"] % rows != 0
-    assert "checkpoints/step-" in run(arguments, environment)
+    assert "checkpoints/rows-" in run(arguments, environment)
     resumed = (output / "model" / "model.safetensors").read_bytes()
     assert resumed == (trained / "model" / "model.safetensors").read_bytes()
     np.testing.assert_array_equal(losses(output), losses(trained))
@@ -246,7 +246,7 @@ def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, envi
 def test_a_second_phase_starts_from_the_first_s_model_and_moments(trained, corpus, environment, tmp_path):
     from safetensors.numpy import load_file
 
-    first = trained / "checkpoints" / f"step-{STEPS:08d}"
+    first = trained / "checkpoints" / f"rows-{16 * STEPS:012d}"
     flags = ("--do_train", "--num_train_steps=1", "--num_warmup_steps=0", "--learning_rate=1e-4",
              "--optimizer=lamb", "--global_batch_size=8", f"--max_seq_length={LENGTH}",
              f"--init_checkpoint={first}")  # fmt: skip
@@ -254,7 +254,7 @@ def test_a_second_phase_starts_from_the_first_s_model_and_moments(trained, corpu
     for name, more in (("with", ["--init_moments"]), ("without", [])):
         printed = run(command(corpus, tmp_path / name, "dynamic/*.arrow", *flags, *more), environment)
         assert ("moments: " in printed) == (name == "with")
-        second[name] = load_file(tmp_path / name / "checkpoints" / "step-00000001" / "optimizer.safetensors")
+        second[name] = load_file(tmp_path / name / "checkpoints" / "rows-000000000008" / "optimizer.safetensors")
     moments = load_file(first / "optimizer.safetensors")
     assert moments["0000"] == STEPS
     assert second["with"]["0000"] == second["without"]["0000"] == 1  # the schedule is the new run's

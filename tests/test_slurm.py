@@ -253,20 +253,20 @@ def test_a_training_that_is_signalled_and_requeued_finishes(stubs, tmp_path):
     steps = 80
     changes = {"RINGBERT_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     with stubs.started(*command, **changes) as job:
-        wait_for(output / "checkpoints" / "step-00000010", job)
+        wait_for(output / "checkpoints" / "rows-000000000080", job)
         job.send_signal(signal.SIGUSR1)
         printed = job.communicate(timeout=120)[1]
     assert job.returncode == 0, printed
     assert "stopped by SIGUSR1 after step" in printed
     assert stubs.calls("scontrol") == ["requeue 17"]
-    saved = max(int(path.name.removeprefix("step-")) for path in (output / "checkpoints").iterdir())
+    saved = max(int(path.name.removeprefix("rows-")) // 8 for path in (output / "checkpoints").iterdir())
     assert 10 < saved < steps
     assert not (output / "result.json").exists()
 
     again = stubs.run(*command, **changes, SLURM_RESTART_COUNT="1")
     assert again.returncode == 0, again.stderr
     assert "job 17, start 2: srun" in again.stderr
-    assert f"checkpoint {output}/checkpoints/step-{saved:08d}, step {saved} of {steps}" in again.stderr
+    assert f"checkpoint {output}/checkpoints/rows-{8 * saved:012d}, step {saved} of {steps}" in again.stderr
     assert "windows, 0.00% [UNK] (cached)" in again.stderr
     assert (output / "result.json").exists()
     assert stubs.calls("scontrol") == ["requeue 17"]

@@ -92,7 +92,7 @@ def test_a_run_leaves_its_files(trained, docs):
     assert told["plan"]["global_batch_size"] == 64
     assert list((folder / "tensorboard").glob("events.*"))
     assert [path.name for path in sorted((folder / "checkpoints").iterdir())] == [
-        f"step-{step:08d}" for step in range(SAVE_EVERY, STEPS + 1, SAVE_EVERY)
+        f"rows-{64 * step:012d}" for step in range(SAVE_EVERY, STEPS + 1, SAVE_EVERY)
     ]
     assert printed.count("plan: ") == 1  # once over both ranks
     assert "1,280 rows, 2 ranks" in printed
@@ -107,7 +107,7 @@ def test_the_model_is_one_of_transformers(trained):
     assert AutoTokenizer.from_pretrained(model)("what does it do?").input_ids
     tensors = load_file(model / "model.safetensors")
     assert tensors["qa_outputs.weight"].shape == (2, 128)
-    newest = load_file(trained[0] / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+    newest = load_file(trained[0] / "checkpoints" / f"rows-{64 * STEPS:012d}" / "model.safetensors")
     assert all(np.array_equal(value, newest[name]) for name, value in tensors.items())
 
 
@@ -117,7 +117,7 @@ def test_a_finished_run_predicts_without_training(trained, docs, environment):
     weights = (folder / "model" / "model.safetensors").read_bytes()
     (folder / "predictions.json").unlink()
     printed = run(command(docs, folder, *TRAIN), environment)  # on one rank this time
-    assert f"checkpoint {folder}/checkpoints/step-{STEPS:08d}" in printed
+    assert f"checkpoint {folder}/checkpoints/rows-{64 * STEPS:012d}" in printed
     assert before == {name: (folder / name).read_bytes() for name in before}
     assert weights == (folder / "model" / "model.safetensors").read_bytes()
 
@@ -148,7 +148,7 @@ def test_killed_and_resumed_gives_the_same_bits(trained, docs, environment, tmp_
     job = subprocess.Popen(arguments, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         deadline = time.monotonic() + 120
-        while not (output / "checkpoints" / f"step-{SAVE_EVERY:08d}").exists():
+        while not (output / "checkpoints" / f"rows-{64 * SAVE_EVERY:012d}").exists():
             assert time.monotonic() < deadline
             assert job.poll() is None
             time.sleep(0.02)
@@ -159,7 +159,7 @@ def test_killed_and_resumed_gives_the_same_bits(trained, docs, environment, tmp_
             os.killpg(job.pid, signal.SIGKILL)
     assert not (output / "result.json").exists()
     printed = run(arguments, environment)
-    assert f"checkpoint {output}/checkpoints/step-" in printed
+    assert f"checkpoint {output}/checkpoints/rows-" in printed
     resumed = (output / "model" / "model.safetensors").read_bytes()
     assert resumed == (trained[0] / "model" / "model.safetensors").read_bytes()
     steps = [json.loads(line)["step"] for line in (output / "metrics.jsonl").read_text().splitlines()]
@@ -203,7 +203,7 @@ def test_lambdal_threshold_recipe_predicts_with_the_trained_run(trained, docs, e
 
     folder, original = tmp_path / "run", tmp_path / "bert_model.ckpt"
     shutil.copytree(trained[0], folder)
-    write_tf1(original, weights.read(trained[0] / "checkpoints" / f"step-{SAVE_EVERY:08d}"))
+    write_tf1(original, weights.read(trained[0] / "checkpoints" / f"rows-{64 * SAVE_EVERY:012d}"))
     answers = (folder / "predictions.json").read_bytes()
     flags = ("--do_train=False", "--do_predict=True", f"--init_checkpoint={original}")
     v2 = ("--version_2_with_negative=True", "--null_score_diff_threshold=1e9")
@@ -232,11 +232,11 @@ def config_of(docs: Path, output_dir: Path, **changes):
     ("name", "value"), [("--learning_rate", 3e-5), ("--max_seq_length", 384), ("--num_train_epochs", 5.0)]
 )
 def test_a_changed_run_is_refused_with_both_values(trained, docs, name, value):
-    from distributed.checkpoint import newest_intact, read_state
+    from distributed.checkpoint import newest_intact
     from tasks.origin import find_start
 
     config = config_of(docs, trained[0])
-    settings = read_state(newest_intact(trained[0] / "checkpoints", print)).settings
+    settings = newest_intact(trained[0] / "checkpoints", print).state.settings
     quiet = SimpleNamespace(say=lambda text: None)
     assert find_start(config, settings, quiet).state.step == STEPS
     with pytest.raises(ValueError, match=rf"{name} = {settings[name]}.*{value}.*--resume never"):
@@ -318,11 +318,10 @@ def test_resume_of_another_run_goes_on_with_its_own_progress(trained, docs, tmp_
     from tasks.origin import newest_checkpoint
 
     config = config_of(docs, tmp_path / "new", resume=str(trained[0]))
-    assert newest_checkpoint(config, print) == trained[0] / "checkpoints" / f"step-{STEPS:08d}"
-    shutil.copytree(
-        trained[0] / "checkpoints" / "step-00000010", tmp_path / "new" / "checkpoints" / "step-00000010"
-    )
-    assert newest_checkpoint(config, print) == tmp_path / "new" / "checkpoints" / "step-00000010"
+    assert newest_checkpoint(config, print).path == trained[0] / "checkpoints" / f"rows-{64 * STEPS:012d}"
+    own = tmp_path / "new" / "checkpoints" / f"rows-{64 * SAVE_EVERY:012d}"
+    shutil.copytree(trained[0] / "checkpoints" / own.name, own)
+    assert newest_checkpoint(config, print).path == own
     with pytest.raises(ValueError, match=r"--resume .*nowhere: no intact checkpoint there"):
         newest_checkpoint(config_of(docs, tmp_path / "other", resume=f"{tmp_path}/nowhere"), print)
 

@@ -13,7 +13,15 @@ import pyarrow as pa
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from distributed.checkpoint import Checkpoints, State, check_settings, newest_intact, read_state
+from distributed.checkpoint import (
+    Checkpoints,
+    State,
+    check_settings,
+    complete_checkpoints,
+    folder_name,
+    newest_intact,
+    read_state,
+)
 from distributed.collectives import Collectives
 from distributed.feed import Feed
 from distributed.optimizer import AllreduceOptimizer
@@ -120,14 +128,13 @@ def train(
     checkpoints = make_checkpoints(folder, world, model)
 
     def restore() -> State | None:
-        found = newest_intact(folder / "checkpoints", run.say)
-        if found is None:
+        newest = newest_intact(folder / "checkpoints", run.say)
+        if newest is None:
             return None
-        state = read_state(found)
-        check_settings(state.settings, settings, folder)
-        load_model(model, found)
-        checkpoints.restore(found, optimizer)
-        return replace(state, step=resumed_step(state, plan))
+        check_settings(newest.state.settings, settings, folder)
+        load_model(model, newest.path)
+        checkpoints.restore(newest.path, optimizer)
+        return replace(newest.state, step=resumed_step(newest.state, plan))
 
     start = world.on_first(restore)
     optimizer.broadcast_variables()
@@ -139,6 +146,41 @@ def train(
     finally:
         run.close()
     return optimizer, state
+
+
+class Saver:
+    """Saves a toy's model and optimizer as the checkpoint of any position."""
+
+    def __init__(self, world: World, collectives: Collectives, folder: Path, keep: int = 5):
+        self.model = make_model(seed=1)
+        self.optimizer = make_optimizer(self.model, world, collectives)
+        self.checkpoints = make_checkpoints(folder, world, self.model, keep)
+        self.folder = folder / "checkpoints"
+
+    def save(self, position: int, **changes) -> Path:
+        """A checkpoint after `position` rows, 10 in each step; `changes` are those of its `State`."""
+        values = {"step": position // 10, "steps": 100, "global_batch_size": 10, "settings": {"--seed": 7}}
+        self.checkpoints.save(self.optimizer, State(position, **(values | changes)))
+        self.checkpoints.finish()
+        return self.folder / folder_name(position)
+
+    def before_each_model(self, action: Callable[[Path], object]) -> None:
+        """Calls `action(folder)` before the model is written to it."""
+        copy_model = self.checkpoints.copy_model
+
+        def copy() -> Callable[[Path], None]:
+            write_model = copy_model()
+            return lambda into: (action(into), write_model(into))[1]
+
+        self.checkpoints.copy_model = copy
+
+    def positions(self) -> list[int]:
+        """Those of the complete checkpoints."""
+        return [read_state(path).position for path in complete_checkpoints(self.folder)]
+
+    def names(self) -> list[str]:
+        """All that is in the folder."""
+        return sorted(path.name for path in self.folder.iterdir())
 
 
 def flat(optimizer: AllreduceOptimizer) -> np.ndarray:
