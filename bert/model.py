@@ -1,136 +1,49 @@
 """The BERT encoder and its heads (Devlin et al. 2018, google-research/bert `modeling.py`), whole, in Keras 3.
 
-Shapes, as suffixes: B rows, T positions of a row, H hidden size, N attention heads, D = H / N, I intermediate
-size, V vocabulary, L labels, M gathered tokens. Inside the encoder the hidden state is a matrix of B*T rows.
+Shapes, as suffixes: B rows, T positions of a row, R = B*T tokens, H hidden size, N attention heads, D = H / N,
+I intermediate size, V vocabulary, L labels, M gathered tokens. Between attentions the hidden state is a matrix
+[R, H], so that the linear layers see the tokens of all rows at once. What the model reads: bert/inputs.py.
 
-Inputs are a dict of int32 tensors [B, T]: `input_ids`; `token_type_ids`, 0 for sentence A and 1 for B;
-`position_ids`, which restart at 0 for each example of a row; `example_ids`, 0 for padding and 1, 2, … for the
-examples of a row. A token attends to the tokens of its own example and to nothing else. Rows of unlike lengths
-come as K groups of like ones: then the four are flat [R], and `groups` holds K pairs, rows and length of each
-(bert/packing.py); the linear layers see all R tokens at once, attention one group at a time. Pairs of Python's
-numbers say that the caller compiles the whole for these groups.
-
-Every variable bears the name of Google's checkpoints, with `.` for `/` because Keras refuses slashes.
+Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
 
 import functools
+from dataclasses import dataclass
+from types import ModuleType
 
 import keras
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert.attention import attention
-from bert.elementwise import (
-    COMPILED_WIDTH,
-    activated,
-    biased,
-    draws,
-    dropout,
-    dropout_scale,
-    highest_kept,
-    more_rows,
-    normalized,
-    on_cpu,
-    residual,
-)
+from bert import ops, ops_cpu, ops_xla
+from bert.dropout import Dropout
+from bert.inputs import attention_masks
+from bert.layers import Initializer, LayerNorm, Linear, ScopedLayer
+from bert.ops import ACTIVATIONS
 
-ACTIVATIONS = {
-    # With erf: Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2), which takes twice as long.
-    "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * 0.5**0.5)),
-    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # tanh: Google's last release
-    "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
-    "relu": tf.nn.relu,
-    "tanh": tf.math.tanh,
-    "linear": tf.identity,
-}
 HEADS = ("span", "classifier", "pretraining", "features")
-MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
+COMPILED_WIDTH = 256  # hidden size from which compiled operations pay
 
 
-def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """What belongs to the tokens, [R, …] or [B, T, …], as one tensor [B, T, …] for each group of the inputs."""
-    if "groups" not in inputs:
-        return [values]
-    groups = [(pair[0], pair[1]) for pair in inputs["groups"]]
-    parts = tf.split(values, [rows * length for rows, length in groups])
-    rest = tf.shape(values)[1:]
-    return [
-        tf.reshape(part, tf.concat([[rows, length], rest], 0))
-        for part, (rows, length) in zip(parts, groups, strict=True)
-    ]
+@dataclass(frozen=True)
+class ForwardPass:
+    """What the layers of one pass share.
+
+    Args:
+      ops: the module that computes what stands between the products: bert.ops, ops_xla or ops_cpu.
+      masks: for each group of rows [B, 1, T, T], added to the scores of attention.
+      dropout_key: int32 [2]; None without dropout.
+    """
+
+    ops: ModuleType
+    masks: list[tf.Tensor]
+    dropout_key: tf.Tensor | None
+
+    def dropout(self, rate: float, place: int) -> Dropout:
+        return Dropout(rate, self.dropout_key, place, self.ops.random_words)
 
 
-def is_example(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Which of the rows that `first_tokens` names are no padding as a whole: float32 [M], 1 or 0."""
-    first_M = tf.gather(tf.reshape(inputs["example_ids"], [-1]), inputs["first_tokens"])
-    return tf.cast(first_M > 0, tf.float32)
-
-
-def _mask(example_ids_BT: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """What is added to the scores of attention, [B, 1, T, T]."""
-    hidden_from_B1TT = example_ids_BT[:, None, :, None] != example_ids_BT[:, None, None, :]
-    return tf.cast(hidden_from_B1TT, dtype) * MASKED_SCORE
-
-
-class _Scope(keras.layers.Layer):
-    """A layer whose variables are named after Google's scope; it creates them all when it is made."""
-
-    def __init__(self, scope: str, **kwargs):
-        super().__init__(name=scope.replace("/", ".") or None, **kwargs)
-        self.scope = scope
-        self.built = True
-
-    def tensor(self, name: str, shape: tuple[int, ...], initializer: str | keras.Initializer) -> keras.Variable:
-        full = f"{self.scope}/{name}" if self.scope else name
-        return self.add_weight(shape, initializer, name=full.replace("/", "."))
-
-
-class Initializer:
-    """Truncated normal values of standard deviation `initializer_range`, one seed per tensor."""
-
-    def __init__(self, stddev: float, seed: int):
-        self.stddev, self.seed = stddev, seed
-
-    def __call__(self) -> keras.Initializer:
-        self.seed += 1
-        return keras.initializers.TruncatedNormal(stddev=self.stddev, seed=self.seed)
-
-
-class Linear(_Scope):
-    """x W + b for x [rows, in_size]."""
-
-    def __init__(self, scope: str, in_size: int, out_size: int, init: Initializer):
-        super().__init__(scope)
-        self.kernel = self.tensor("kernel", (in_size, out_size), init())
-        self.bias = self.tensor("bias", (out_size,), "zeros")
-
-    def call(self, x):
-        return biased(*self.apart(x))
-
-    def apart(self, x) -> tuple[tf.Tensor, tf.Tensor]:
-        """x W, and b, which what comes next adds in its own pass over memory."""
-        return tf.matmul(x, tf.cast(self.kernel.value, x.dtype)), tf.cast(self.bias.value, x.dtype)
-
-
-class LayerNorm(_Scope):
-    """Layer normalisation over the last axis, in float32 whatever the policy (Ba et al. 2016)."""
-
-    def __init__(self, scope: str, size: int, epsilon: float):
-        super().__init__(scope, dtype="float32")
-        self.epsilon = epsilon
-        self.gamma = self.tensor("gamma", (size,), "ones")
-        self.beta = self.tensor("beta", (size,), "zeros")
-
-    def call(self, x):
-        return normalized(x, self.gamma, self.beta, self.epsilon)
-
-    def residual(self, hidden, branch, bias, rate, key, place, is_compiled):
-        """LayerNorm(hidden + dropout(branch + bias)), in the dtype of `hidden`."""
-        gamma, beta = self.gamma.value, self.beta.value
-        return residual(hidden, branch, bias, gamma, beta, self.epsilon, rate, key, place, is_compiled)
-
-
-class Embeddings(_Scope):
+class Embeddings(ScopedLayer):
     """Word, token type and position embeddings, summed and normalised, in float32 -> [B*T, H]."""
 
     def __init__(self, config: BertConfig, init: Initializer):
@@ -141,14 +54,14 @@ class Embeddings(_Scope):
         self.position = self.tensor("position_embeddings", (config.max_position_embeddings, hidden), init())
         self.norm = LayerNorm("bert/embeddings/LayerNorm", hidden, config.layer_norm_eps)
 
-    def call(self, inputs, more_rows=0):
-        """`more_rows` rows of padding follow."""
+    def call(self, inputs, padding_rows=0):
+        """Behind the tokens' rows come `padding_rows` others, embeddings of the ids 0."""
         parts = ((self.word, "input_ids"), (self.token_type, "token_type_ids"), (self.position, "position_ids"))
-        ids = {name: tf.pad(tf.reshape(inputs[name], [-1]), [[0, more_rows]]) for _, name in parts}
+        ids = {name: tf.pad(tf.reshape(inputs[name], [-1]), [[0, padding_rows]]) for _, name in parts}
         return self.norm(tf.add_n([tf.gather(table.value, ids[name]) for table, name in parts]))
 
 
-class SelfAttention(_Scope):
+class SelfAttention(ScopedLayer):
     """Multi-head attention within each example (Vaswani et al. 2017, section 3.2)."""
 
     def __init__(self, scope: str, config: BertConfig, init: Initializer, place: int):
@@ -159,38 +72,38 @@ class SelfAttention(_Scope):
         )
         self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
 
-    def call(self, hidden_RH, masks, key, is_compiled=False):
-        """`masks`: for each group [B, 1, T, T], what is added to the scores. Rows behind them give 0."""
-        width = hidden_RH.shape[-1]
-        head = width // self.num_heads
-        shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in masks]
-        sizes = [batch * length for batch, length in shapes]
-        sizes.append(tf.shape(hidden_RH)[0] - tf.add_n(sizes))
-        parts = (self.query, self.key, self.value)  # one product for the three
+    def call(self, hidden_RH, forward: ForwardPass):
+        """The context [R, H]; 0 in the rows behind those of the masks."""
+        width, dropout = hidden_RH.shape[-1], forward.dropout(self.rate, self.place)
+        shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in forward.masks]  # B and T of each group
+        sizes = [rows * length for rows, length in shapes]
+        padding = tf.shape(hidden_RH)[0] - tf.add_n(sizes)
+        *joined, _ = tf.split(self._query_key_value(hidden_RH, forward), [*sizes, padding])
+        contexts_RH = []
+        draws = self._draws(shapes, dropout)
+        for joined_R3H, mask, draws_BNTT, (rows, length) in zip(joined, forward.masks, draws, shapes, strict=True):
+            split = tf.reshape(joined_R3H, [rows, length, 3, self.num_heads, width // self.num_heads])
+            query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
+            context_BNTD = forward.ops.attention(query, key, value, mask, draws_BNTT, dropout)
+            contexts_RH.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
+        contexts_RH.append(tf.zeros([padding, width], self.compute_dtype))
+        return tf.concat(contexts_RH, 0) * tf.cast(dropout.scale, self.compute_dtype)
+
+    def _query_key_value(self, hidden_RH, forward: ForwardPass) -> tf.Tensor:
+        """The three side by side, [R, 3H], by one product."""
+        parts = (self.query, self.key, self.value)
         kernel = tf.concat([tf.cast(part.kernel.value, self.compute_dtype) for part in parts], 1)
         bias = tf.concat([tf.cast(part.bias.value, self.compute_dtype) for part in parts], 0)
-        joined = biased(tf.matmul(hidden_RH, kernel), bias, is_compiled)
-        *of_groups, _ = tf.split(joined, sizes)
-        matrices = [tf.stack([batch, self.num_heads, length, length]) for batch, length in shapes]
-        draws_BNTT = self._draws(matrices, key, is_compiled)
-        in_turns = is_compiled and on_cpu() and key is not None  # else there is nothing to compile in it
-        contexts = []
-        for mask, of_group, (batch, length), drawn in zip(masks, of_groups, shapes, draws_BNTT, strict=True):
-            split = tf.reshape(of_group, [batch, length, 3, self.num_heads, head])
-            query, key_, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            context_BNTD = attention(query, key_, value, mask, drawn, highest_kept(self.rate), in_turns)
-            contexts.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
-        contexts.append(tf.zeros([sizes[-1], width], self.compute_dtype))
-        scale = 1.0 if key is None else dropout_scale(self.rate)
-        return tf.concat(contexts, 0) * tf.cast(scale, self.compute_dtype)
+        return forward.ops.biased(tf.matmul(hidden_RH, kernel), bias)
 
-    def _draws(self, shapes: list[tf.Tensor], key: tf.Tensor | None, is_compiled: bool) -> list[tf.Tensor | None]:
-        """For each group [B, N, T, T], drawn in one go for all of them; None without dropout."""
-        if key is None or not self.rate:
+    def _draws(self, shapes: list, dropout: Dropout) -> list[tf.Tensor | None]:
+        """For each group integers [B, N, T, T], drawn in one go for all groups; None without dropout."""
+        if not dropout.is_on:
             return [None] * len(shapes)
-        sizes = [tf.reduce_prod(shape) for shape in shapes]
-        drawn = draws(tf.stack([tf.add_n(sizes)]), self.rate, key, self.place, is_compiled)
-        return [tf.reshape(part, shape) for part, shape in zip(tf.split(drawn, sizes), shapes, strict=True)]
+        matrices = [tf.stack([rows, self.num_heads, length, length]) for rows, length in shapes]
+        sizes = [tf.reduce_prod(shape) for shape in matrices]
+        drawn = tf.split(dropout.draws(tf.stack([tf.add_n(sizes)])), sizes)
+        return [tf.reshape(part, shape) for part, shape in zip(drawn, matrices, strict=True)]
 
 
 class EncoderLayer(keras.layers.Layer):
@@ -209,18 +122,20 @@ class EncoderLayer(keras.layers.Layer):
         self.activation, self.rate = ACTIVATIONS[config.hidden_act], config.hidden_dropout_prob
         self.built = True
 
-    def call(self, hidden_RH, masks, key, is_compiled=False):
-        context_RH = self.attention(hidden_RH, masks, key, is_compiled=is_compiled)
-        attended_RH, bias = self.attention_output.apart(context_RH)
-        place = self.first_place + 1
-        hidden_RH = self.attention_norm.residual(hidden_RH, attended_RH, bias, self.rate, key, place, is_compiled)
-        expanded_RI, bias = self.intermediate.apart(hidden_RH)
-        activated_RI = activated(expanded_RI, bias, self.activation, is_compiled)
-        output_RH, bias = self.output_dense.apart(activated_RI)
-        return self.output_norm.residual(hidden_RH, output_RH, bias, self.rate, key, place + 1, is_compiled)
+    def call(self, hidden_RH, forward: ForwardPass):
+        context_RH = self.attention(hidden_RH, forward=forward)
+        branch_RH, bias = self.attention_output.product_and_bias(context_RH)
+        dropout = forward.dropout(self.rate, self.first_place + 1)
+        hidden_RH = forward.ops.residual(hidden_RH, branch_RH, bias, *self.attention_norm.parameters, dropout)
+
+        expanded_RI, bias = self.intermediate.product_and_bias(hidden_RH)
+        activated_RI = forward.ops.activated(expanded_RI, bias, self.activation)
+        branch_RH, bias = self.output_dense.product_and_bias(activated_RI)
+        dropout = forward.dropout(self.rate, self.first_place + 2)
+        return forward.ops.residual(hidden_RH, branch_RH, bias, *self.output_norm.parameters, dropout)
 
 
-class SpanHead(_Scope):
+class SpanHead(ScopedLayer):
     """Start and end scores of every token (google-research/bert `run_squad.py`) -> float32 [B, T, 2] or [R, 2]."""
 
     def __init__(self, config: BertConfig, init: Initializer):
@@ -228,7 +143,7 @@ class SpanHead(_Scope):
         self.kernel = self.tensor("output_weights", (2, config.hidden_size), init())
         self.bias = self.tensor("output_bias", (2,), "zeros")
 
-    def call(self, hidden_RH, inputs, key):
+    def call(self, hidden_RH, inputs, dropout_key):
         scores_R2 = tf.matmul(hidden_RH, self.kernel, transpose_b=True) + self.bias
         return tf.reshape(scores_R2, tf.concat([tf.shape(inputs["input_ids"]), [2]], 0))
 
@@ -239,7 +154,7 @@ def pooler(config: BertConfig, init: Initializer) -> Linear:
     return Linear("bert/pooler/dense", config.hidden_size, config.hidden_size, init)
 
 
-class ClassifierHead(_Scope):
+class ClassifierHead(ScopedLayer):
     """Label scores of each example (google-research/bert `run_classifier.py`) -> float32 [M, L]."""
 
     def __init__(self, config: BertConfig, init: Initializer):
@@ -251,14 +166,14 @@ class ClassifierHead(_Scope):
         self.rate = config.hidden_dropout_prob if rate is None else rate
         self.place = 1 + 3 * config.num_hidden_layers
 
-    def call(self, hidden_RH, inputs, key):
+    def call(self, hidden_RH, inputs, dropout_key):
         pooled_MH = tf.math.tanh(self.pooler(tf.gather(hidden_RH, inputs["first_tokens"])))
-        pooled_MH = dropout(pooled_MH, self.rate, key, self.place)
+        pooled_MH = Dropout(self.rate, dropout_key, self.place)(pooled_MH)
         pooled_MH = tf.cast(pooled_MH, self.compute_dtype)
         return tf.matmul(pooled_MH, self.kernel, transpose_b=True) + self.bias
 
 
-class PretrainingHead(_Scope):
+class PretrainingHead(ScopedLayer):
     """Vocabulary scores of `masked_tokens` (int32 [M], indices into B*T) and next-sentence scores of
     `first_tokens` -> {"mlm": float32 [M, V], "nsp": float32 [examples, 2]} (`run_pretraining.py`)."""
 
@@ -274,7 +189,7 @@ class PretrainingHead(_Scope):
         self.kernel = self.tensor("seq_relationship/output_weights", (2, hidden), init())
         self.bias = self.tensor("seq_relationship/output_bias", (2,), "zeros")
 
-    def call(self, hidden_RH, inputs, key):
+    def call(self, hidden_RH, inputs, dropout_key):
         masked_MH = self.activation(self.transform(tf.gather(hidden_RH, inputs["masked_tokens"])))
         product_dtype = self.transform.compute_dtype  # the one large product follows the policy
         words_VH = tf.cast(self.word_embeddings[0].value, product_dtype)
@@ -318,28 +233,33 @@ class Bert(keras.Model):
 
         self.built = True
 
-    @property
-    def compiles(self) -> bool:
-        """Whether XLA compiles parts of it, which then have `elementwise.more_rows`; see `hidden_states`."""
-        return self.config.hidden_size >= COMPILED_WIDTH
-
     def named_tensors(self) -> dict[str, keras.Variable]:
         """Google's tensor name -> variable."""
         return {variable.name.replace(".", "/"): variable for variable in self.trainable_variables}
 
+    @property
+    def compiles(self) -> bool:
+        """Whether its size is one whose training has compiled parts, and with them padding of rows."""
+        return self.config.hidden_size >= COMPILED_WIDTH
+
+    def _ops(self, inputs: dict[str, tf.Tensor], is_training: bool) -> ModuleType:
+        """Which operations are the fastest for one pass."""
+        if not self.compiles or ("groups" in inputs and inputs["groups"].is_fixed):  # then the caller compiles all
+            return ops
+        if ops.on_cpu():
+            # In float32 oneDNN adds bias and GELU to its products: without dropout compiled parts are slower.
+            return ops_cpu if is_training or self.compute_dtype == "bfloat16" else ops
+        return ops_xla if is_training else ops
+
     def hidden_states(self, inputs: dict[str, tf.Tensor], dropout_key: tf.Tensor | None = None) -> list[tf.Tensor]:
-        """The embeddings and every layer's output, each [B*T, H] in the compute dtype."""
-        rows = tf.size(inputs["input_ids"])
-        is_fixed = "groups" in inputs and isinstance(inputs["groups"][0], tuple)  # the caller compiles the whole
-        # Without dropout it pays on CPUs in bfloat16: in float32 oneDNN adds bias and GELU to its products.
-        pays = dropout_key is not None or (on_cpu() and self.compute_dtype == "bfloat16")
-        is_compiled = self.compiles and pays and not is_fixed
-        embedded_RH = self.embeddings(inputs, more_rows=more_rows(rows) if is_compiled else 0)
+        """The embeddings and every layer's output, each [R, H] in the compute dtype."""
+        rows, chosen = tf.size(inputs["input_ids"]), self._ops(inputs, is_training=dropout_key is not None)
+        embedded_RH = self.embeddings(inputs, padding_rows=chosen.padding_rows(rows))
         embedded_RH = tf.cast(embedded_RH, self.compute_dtype)
-        states = [dropout(embedded_RH, self.config.hidden_dropout_prob, dropout_key, 0)]
-        masks = [_mask(ids_BT, self.compute_dtype) for ids_BT in in_groups(inputs["example_ids"], inputs)]
+        states = [Dropout(self.config.hidden_dropout_prob, dropout_key, 0)(embedded_RH)]
+        forward = ForwardPass(chosen, attention_masks(inputs, self.compute_dtype), dropout_key)
         for layer in self.encoder:
-            call = functools.partial(layer.__call__, masks=masks, key=dropout_key, is_compiled=is_compiled)
+            call = functools.partial(layer.__call__, forward=forward)
             if self.recomputes and dropout_key is not None:
                 call = tf.recompute_grad(call)
             states.append(call(states[-1]))

@@ -7,8 +7,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bert import elementwise  # noqa: F401  which has XLA write several results in one loop
-
 COMPILED_FROM = 1 << 15  # numbers of a variable; below, starting compiled code costs more than it saves
 
 

@@ -4,12 +4,13 @@ Groups k of B_k rows of T_k tokens lie one after the other in flat arrays [R], R
 layers see R tokens at once; attention sees one group at a time and so pays for its T_k, not for the longest row of
 the batch.
 
-Groups of a batch's own lengths (`group`) give each batch another shape. `Layouts` are a few shapes for all batches
-of a run, for XLA, which compiles once for each.
+How a batch is grouped is decided by a `Grouping`: `in_one_group` pads all rows to the longest, `ByLength` makes
+groups of the batch's own lengths, and `Layouts` takes one of a few shapes that XLA has been compiled for.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,26 +18,77 @@ LENGTH_MULTIPLE = 8  # lengths are rounded up to it
 NUM_LAYOUTS, GROUPS_OF_LAYOUT = 4, 8
 
 
-def group(lengths: np.ndarray, num_groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in descending order of length, cut into `num_groups` runs with the fewest padded tokens.
+class Groups(NamedTuple):
+    """The groups of one batch: for each an array of its rows and its length, int32 [2].
 
-    Args:
-      lengths: tokens of each row, int [B].
-    Returns:
-      order, int64 [B]: the rows as they stand in the batch.
-      groups, int32 [num_groups, 2]: rows and length of each group; groups behind the B-th have no rows.
-    The cuts are optimal: dynamic programming over the distinct lengths.
+    They are part of a batch, and go through tf.function and Keras as its other arrays do.
     """
-    order = np.argsort(-np.asarray(lengths), kind="stable")
-    rounded = rounded_up(np.asarray(lengths, np.int64)[order])
-    groups = np.zeros((num_groups, 2), np.int32)
-    groups[:, 1] = LENGTH_MULTIPLE
-    # Only where the length changes can a cut save anything: few places, whatever the batch.
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
-    cuts = _cheapest_cuts(edges, rounded, num_groups)
-    for number, (start, stop) in enumerate(cuts):
-        groups[number] = stop - start, rounded[start]
-    return order.astype(np.int64), groups
+
+    shapes: tuple[Any, ...]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the shapes are numbers of Python, so that tf.function makes another graph for others."""
+        return False
+
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """Rows and length of each group; tensors in a graph."""
+        return [(shape[0], shape[1]) for shape in self.shapes]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(int(rows) * int(length) for rows, length in self.pairs)
+
+    @property
+    def widths(self) -> np.ndarray:
+        """The padded length of each row, int32 [rows]."""
+        rows, lengths = np.array(self.pairs, np.int32).T
+        return np.repeat(lengths, rows)
+
+
+class FixedGroups(Groups):
+    """The groups of one batch as pairs of Python's numbers: each has a graph of its own, which XLA compiles as a
+    whole."""
+
+    @property
+    def is_fixed(self) -> bool:
+        return True
+
+
+class Grouping(Protocol):
+    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+        """Groups rows of these lengths, int [B]: the order in which they stand in the batch, int64 [B], and the
+        groups, which may have more rows than there are lengths. The rows behind the last are then empty."""
+
+
+def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+    """All rows, in their order, padded to the longest."""
+    shape = np.array([len(lengths), rounded_up(np.max(lengths))], np.int32)
+    return np.arange(len(lengths)), Groups((shape,))
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """Groups of a batch's own lengths: rows in descending order of length, cut into runs.
+
+    The cuts have the fewest padded tokens, by dynamic programming over the distinct lengths. There are always
+    `num_groups` groups, so that one graph serves all batches; those behind the B-th have no rows.
+    """
+
+    num_groups: int
+
+    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+        order = np.argsort(-np.asarray(lengths), kind="stable")
+        rounded = rounded_up(np.asarray(lengths, np.int64)[order])
+        shapes = np.zeros((self.num_groups, 2), np.int32)
+        shapes[:, 1] = LENGTH_MULTIPLE
+        # Only where the length changes can a cut save anything: few places, whatever the batch.
+        edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
+        cuts = _cheapest_cuts(edges, rounded, self.num_groups)
+        for number, (start, stop) in enumerate(cuts):
+            shapes[number] = stop - start, rounded[start]
+        return order.astype(np.int64), Groups(tuple(shapes))
 
 
 class Layouts:
@@ -44,7 +96,7 @@ class Layouts:
 
     A third of a sample of the run's batches, those of the fewest tokens, fits below one staircase: the longest of
     their longest rows, of their second longest, …; two thirds fit below another, all of them below a third one.
-    `group` cuts them. The last layout holds every batch.
+    `ByLength` cuts them. The last layout holds every batch.
 
     Args:
       sample: the lengths of the rows of some batches, each int [at most num_rows].
@@ -58,28 +110,23 @@ class Layouts:
         by_tokens = stairs[np.argsort(stairs.sum(1), kind="stable")]
         parts = [part.max(0) for part in np.array_split(by_tokens, NUM_LAYOUTS - 1) if len(part)]
         parts = list(np.maximum.accumulate(parts)) if parts else []
-        found: dict[tuple, None] = {}
+        distinct: dict[FixedGroups, None] = {}
         for stair in (*parts, np.full(num_rows, longest)):
-            _, groups = group(stair, GROUPS_OF_LAYOUT)
-            found[tuple((int(rows), int(length)) for rows, length in groups if rows)] = None
-        self._layouts = sorted(found, key=tokens_of)
-        self._widths = np.array([np.repeat(*np.array(layout)[:, ::-1].T) for layout in self._layouts])
+            _, groups = ByLength(GROUPS_OF_LAYOUT)(stair)
+            pairs = tuple((int(rows), int(length)) for rows, length in groups.pairs if rows)
+            distinct[FixedGroups(pairs)] = None
+        self._layouts = sorted(distinct, key=lambda groups: groups.num_tokens)
+        self._widths = np.array([layout.widths for layout in self._layouts])
 
     def __len__(self) -> int:
         return len(self._layouts)
 
-    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
-        """As `group`; the groups are numbers of Python and may have more rows than there are lengths. The rows
-        behind the last are empty."""
+    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, FixedGroups]:
         order = np.argsort(-np.asarray(lengths), kind="stable")
         assert len(lengths) <= self._widths.shape[1], f"{len(lengths)} rows in {self._widths.shape[1]} places"
         holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order.astype(np.int64), self._layouts[int(np.argmax(holds))]
-
-
-def tokens_of(groups: Sequence[tuple[int, int]]) -> int:
-    return sum(rows * length for rows, length in groups)
 
 
 def rounded_up(lengths: Any) -> Any:

@@ -5,45 +5,45 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from bert.packing import Layouts
+    from bert.packing import Grouping, Groups
     from distributed.feed import Batch
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "example_ids")
-NUM_GROUPS = {"auto": 4, "off": 1}  # by --packing
+NUM_GROUPS = 4  # of --packing auto
 
 
-def grouped(fields: dict, grouping: "int | Layouts") -> "tuple[dict, np.ndarray | tuple]":
-    """The fields of B rows in the order of their groups, and the groups: see bert/packing.py.
+def grouping_of(packing: str) -> "Grouping":
+    """How `--packing` auto or off groups a batch's rows, where XLA does not compile the whole."""
+    from bert.packing import ByLength, in_one_group
 
-    `grouping`: how many groups of their own lengths (int32 [K, 2]), or the layouts to choose from (pairs of int).
-    With one group nothing is reordered.
-    """
+    return in_one_group if packing == "off" else ByLength(NUM_GROUPS)
+
+
+def grouped(fields: dict, grouping: "Grouping | None" = None) -> "tuple[dict, Groups]":
+    """The fields of B rows in the order of their groups, and the groups; None: one group."""
     import numpy as np
 
-    from bert.packing import group
+    from bert.packing import in_one_group
     from distributed.rows import reordered
 
-    lengths = np.diff(fields["input_ids"][1])
-    order, groups = group(lengths, grouping) if isinstance(grouping, int) else grouping(lengths)
-    if grouping == 1:
-        return fields, groups
+    order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
     return {name: reordered(values, order) for name, values in fields.items()}, groups
 
 
-def encoder_inputs(fields: dict, groups: "np.ndarray | tuple") -> "Batch":
+def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
     """The encoder's four inputs and `first_tokens`, int32, one example per row.
 
     Args:
       fields: `input_ids` (values, offsets) of B rows, and `sentence_a_tokens` (int [B]): how many leading tokens
         of each row are of type 0; those after them are of type 1.
-      groups: as `grouped` gives them. Of one group of numpy's the inputs are [B, T]; else flat [R], with `groups`.
-    `first_tokens` [B] are the indices of each row's first token into R, or B*T. Layouts may have more rows than
+      groups: of the rows. Inputs of one group that is not fixed are [B, T]; others are flat [R], with `groups`.
+    `first_tokens` [B] are the indices of each row's first token into R, or B*T. The groups may have more rows than
     there are examples: B counts them, and their tokens are padding.
     """
     import numpy as np
 
     values, offsets = fields["input_ids"]
-    widths = np.repeat(*np.asarray(groups, np.int32)[:, ::-1].T)
+    widths = groups.widths
     sentence_a_tokens = filled(fields["sentence_a_tokens"], len(widths))
     offsets = np.pad(offsets, (0, len(widths) + 1 - len(offsets)), "edge")
     ends = np.cumsum(widths, dtype=np.int32)
@@ -58,9 +58,9 @@ def encoder_inputs(fields: dict, groups: "np.ndarray | tuple") -> "Batch":
         "position_ids": np.where(inside, place, 0),  # a row's padding may reach beyond the table
         "example_ids": inside.astype(np.int32),
     }
-    if len(groups) == 1 and not isinstance(groups, tuple):
-        return {name: array.reshape(groups[0]) for name, array in inputs.items()} | {"first_tokens": first}
-    return inputs | {"first_tokens": first, "groups": tuple(groups)}
+    if len(groups.shapes) == 1 and not groups.is_fixed:
+        return {name: array.reshape(groups.shapes[0]) for name, array in inputs.items()} | {"first_tokens": first}
+    return inputs | {"first_tokens": first, "groups": groups}
 
 
 def prediction_batches(lengths: "np.ndarray", batch_size: int, max_seq_length: int) -> "list[np.ndarray]":

@@ -159,7 +159,7 @@ def tokenize(config: Config, tokenizer: "Tokenizer") -> Any:
 
 def collate(fields: dict) -> dict:
     """Lines -> the encoder's inputs [B, T]."""
-    batch = encoder_inputs(*grouped(fields, 1))
+    batch = encoder_inputs(*grouped(fields))
     return {name: batch[name] for name in INPUTS}
 
 

@@ -106,7 +106,7 @@ def prepared(
     config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
 ) -> "tuple[TrainingSettings, Training]":
     """Settings and training with all that was left open decided: XLA, packing, the interval of evaluations."""
-    from tasks.batches import NUM_GROUPS
+    from tasks.batches import grouping_of
 
     world, run, feed, held_out = job.world, job.run, training.feed, training.held_out
     if held_out:
@@ -119,7 +119,7 @@ def prepared(
         run.say(padding_of(config.packing, plan, feed, training.model.compiles, layouts))
     feed = replace(
         feed,
-        collate=partial(feed.collate, grouping=NUM_GROUPS[config.packing]),
+        collate=partial(feed.collate, grouping=grouping_of(config.packing)),
         collate_fixed=partial(feed.collate, grouping=layouts) if layouts else None,
         lengths=lengths,
     )
@@ -128,7 +128,7 @@ def prepared(
 
 def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert") -> None:
     """Says what in the plan may surprise."""
-    from bert.elementwise import effective_rate
+    from bert.dropout import effective_rate
     from distributed.collectives import compression_told
     from distributed.plan import rate_warning
 

@@ -84,7 +84,10 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
 
 
 def set_environment() -> None:
-    """Sets what TensorFlow, Keras and transformers read when they are imported."""
+    """Sets what TensorFlow, Keras and transformers read when they are imported, and XLA when it compiles."""
+    from bert import xla
+
+    xla.set_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from bert.packing import Layouts
+    from bert.packing import Grouping, Layouts
     from distributed.feed import Feed
     from distributed.order import RowOrder
     from distributed.plan import Plan
@@ -22,18 +22,17 @@ def padding_of(
 
     Args:
       feed: with lengths, by which packing shares a step's rows out.
-      is_compiled: the model adds `more_rows` to each micro-batch.
+      is_compiled: the model adds rows of padding to each micro-batch.
     """
     import numpy as np
 
-    from bert.elementwise import more_rows
-    from bert.packing import group, tokens_of
+    from bert.ops_xla import padding_rows
     from distributed.order import divided
-    from tasks.batches import NUM_GROUPS
+    from tasks.batches import grouping_of
 
-    def computed(lengths: "np.ndarray", num_groups: int) -> int:
-        tokens = int(group(lengths, num_groups)[1].prod(1).sum())
-        return tokens + (int(more_rows(tokens)) if is_compiled else 0)
+    def computed(lengths: "np.ndarray", grouping: "Grouping") -> int:
+        tokens = grouping(lengths)[1].num_tokens
+        return tokens + (int(padding_rows(tokens)) if is_compiled else 0)
 
     real = padded = packed = fixed = 0
     sizes = plan.size, plan.accumulation, feed.order.block
@@ -50,9 +49,9 @@ def padding_of(
                 for is_dealt in (False, True)
             )
         if layouts:
-            fixed += sum(tokens_of(layouts(piece)[1]) for piece in for_layouts)
-        padded += sum(computed(piece, NUM_GROUPS["off"]) for piece in neighbours if len(piece))
-        packed += sum(computed(piece, NUM_GROUPS["auto"]) for piece in pieces if len(piece))
+            fixed += sum(layouts(piece)[1].num_tokens for piece in for_layouts)
+        padded += sum(computed(piece, grouping_of("off")) for piece in neighbours if len(piece))
+        packed += sum(computed(piece, grouping_of("auto")) for piece in pieces if len(piece))
     without, with_it = 1 - real / padded, 1 - real / packed
     told = f"packing {packing}: {without:.1%} of the tokens are padding without packing, {with_it:.1%} with it"
     return told + (f", {1 - real / fixed:.1%} in the {len(layouts)} shapes for XLA" if layouts else "")

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from bert import xla
+
+xla.set_flags()
+
 GOLDENS = Path(__file__).resolve().parent / "goldens"
 
 

@@ -9,9 +9,18 @@ import pytest
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert.elementwise import more_rows
-from bert.model import Bert, in_groups
-from bert.packing import GROUPS_OF_LAYOUT, LENGTH_MULTIPLE, NUM_LAYOUTS, Layouts, group, tokens_of
+from bert.inputs import in_groups
+from bert.model import Bert
+from bert.packing import (
+    GROUPS_OF_LAYOUT,
+    LENGTH_MULTIPLE,
+    NUM_LAYOUTS,
+    ByLength,
+    FixedGroups,
+    Grouping,
+    Layouts,
+    in_one_group,
+)
 from distributed.feed import Feed
 from distributed.gradient import batch_signature
 from distributed.order import Order, balanced, dealt, divided, shares
@@ -42,14 +51,13 @@ def test_groups_have_the_fewest_padded_tokens():
     for _ in range(200):
         lengths = chance.integers(1, 100, chance.integers(1, 11))
         num_groups = int(chance.integers(1, 6))
-        order, groups = group(lengths, num_groups)
-        assert groups.shape == (num_groups, 2)
-        assert int(groups.prod(1)[groups[:, 0] > 0].sum()) == fewest_tokens(lengths, num_groups)
+        order, groups = ByLength(num_groups)(lengths)
+        assert len(groups.shapes) == num_groups
+        assert groups.num_tokens == groups.widths.sum() == fewest_tokens(lengths, num_groups)
         assert sorted(order) == list(range(len(lengths)))
-        widths = np.repeat(groups[:, 1], groups[:, 0])
-        assert len(widths) == len(lengths)
-        assert np.all(lengths[order] <= widths)
-        assert np.all(widths % LENGTH_MULTIPLE == 0)
+        assert len(groups.widths) == len(lengths)
+        assert np.all(lengths[order] <= groups.widths)
+        assert np.all(groups.widths % LENGTH_MULTIPLE == 0)
 
 
 def test_parts_are_balanced_and_hold_each_row_once():
@@ -119,16 +127,16 @@ def examples(lengths) -> Rows:
 def test_a_row_is_the_same_wherever_it_stands():
     rows = examples([9, 40, 12, 33, 10])
     fields = rows.take(np.arange(5))
-    moved, groups = grouped(fields, 3)
+    moved, groups = grouped(fields, ByLength(3))
     inputs = encoder_inputs(moved, groups)
-    order, _ = group(rows.lengths("input_ids"), 3)
+    order, _ = ByLength(3)(rows.lengths("input_ids"))
     for place, row in enumerate(order):
-        alone = encoder_inputs(*grouped(rows.take(np.array([row])), 1))
+        alone = encoder_inputs(*grouped(rows.take(np.array([row]))))
         first, length = inputs["first_tokens"][place], rows.lengths("input_ids")[row]
         for name in ("input_ids", "token_type_ids", "position_ids", "example_ids"):
             np.testing.assert_array_equal(inputs[name][first : first + length], alone[name][0, :length], name)
     assert inputs["example_ids"].sum() == rows.lengths("input_ids").sum()
-    unpacked = encoder_inputs(*grouped(fields, 1))
+    unpacked = encoder_inputs(*grouped(fields))
     np.testing.assert_array_equal(unpacked["input_ids"], pad(fields["input_ids"], 40))
     np.testing.assert_array_equal(unpacked["first_tokens"], [0, 40, 80, 120, 160])
 
@@ -166,7 +174,7 @@ def test_the_gradient_is_the_unpacked_one(head):
                         attention_probs_dropout_prob=0.0)  # fmt: skip
     model = Bert(config, head, seed=3)
 
-    def gradient(num_examples: int, grouping: int | Layouts) -> tuple[float, np.ndarray]:
+    def gradient(num_examples: int, grouping: Grouping) -> tuple[float, np.ndarray]:
         batch = collate(rows.take(np.arange(num_examples)), grouping)
 
         def compute(batch):
@@ -175,35 +183,35 @@ def test_the_gradient_is_the_unpacked_one(head):
             variables = [variable.value for variable in model.trainable_variables]
             return value, tape.gradient(value, variables, unconnected_gradients="zero")
 
-        if isinstance(grouping, int):
+        if grouping is not layouts:
             compiled = tf.function(compute, input_signature=[batch_signature(batch)], autograph=False)
         else:
-            assert sum(rows for rows, _ in batch["groups"]) == 16
+            assert sum(rows for rows, _ in batch["groups"].pairs) == 16
             compiled = tf.function(compute, jit_compile=True, autograph=False)
         value, parts = compiled(batch)
         return float(value), np.concatenate([np.ravel(tf.convert_to_tensor(part)) for part in parts])
 
-    value, expected = gradient(13, 1)
-    for grouping in (4, 9, layouts):
+    value, expected = gradient(13, in_one_group)
+    for grouping in (ByLength(4), ByLength(9), layouts):
         packed_value, packed = gradient(13, grouping)
         assert packed_value == pytest.approx(value, rel=1e-6)
         assert np.linalg.norm(packed - expected) <= GRADIENT_TOLERANCE * np.linalg.norm(expected)
-    for grouping in (4, layouts):
+    for grouping in (ByLength(4), layouts):
         _, found = gradient(12, grouping)
         assert np.linalg.norm(found - expected) > 100 * GRADIENT_TOLERANCE * np.linalg.norm(expected)
 
 
 def test_weights_count_examples_and_masked_tokens_alone():
     rows, layouts = examples([9, 40, 12]), Layouts([], 5, 64)
-    assert layouts(np.array([9, 40, 12]))[1] == ((5, 64),)
+    assert layouts(np.array([9, 40, 12]))[1] == FixedGroups(((5, 64),))
     fields = rows.take(np.arange(3))
-    for grouping in (1, layouts):
+    for grouping in (in_one_group, layouts):
         assert num_examples(squad.collate(fields, grouping)) == 3
         batch = pretraining.collate(fields, None, 1, grouping, most=lambda length: 5)
         assert pretraining.weights(batch) == {"mlm": float(len(fields["masked_lm_ids"][0])), "nsp": 3.0}
         weight_of_label = np.array([2.0, 3.0, 5.0], np.float32)
         batch = classifier.collate(fields, grouping)
-        labels = fields["label"] if grouping == 1 else fields["label"][[1, 2, 0]]  # the longest first
+        labels = fields["label"] if grouping is in_one_group else fields["label"][[1, 2, 0]]  # the longest first
         found = classifier.example_weights(batch, weight_of_label)
         np.testing.assert_array_equal(found, weight_of_label[labels])
     numbers = classifier.collate(fields | {"label": np.array([0.5, 1.0, 2.0], np.float32)}, layouts)
@@ -220,25 +228,24 @@ def test_a_layout_holds_each_batch_and_there_are_few():
 
     layouts = Layouts([draw(16 - number % 2) for number in range(300)], 16, 384)
     assert len(layouts) <= NUM_LAYOUTS
-    assert max(len(groups) for groups in layouts._layouts) <= GROUPS_OF_LAYOUT
+    assert max(len(layout.shapes) for layout in layouts._layouts) <= GROUPS_OF_LAYOUT
     real = computed = 0
     used = set()
     for size in [*[16] * 300, 15, 9, 1]:
         lengths = draw(size)
         order, groups = layouts(lengths)
-        widths = np.repeat(*np.array(groups)[:, ::-1].T)
         assert sorted(order) == list(range(size))
-        assert len(widths) == 16
-        assert (lengths[order] <= widths[:size]).all()
-        cheaper = [other for other in layouts._layouts if tokens_of(other) < tokens_of(groups)]
+        assert len(groups.widths) == 16
+        assert (lengths[order] <= groups.widths[:size]).all()
+        cheaper = [other for other in layouts._layouts if other.num_tokens < groups.num_tokens]
         for other in cheaper:
-            assert (np.sort(lengths)[::-1] > np.repeat(*np.array(other)[:, ::-1].T)[:size]).any()
+            assert (np.sort(lengths)[::-1] > other.widths[:size]).any()
         used.add(groups)
         if size == 16:
-            real, computed = real + lengths.sum(), computed + tokens_of(groups)
+            real, computed = real + lengths.sum(), computed + groups.num_tokens
     assert len(used) > 1
     assert 1 - real / computed < 0.3  # of batches padded to their longest 0.5
-    assert tokens_of(layouts(np.full(16, 384))[1]) == 16 * 384  # the longest there may be
+    assert layouts(np.full(16, 384))[1].num_tokens == 16 * 384  # the longest there may be
 
 
 def test_xla_compiles_a_run_s_steps_at_most_four_times():
@@ -307,16 +314,6 @@ def test_the_padding_is_told_before_and_after():
     assert told == f"packing auto: {expected}"
 
 
-def test_compiled_parts_get_few_shapes_and_little_padding():
-    rows = np.r_[1:5000, 100_000, 1 << 20]
-    padded = np.array([row + int(more_rows(int(row))) for row in rows])
-    assert (padded >= rows).all()
-    assert (padded % 64 == 0).all()
-    assert ((padded - rows)[rows >= 1024] <= rows[rows >= 1024] / 16).all()
-    for size in (2048, 2500):
-        assert len(np.unique(padded[(rows >= size) & (rows < 2 * size)])) <= 17
-
-
 def test_padding_has_no_positions():
     fields = {"input_ids": (np.arange(97), np.array([0, 97])), "sentence_a_tokens": np.array([3])}
-    assert encoder_inputs(fields, group(np.array([97]), 1)[1])["position_ids"].max() == 96  # of 104 tokens
+    assert encoder_inputs(fields, in_one_group(np.array([97]))[1])["position_ids"].max() == 96  # of 104 tokens

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import BertConfig
 
-    from bert.packing import Layouts
+    from bert.packing import Grouping
     from distributed.feed import Batch
     from distributed.world import World
 
@@ -129,7 +129,7 @@ def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[in
     """Real windows, in the order and the shares of `bert-squad`'s training."""
     from distributed.plan import PlanSettings, make_plan
     from distributed.rows import Rows
-    from tasks.batches import NUM_GROUPS
+    from tasks.batches import grouping_of
     from tasks.padding import layouts_of
     from tasks.squad.program import feed_of
 
@@ -147,7 +147,7 @@ def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[in
     plan = make_plan(settings, len(rows), world.size)
     lengths = feed.lengths if load.packing == "auto" else None
     is_fixed = load.xla == "on"
-    grouping: int | Layouts = NUM_GROUPS[load.packing]
+    grouping: Grouping = grouping_of(load.packing)
     if is_fixed:
         grouping = layouts_of(plan, feed.order, lengths, load.seq_length)
     feed = replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=lengths)
@@ -182,14 +182,17 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
 
 def flat(batch: "Batch") -> "Batch":
     """A batch of whole rows as one group of a fixed shape."""
-    groups = (tuple(map(int, batch["input_ids"].shape)),)
+    from bert.packing import FixedGroups
+
+    rows, length = batch["input_ids"].shape
+    groups = FixedGroups(((rows, length),))
     return {name: array.reshape(-1) for name, array in batch.items()} | {"groups": groups}
 
 
 def shapes_of(batch: "Batch") -> list[tuple[int, int]]:
     """Rows and length of each group of a micro-batch, those without rows left out."""
-    groups = batch.get("groups", [batch["input_ids"].shape])
-    return [(int(rows), int(length)) for rows, length in groups if rows]
+    pairs = batch["groups"].pairs if "groups" in batch else [batch["input_ids"].shape]
+    return [(int(rows), int(length)) for rows, length in pairs if rows]
 
 
 def lengths_of(batch: "Batch") -> "np.ndarray":

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from bert.model import Bert
-    from bert.packing import Layouts
+    from bert.packing import Grouping
     from distributed.evaluation import HeldOut
     from distributed.feed import Batch
     from distributed.rows import Rows
@@ -255,7 +255,7 @@ def training_of(
     )
 
 
-def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
+def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields, groups)
@@ -308,7 +308,7 @@ def label_loss(
     """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
     import tensorflow as tf
 
-    from bert.model import is_example
+    from bert.inputs import is_example
 
     label = batch["label"]
     if label.dtype.is_floating:

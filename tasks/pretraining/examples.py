@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from bert.corpus.masking import Masking
-    from bert.packing import Layouts
+    from bert.packing import Grouping
     from distributed.feed import Batch
     from tasks.pretraining.shards import Shards
 
@@ -23,7 +23,7 @@ def collate(
     fields: dict,
     masking: "Masking | None",
     seed: int,
-    grouping: "int | Layouts" = 1,
+    grouping: "Grouping | None" = None,
     most: Callable[[int], int] | None = None,
 ) -> "Batch":
     """Examples -> the encoder's inputs, `masked_tokens` (indices into them) and `masked_ids` [M], first tokens [B]
@@ -53,14 +53,14 @@ def collate(
     if "is_random_next" in fields:
         labels = fields["is_random_next"].astype(np.int32)
         batch["next_sentence_label"] = filled(labels, len(batch["first_tokens"]))
-    if not isinstance(grouping, int) and most:
-        size = sum(rows * most(length) for rows, length in groups)
+    if groups.is_fixed and most:
+        size = sum(rows * most(length) for rows, length in groups.pairs)
         batch["masked_tokens"] = filled(batch["masked_tokens"], size)
         batch["masked_ids"] = filled(batch["masked_ids"], size, NOT_MASKED)
     return batch
 
 
-def most_predictions(shards: Shards) -> Callable[[int], int]:
+def most_predictions(shards: "Shards") -> Callable[[int], int]:
     """How many tokens of a row of a length are masked at most."""
     most = int(str(shards.masks["--max_predictions_per_seq"]))
     masking = shards.masking
@@ -77,7 +77,7 @@ def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dic
     """Sums of the cross-entropies of masked tokens and of next sentences."""
     import tensorflow as tf
 
-    from bert.model import is_example
+    from bert.inputs import is_example
 
     def cross_entropy(labels: "tf.Tensor", logits: "tf.Tensor", counts: "tf.Tensor") -> "tf.Tensor":
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)

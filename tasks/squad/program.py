@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from bert.model import Bert
-    from bert.packing import Layouts
+    from bert.packing import Grouping
     from distributed.feed import Batch, Feed
     from distributed.rows import Rows
     from distributed.run import Run
@@ -176,7 +176,7 @@ def open_data(config: Config, job: Job, origin: Origin, training: bool) -> Data:
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 
 
-def collate(fields: dict, grouping: "int | Layouts" = 1) -> "Batch":
+def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     """Windows -> the encoder's inputs and the answers' positions [B]."""
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
@@ -206,7 +206,7 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
     """Sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, padding left out."""
     import tensorflow as tf
 
-    from bert.model import in_groups
+    from bert.inputs import in_groups
 
     targets_B2 = tf.stack([batch["start_position"], batch["end_position"]], 1)
     found = []

@@ -20,6 +20,7 @@ from transformers import BertConfig
 
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay, WarmupDecay
+from bert.packing import ByLength
 from distributed.checkpoint import Checkpoints
 from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
@@ -128,7 +129,7 @@ def train_packed(world: World, collectives, folder: Path, xla: str = "off") -> d
     """The span training in groups of like length, its rows shared out by their tokens or, for XLA, dealt out."""
     model, rows = small_bert("span"), bert_rows()
     return train_for_20_steps(
-        world, collectives, folder, model, rows, partial(collate, grouping=3),
+        world, collectives, folder, model, rows, partial(collate, grouping=ByLength(3)),
         lambda batch: {"loss": float(num_examples(batch))},
         lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
         lengths=partial(rows.lengths_at, "input_ids"), xla=xla,

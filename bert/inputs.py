@@ -1,0 +1,41 @@
+"""What the model reads.
+
+A dict of int32 tensors [B, T]: `input_ids`; `token_type_ids`, 0 for sentence A and 1 for B; `position_ids`, which
+restart at 0 for each example of a row; `example_ids`, 0 for padding and 1, 2, … for the examples of a row. Heads
+read more, which they name.
+
+Rows of unlike lengths come in K groups of like ones: then the four are flat [R], and `groups` holds the rows and
+the length of each group (bert/packing.py).
+"""
+
+import tensorflow as tf
+
+MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
+
+
+def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    """What belongs to the tokens, [R, …] or [B, T, …], as one tensor [B, T, …] for each group of the inputs."""
+    if "groups" not in inputs:
+        return [values]
+    shapes = inputs["groups"].pairs
+    parts = tf.split(values, [rows * length for rows, length in shapes])
+    rest = tf.shape(values)[1:]
+    return [
+        tf.reshape(part, tf.concat([[rows, length], rest], 0))
+        for part, (rows, length) in zip(parts, shapes, strict=True)
+    ]
+
+
+def is_example(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """float32 [M]: 1 for each of the `first_tokens` that begins an example, 0 where its whole row is padding."""
+    first_M = tf.gather(tf.reshape(inputs["example_ids"], [-1]), inputs["first_tokens"])
+    return tf.cast(first_M > 0, tf.float32)
+
+
+def attention_masks(inputs: dict[str, tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
+    """For each group [B, 1, T, T], added to the scores of attention: a token attends to those of its example."""
+    masks = []
+    for example_ids_BT in in_groups(inputs["example_ids"], inputs):
+        is_hidden_B1TT = example_ids_BT[:, None, :, None] != example_ids_BT[:, None, None, :]
+        masks.append(tf.cast(is_hidden_B1TT, dtype) * MASKED_SCORE)
+    return masks
