@@ -5,8 +5,7 @@ checkpoint (`bert_model.ckpt`, `model.ckpt-1000`, or a folder with a `checkpoint
 (which are Hugging Face folders). Written: the Hugging Face layout, which `transformers` loads.
 """
 
-import json
-import re
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,9 @@ from pathlib import Path
 import numpy as np
 from transformers import BertConfig
 
-from ringbert.errors import InputError
+from bert.tensor_names import HEAD_TENSORS, NO_WEIGHTS, TIED_COPIES, google_name, hugging_face_name
+from ringbert.errors import InputError, shortened
+from ringbert.files import read_json
 
 ARCHITECTURES = {
     "span": "BertForQuestionAnswering",
@@ -23,47 +24,11 @@ ARCHITECTURES = {
     "features": "BertModel",
 }
 PUBLISHED_PREFIX = "bert_model.ckpt"
-# Google's tensor that each head owns: new when training starts, and no loss to another head's model.
-HEAD_TENSORS = {
-    "span": ("cls/squad/output_weights", "cls/squad/output_bias"),
-    "classifier": ("output_weights", "output_bias", "bert/pooler/dense/kernel", "bert/pooler/dense/bias"),
-    "pretraining": (
-        "cls/predictions/transform/dense/kernel",
-        "cls/predictions/transform/dense/bias",
-        "cls/predictions/transform/LayerNorm/gamma",
-        "cls/predictions/transform/LayerNorm/beta",
-        "cls/predictions/output_bias",
-        "cls/seq_relationship/output_weights",
-        "cls/seq_relationship/output_bias",
-        "bert/pooler/dense/kernel",
-        "bert/pooler/dense/bias",
-    ),
-    "features": (),
-}
-UNUSED_PATTERN = re.compile(r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embeddings/position_ids)$")
-
-# Hugging Face's name -> Google's, by regular expression, tried in order. Kernels are transposed.
-_HF_RULES = (
-    (r"^embeddings\.(word|token_type|position)_embeddings\.weight$", r"bert/embeddings/\1_embeddings"),
-    (r"^embeddings\.position_ids$", "bert/embeddings/position_ids"),
-    (r"^embeddings\.LayerNorm\.", "bert/embeddings/LayerNorm/"),
-    (r"^encoder\.layer\.(\d+)\.", r"bert/encoder/layer_\1/"),
-    (r"^pooler\.", "bert/pooler/"),
-    (r"^qa_outputs\.weight$", "cls/squad/output_weights"),
-    (r"^qa_outputs\.bias$", "cls/squad/output_bias"),
-    (r"^classifier\.weight$", "output_weights"),
-    (r"^classifier\.bias$", "output_bias"),
-    (r"^cls\.predictions\.bias$", "cls/predictions/output_bias"),
-    (r"^cls\.predictions\.decoder\.(weight|bias)$", r"cls/predictions/decoder/\1"),
-    (r"^cls\.seq_relationship\.weight$", "cls/seq_relationship/output_weights"),
-    (r"^cls\.seq_relationship\.bias$", "cls/seq_relationship/output_bias"),
-    (r"^cls\.predictions\.", "cls/predictions/"),
-)
 
 
 @dataclass
 class LoadReport:
-    """What a load did: tensors read, those kept at their initial values, those of the source left unused."""
+    """How many tensors were loaded, which kept their initial values, and which of the source were not used."""
 
     source: str
     loaded: int = 0
@@ -73,52 +38,16 @@ class LoadReport:
     def __str__(self) -> str:
         text = f"{self.loaded} tensors from {self.source}"
         if self.missing:
-            text += f"; new, from their initial values: {', '.join(self.missing)}"
+            text += f"; new, with their initial values: {', '.join(self.missing)}"
         if self.unused:
-            text += f"; not used by this model: {_listed(self.unused)}"
+            text += f"; not used by this model: {shortened(self.unused)}"
         return text
 
 
-def google_name(hugging_face_name: str) -> tuple[str, bool]:
-    """Google's name of a Hugging Face tensor, and whether the matrix must be transposed."""
-    name = hugging_face_name.removeprefix("bert.")
-    for pattern, replacement in _HF_RULES:
-        name, count = re.subn(pattern, replacement, name)
-        if count:
-            break
-    if "LayerNorm" in name:  # old folders say gamma and beta
-        name = re.sub(r"\.?LayerNorm[./](weight|gamma)$", "/LayerNorm/gamma", name)
-        name = re.sub(r"\.?LayerNorm[./](bias|beta)$", "/LayerNorm/beta", name)
-    if name.endswith(".weight"):
-        return name.removesuffix(".weight").replace(".", "/") + "/kernel", True
-    return name.replace(".", "/").replace("//", "/"), False
-
-
-def hugging_face_name(name: str, head: str) -> tuple[str, bool]:
-    """The inverse of `google_name` for a tensor of a model with this head."""
-    fixed = {
-        "cls/squad/output_weights": "qa_outputs.weight",
-        "cls/squad/output_bias": "qa_outputs.bias",
-        "output_weights": "classifier.weight",
-        "output_bias": "classifier.bias",
-        "cls/predictions/output_bias": "cls.predictions.bias",
-        "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
-        "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
-    }
-    if name in fixed:
-        return fixed[name], False
-    transpose = name.endswith("/kernel")
-    dotted = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
-    dotted = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", dotted)
-    dotted = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", dotted)
-    dotted = re.sub(r"(\.kernel|(?<=_embeddings))$", ".weight", dotted)
-    return (dotted.removeprefix("bert.") if head == "features" else dotted), transpose
-
-
 def find(name_or_path: str) -> Path:
-    """The folder or checkpoint prefix that a `--model` or `--init_checkpoint` names; a hub name is downloaded.
+    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; a hub's model is downloaded.
 
-    Raises InputError when there is neither a file, a folder, nor a hub repository of this name.
+    Raises InputError when there is no file, folder or hub repository of this name.
     """
     path = Path(name_or_path).expanduser()
     if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (path / "model.safetensors").is_file():
@@ -138,7 +67,7 @@ def find(name_or_path: str) -> Path:
         if constants.HF_HUB_OFFLINE:
             reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `hf download {name_or_path}` with a network"
         raise InputError(
-            f"--model {name_or_path} is no folder here and cannot be had from the hub: {reason}"
+            f"--model {name_or_path}: there is no such folder, and the hub did not give it: {reason}"
         ) from error
 
 
@@ -153,27 +82,24 @@ def read_config(source: Path) -> BertConfig | None:
 
 def config_from_file(path: str | Path) -> BertConfig:
     """BertConfig of a Hugging Face or Google configuration file. Raises InputError when it is neither."""
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: not a JSON configuration ({error}) (--bert_config_file, --model)") from error
+    values = read_json(Path(path), f"{path} (--bert_config_file, --model)")
     if not isinstance(values, dict) or "vocab_size" not in values or "hidden_size" not in values:
         raise InputError(
-            f"{path}: no BERT configuration: vocab_size or hidden_size is missing (--bert_config_file, --model)"
+            f"{path}: not a BERT configuration: vocab_size or hidden_size is missing (--bert_config_file, --model)"
         )
     if values.get("model_type", "bert") != "bert":
-        raise InputError(f"{path}: model_type is {values['model_type']!r}, needed is 'bert' (--model)")
+        raise InputError(f"{path}: model_type must be 'bert', got {values['model_type']!r} (--model)")
     config = BertConfig.from_dict(values)
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
-            f"{path}: hidden_size {config.hidden_size} is no multiple of "
+            f"{path}: hidden_size {config.hidden_size} is not a multiple of "
             f"num_attention_heads {config.num_attention_heads}"
         )
     return config
 
 
 def read(source: Path) -> dict[str, np.ndarray]:
-    """Every tensor of the source under Google's name, kernels as [in, out]."""
+    """Every weight of the source under Google's name, kernels as [in, out]."""
     return _read_tf(source) if _is_tf_checkpoint(source) else _read_safetensors(source)
 
 
@@ -185,31 +111,22 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
       new: tensors that may be missing and then keep their initial values: the head's own when training starts,
         none for prediction.
     Raises:
-      InputError: a tensor is missing that is not in `new`, one is unused that no other head owns, or a shape
-        differs.
+      InputError: the source lacks a tensor that is not in `new`, has one that no head owns, or one of another
+        shape. The model is then as it was.
     """
     variables, tensors = model.named_tensors(), read(source)
-    _drop_tied_decoder(tensors)
+    _drop_tied_copies(tensors)
     report = LoadReport(str(source))
     report.missing = [name for name in variables if name not in tensors]
-    report.unused = sorted(name for name in tensors if name not in variables and not UNUSED_PATTERN.search(name))
-    refused = [name for name in report.missing if name not in set(new)]
-    if refused:
-        raise InputError(f"{source}: the model needs tensors that are not there: {_listed(refused)}")
-    foreign = {name for names in HEAD_TENSORS.values() for name in names}
-    strange = [name for name in report.unused if name not in foreign]
-    if strange:
-        raise InputError(
-            f"{source}: holds tensors that this model has no place for: {_listed(strange)}; "
-            "does --bert_config_file (or config.json) belong to these weights?"
-        )
+    report.unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
+    _check_names(report, set(new))
     for name, variable in variables.items():
         if name in tensors and tensors[name].shape != tuple(variable.shape):
             if name in set(new) and name in HEAD_TENSORS[model.head_name] and name.startswith("output_"):
-                report.missing.append(name)  # a classifier of other labels: this head is new
+                report.missing.append(name)  # a classifier with other labels: this head is new
                 continue
             raise InputError(
-                f"{source}: {name} has shape {tensors[name].shape}, the configuration needs "
+                f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
                 f"{tuple(variable.shape)}; do --bert_config_file and --vocab_file belong to this checkpoint?"
             )
     for name, variable in variables.items():
@@ -219,18 +136,30 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
     return report
 
 
+def _check_names(report: LoadReport, new: set[str]) -> None:
+    """Raises InputError for tensors that must not be missing, and for those that no head of BERT has."""
+    if lacking := [name for name in report.missing if name not in new]:
+        raise InputError(f"{report.source}: tensors that the model needs are missing: {shortened(lacking)}")
+    of_heads = {name for names in HEAD_TENSORS.values() for name in names}
+    if unknown := [name for name in report.unused if name not in of_heads]:
+        raise InputError(
+            f"{report.source}: has tensors that the model does not have: {shortened(unknown)}; "
+            "does --bert_config_file (or config.json) belong to these weights?"
+        )
+
+
 def save(model, folder: Path, tokenizer=None) -> None:
     """Writes `model.safetensors`, `config.json` and the tokenizer's files; `transformers` loads the folder."""
     copied(model, tokenizer)(folder)
 
 
 def copied(model, tokenizer=None) -> Callable[[Path], None]:
-    """Copies the weights; what it returns writes the copy to a folder, as `save` does."""
+    """Copies the weights now and returns a function that writes the copy to a folder, as `save` does."""
     values = {name: variable.numpy() for name, variable in model.named_tensors().items()}
-    more = {"architectures": [ARCHITECTURES[model.head_name]]} | (
-        {"pad_token_id": tokenizer.pad_id} if tokenizer else {}
-    )
-    config = BertConfig.from_dict(model.config.to_dict() | more)
+    extra: dict[str, object] = {"architectures": [ARCHITECTURES[model.head_name]]}
+    if tokenizer is not None:
+        extra["pad_token_id"] = tokenizer.pad_id
+    config = BertConfig.from_dict(model.config.to_dict() | extra)
 
     def write(folder: Path) -> None:
         from safetensors.numpy import save_file
@@ -241,8 +170,9 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
             value = value.astype(np.float32, copy=False)
             tensors[key] = np.ascontiguousarray(value.T if transpose else value)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        shutil.copymode(folder / "config.json", folder / "model.safetensors")  # else only the owner could read it
         if tokenizer is not None:
             tokenizer.save(folder)
 
@@ -265,7 +195,7 @@ def _read_tf(source: Path) -> dict[str, np.ndarray]:
             )
     try:
         reader = tf.train.load_checkpoint(prefix)
-        names = [name for name in reader.get_variable_to_shape_map() if not UNUSED_PATTERN.search(name)]
+        names = [name for name in reader.get_variable_to_shape_map() if not NO_WEIGHTS.search(name)]
         return {name: reader.get_tensor(name) for name in names}
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:  # IndexError: a truncated data file
         raise InputError(f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}") from error
@@ -281,13 +211,13 @@ def _read_safetensors(source: Path) -> dict[str, np.ndarray]:
         if index.is_file():
             files = _shards(index)
     if not files[0].is_file():
-        there = (
+        content = (
             "only a pickle (pytorch_model.bin), which can run code when read"
             if any(source.glob("*.bin"))
             else "no model.safetensors, no TensorFlow checkpoint"
         )
         raise InputError(
-            f"{source}: {there}; save it with transformers' save_pretrained first (--model, --init_checkpoint)"
+            f"{source}: {content}; save it with transformers' save_pretrained first (--model, --init_checkpoint)"
         )
     tensors = {}
     for file in files:
@@ -298,33 +228,25 @@ def _read_safetensors(source: Path) -> dict[str, np.ndarray]:
                     value = handle.get_tensor(key)
                     tensors[name] = value.T if transpose else value
         except SafetensorError as error:
-            raise InputError(f"{file}: damaged or no safetensors file: {error}") from error
+            raise InputError(f"{file}: damaged, or not a safetensors file: {error}") from error
     return tensors
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index names, all of them there."""
+    """The files that an index lists. Raises InputError: one is missing, or there are none."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: no index of safetensors files: {error!r} (--model)") from error
-    absent = [name for name in names if not (index.parent / name).is_file()]
-    if absent or not names:
-        raise InputError(f"{index}: names {len(names)} files, of which are not there: {_listed(absent)} (--model)")
+        names = sorted(set(read_json(index, f"{index} (--model)")["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index}: not an index of safetensors files: {error!r} (--model)") from error
+    missing = [name for name in names if not (index.parent / name).is_file()]
+    if missing or not names:
+        raise InputError(f"{index}: lists {len(names)} files, missing: {shortened(missing) or 'none'} (--model)")
     return [index.parent / name for name in names]
 
 
-def _drop_tied_decoder(tensors: dict[str, np.ndarray]) -> None:
-    """Drops Hugging Face's copy of the word embeddings and of the vocabulary bias in the masked-word head."""
-    for copy, original in (
-        ("cls/predictions/decoder/kernel", "bert/embeddings/word_embeddings"),
-        ("cls/predictions/decoder/weight", "bert/embeddings/word_embeddings"),
-        ("cls/predictions/decoder/bias", "cls/predictions/output_bias"),
-    ):
+def _drop_tied_copies(tensors: dict[str, np.ndarray]) -> None:
+    """Drops Hugging Face's copies of other tensors. Raises InputError where they differ."""
+    for copy, original in TIED_COPIES.items():
         value = tensors.pop(copy, None)
         if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
-            raise InputError(f"{copy} is not tied to {original}: this is no published BERT")
-
-
-def _listed(names: list[str], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+            raise InputError(f"{copy} differs from {original}, which BERT uses in its place: not a published BERT")

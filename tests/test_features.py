@@ -271,7 +271,7 @@ def test_bad_files(model, tmp_path, capsys):
     for path in model.iterdir():
         (weights / path.name).write_bytes(path.read_bytes()[: 5000 if path.suffix == ".safetensors" else None])
     told = refused(capsys, tmp_path, ["cat"], weights)
-    assert "model.safetensors: damaged or no safetensors file" in told
+    assert "model.safetensors: damaged, or not a safetensors file" in told
 
 
 def test_weights_are_needed(model, tmp_path, capsys):

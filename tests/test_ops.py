@@ -31,7 +31,7 @@ def with_gradients(function, *inputs) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             result = function(*inputs)
-        return [result, *tape.gradient(result, inputs, normal(result.shape, 99, result.dtype))]
+        return [result, *tape.gradient(result, inputs, normal(tf.shape(result), 99, result.dtype))]
 
     return run()
 

@@ -255,7 +255,7 @@ def test_a_folder_of_a_tensorflow_1_run_is_refused(docs, tmp_path):
     ("changes", "message"),
     [
         ({"model": "no/such/model"}, "no such folder or checkpoint"),
-        ({"model": "someone/not-in-the-cache"}, "--model someone/not-in-the-cache .*cannot be had from the hub"),
+        ({"model": "someone/not-in-the-cache"}, "--model someone/not-in-the-cache .*the hub did not give it"),
         ({"bert_config_file": None}, "no model configuration: give --bert_config_file"),
         ({"vocab_file": None}, "no vocabulary: give --vocab_file"),
         ({"vocab_file": "missing.txt"}, r"missing.txt: no such file \(--vocab_file\)"),

@@ -1,8 +1,8 @@
 """Weights from and to every format: TensorFlow 1 checkpoints, Hugging Face folders; what is refused."""
 
 import json
+import os
 import re
-import shutil
 from pathlib import Path
 
 import ml_dtypes
@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoTokenizer, BertConfig
 
 from bert import weights
 from bert.model import Bert
+from bert.tensor_names import HEAD_TENSORS, google_name, hugging_face_name
 from bert.text import tokenizer
-from bert.weights import HEAD_TENSORS, google_name, hugging_face_name
 from ringbert.errors import InputError
 
 SIZES = {
@@ -133,7 +133,7 @@ def test_a_pretraining_checkpoint_fills_each_head(tmp_path, place):
     assert sorted(report.missing) == sorted(HEAD_TENSORS["span"])
     assert report.unused == sorted(OF_PRETRAINING + POOLER)
     assert report.loaded == len(span.named_tensors()) - 2
-    assert "new, from their initial values: cls/squad/output_weights" in str(report)
+    assert "new, with their initial values: cls/squad/output_weights" in str(report)
     assert "not used by this model: bert/pooler/dense/bias" in str(report)
 
     classifier = Bert(config(), "classifier")
@@ -273,7 +273,7 @@ def test_a_folder_without_pooler(goldens, tmp_path):
     report = weights.load(classifier, source, new=HEAD_TENSORS["classifier"])
     assert sorted(report.missing) == sorted(HEAD_TENSORS["classifier"])
     assert report.unused == ["cls/squad/output_bias", "cls/squad/output_weights"]
-    with pytest.raises(InputError, match=r"needs tensors that are not there: .*bert/pooler/dense/kernel"):
+    with pytest.raises(InputError, match=r"tensors that the model needs are missing: .*bert/pooler/dense/kernel"):
         weights.load(classifier, source)
 
 
@@ -298,7 +298,7 @@ def test_a_tied_decoder_is_left_out_and_an_untied_one_refused(goldens, tmp_path)
     report = weights.load(Bert(config(num_labels=2), "pretraining"), write_hf(tmp_path / "tied", tied))
     assert report.unused == []
     untied = tied | {"cls.predictions.decoder.weight": tied["cls.predictions.decoder.weight"] + 1}
-    with pytest.raises(InputError, match="not tied to bert/embeddings/word_embeddings"):
+    with pytest.raises(InputError, match="differs from bert/embeddings/word_embeddings"):
         weights.load(Bert(config(num_labels=2), "pretraining"), write_hf(tmp_path / "untied", untied))
 
 
@@ -309,12 +309,12 @@ def test_missing_unknown_and_misshapen_tensors(goldens, tmp_path):
     key = "bert.encoder.layer.1.output.dense.weight"
 
     lacking = write_hf(tmp_path / "lacking", {name: value for name, value in tensors.items() if name != key})
-    with pytest.raises(InputError, match=r"lacking: .*not there: bert/encoder/layer_1/output/dense/kernel$"):
+    with pytest.raises(InputError, match=r"lacking: .*missing: bert/encoder/layer_1/output/dense/kernel$"):
         weights.load(model, lacking, new=HEAD_TENSORS["span"])
 
     more = write_hf(tmp_path / "more", tensors | {key.replace("layer.1", "layer.2"): tensors[key]})
     with pytest.raises(
-        InputError, match="no place for: bert/encoder/layer_2/output/dense/kernel; does --bert_conf"
+        InputError, match="does not have: bert/encoder/layer_2/output/dense/kernel; does --bert_conf"
     ):
         weights.load(model, more)
 
@@ -323,7 +323,7 @@ def test_missing_unknown_and_misshapen_tensors(goldens, tmp_path):
         weights.load(model, transposed)
 
     headless = {name: value for name, value in tensors.items() if not name.startswith("qa_outputs")}
-    with pytest.raises(InputError, match="not there: cls/squad/output_weights, cls/squad/output_bias"):
+    with pytest.raises(InputError, match="missing: cls/squad/output_weights, cls/squad/output_bias"):
         weights.load(model, write_hf(tmp_path / "headless", headless))
     assert_equal(model, before)  # a refused load leaves the model as it was
 
@@ -332,7 +332,7 @@ def test_missing_unknown_and_misshapen_tensors(goldens, tmp_path):
 def test_a_truncated_safetensors_file(goldens, tmp_path, left):
     file = write_hf(tmp_path / "there", span_tensors(goldens)) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:left])
-    with pytest.raises(InputError, match=r"model\.safetensors: damaged or no safetensors file"):
+    with pytest.raises(InputError, match=r"model\.safetensors: damaged, or not a safetensors file"):
         weights.read(tmp_path / "there")
 
 
@@ -363,7 +363,7 @@ def test_what_is_no_model(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=f"{name}: no such folder or checkpoint"):
             weights.find(name)
     with pytest.raises(
-        InputError, match="--model nobody/nothing is no folder here and cannot be had from the hub"
+        InputError, match="--model nobody/nothing: there is no such folder, and the hub did not give it"
     ):
         weights.find("nobody/nothing")
 
@@ -393,15 +393,15 @@ def test_configurations(tmp_path):
     assert weights.read_config(file.parent).layer_norm_eps == 1e-12
     assert weights.read_config(tmp_path / "elsewhere" / "bert_model.ckpt") is None
     for change, message in (
-        ({"num_attention_heads": 7}, "hidden_size 768 is no multiple of num_attention_heads 7"),
-        ({"model_type": "roberta"}, "model_type is 'roberta', needed is 'bert'"),
+        ({"num_attention_heads": 7}, "hidden_size 768 is not a multiple of num_attention_heads 7"),
+        ({"model_type": "roberta"}, "model_type must be 'bert', got 'roberta'"),
     ):
         file.write_text(json.dumps(google_s | change))
         with pytest.raises(InputError, match=message):
             weights.config_from_file(file)
     for text, message in (
-        ("{", "not a JSON configuration"),
-        ("[]", "no BERT configuration"),
+        ("{", "not valid JSON"),
+        ("[]", "not a BERT configuration"),
         ('{"vocab_size": 7}', "hidden_size is missing"),
     ):
         file.write_text(text)
@@ -421,7 +421,21 @@ def test_the_saved_folder_is_one_of_transformers(goldens, tmp_path):
     assert ours.encode(["hello Café"])[0][0].tolist() == [9, 10, 5, 6]
     again = tokenizer.load(folder=tmp_path / "model")
     assert (again.lower_case, again.digest) == (False, ours.digest)
-    shutil.rmtree(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_the_saved_files_have_the_permissions_of_new_files(goldens, tmp_path, umask, mode):
+    """safetensors lets only the owner read what it writes."""
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    words = tokenizer.load(str(tmp_path / "vocab.txt"))
+    before = os.umask(umask)
+    try:
+        weights.save(Bert(weights.read_config(goldens / "span_gelu"), "span"), tmp_path / "model", words)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert {"model.safetensors", "config.json", "vocab.txt"} <= set(modes)
+    assert set(modes.values()) == {mode}
 
 
 def test_googles_archive_is_a_model_as_it_is_unzipped(tmp_path):
