@@ -11,7 +11,6 @@ from bert import ops, ops_cpu, ops_xla
 from bert.dropout import Dropout
 from bert.inputs import MASKED_SCORE
 
-MODULES = pytest.mark.parametrize("module", [ops, ops_xla, ops_cpu], ids=lambda module: module.__name__)
 COMPILED_MODULES = pytest.mark.parametrize("module", [ops_xla, ops_cpu], ids=lambda module: module.__name__)
 DTYPES = pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
 # Sums in another order: some units of 6e-8; and bfloat16 rounds to 2^-9 of a value, in other places.
