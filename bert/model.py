@@ -55,7 +55,7 @@ class Embeddings(ScopedLayer):
         self.norm = LayerNorm("bert/embeddings/LayerNorm", hidden, config.layer_norm_eps)
 
     def call(self, inputs, padding_rows=0):
-        """Behind the tokens' rows come `padding_rows` others, embeddings of the ids 0."""
+        """[R + padding_rows, H]; the rows of padding embed the ids 0."""
         parts = ((self.word, "input_ids"), (self.token_type, "token_type_ids"), (self.position, "position_ids"))
         ids = {name: tf.pad(tf.reshape(inputs[name], [-1]), [[0, padding_rows]]) for _, name in parts}
         return self.norm(tf.add_n([tf.gather(table.value, ids[name]) for table, name in parts]))
@@ -212,10 +212,10 @@ class Bert(keras.Model):
     def __init__(self, config: BertConfig, head: str = "features", seed: int = 0):
         super().__init__(name="bert_" + head)
         if config.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act {config.hidden_act!r} is none of {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {config.hidden_act!r}")
         init = Initializer(config.initializer_range, seed * 100_003)
         self.config, self.head_name = config, head
-        self.recomputes = False  # layers in the backward pass, instead of keeping what is inside them
+        self.recomputes = False  # whether the backward pass computes the activations within layers again
         self.head: keras.layers.Layer | None
         self.embeddings = Embeddings(config, init)
         self.encoder = [EncoderLayer(number, config, init) for number in range(config.num_hidden_layers)]
@@ -229,7 +229,7 @@ class Bert(keras.Model):
             case "features":
                 self.head = None
             case _:
-                raise ValueError(f"head {head!r} is none of {', '.join(HEADS)}")
+                raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
 
         self.built = True
 
@@ -239,17 +239,18 @@ class Bert(keras.Model):
 
     @property
     def compiles(self) -> bool:
-        """Whether its size is one whose training has compiled parts, and with them padding of rows."""
+        """Whether the model is wide enough for compiled operations, which pad the rows of a batch."""
         return self.config.hidden_size >= COMPILED_WIDTH
 
     def _ops(self, inputs: dict[str, tf.Tensor], is_training: bool) -> ModuleType:
-        """Which operations are the fastest for one pass."""
-        if not self.compiles or ("groups" in inputs and inputs["groups"].is_fixed):  # then the caller compiles all
+        """The operations that are fastest for one pass."""
+        is_fixed = "groups" in inputs and inputs["groups"].is_fixed  # then the caller has XLA compile the whole
+        if not self.compiles or is_fixed:
             return ops
-        if ops.on_cpu():
-            # In float32 oneDNN adds bias and GELU to its products: without dropout compiled parts are slower.
-            return ops_cpu if is_training or self.compute_dtype == "bfloat16" else ops
-        return ops_xla if is_training else ops
+        if not ops.on_cpu():
+            return ops_xla if is_training else ops
+        # In float32 oneDNN adds bias and GELU to its products, which without dropout is faster still.
+        return ops_cpu if is_training or self.compute_dtype == "bfloat16" else ops
 
     def hidden_states(self, inputs: dict[str, tf.Tensor], dropout_key: tf.Tensor | None = None) -> list[tf.Tensor]:
         """The embeddings and every layer's output, each [R, H] in the compute dtype."""

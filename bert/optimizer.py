@@ -7,7 +7,9 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-COMPILED_FROM = 1 << 15  # numbers of a variable; below, starting compiled code costs more than it saves
+from bert.settings import OptimizerSettings
+
+COMPILED_FROM = 1 << 15  # numbers in a variable; for fewer, calling compiled code costs more than it saves
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -16,24 +18,22 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     rate(step) = rate * step / warmup_steps                     while step < warmup_steps (so step 0 has rate 0)
                = rate * (1 - min(step, train_steps) / train_steps)             afterwards.
 
-    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps: the published scores were
-    made with it. `continuous=True` decays from the full rate at the end of the warmup instead.
+    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as it did when BERT's
+    published scores were made.
     """
 
-    def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0, continuous: bool = False):
-        self.rate, self.train_steps = rate, train_steps
-        self.warmup_steps, self.continuous = warmup_steps, continuous
+    def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
+        self.rate, self.train_steps, self.warmup_steps = rate, train_steps, warmup_steps
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
-        start = self.warmup_steps if self.continuous else 0
-        left = (self.train_steps - ops.minimum(step, self.train_steps)) / max(1, self.train_steps - start)
+        left = (self.train_steps - ops.minimum(step, self.train_steps)) / max(1, self.train_steps)
         if self.warmup_steps == 0:
             return self.rate * left
         return self.rate * ops.where(step < self.warmup_steps, step / self.warmup_steps, left)
 
     def get_config(self):
-        return {name: getattr(self, name) for name in ("rate", "train_steps", "warmup_steps", "continuous")}
+        return {name: getattr(self, name) for name in ("rate", "train_steps", "warmup_steps")}
 
 
 class AdamWeightDecay(keras.optimizers.Optimizer):
@@ -60,7 +60,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self._scale = None
-        self._in_place: dict = {}  # compiled code by shape, dtype and decay, which ends with this object
+        self._updates: dict = {}  # compiled code by shape, dtype and decay, freed with this object
 
     def build(self, variables):
         if self.built:
@@ -73,7 +73,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
     def apply_scaled(self, gradients, scale) -> None:
-        """`apply` of scale * gradients, multiplied where they are read: no pass over memory of its own."""
+        """As `apply` of scale * gradients, which are multiplied where they are read, without a pass of its own."""
         self._scale = scale
         try:
             self.apply(gradients)
@@ -87,23 +87,23 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
         gradient, scale = ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype)
         constants = self.weight_decay_rate, self.beta_1, self.beta_2
-        kept = [ops.convert_to_tensor(each, variable.dtype) for each in constants]
-        factors = (*kept, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
+        unscaled = [ops.convert_to_tensor(each, variable.dtype) for each in constants]
+        factors = (*unscaled, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
         if math.prod(variable.shape) >= COMPILED_FROM:
             kind = (tuple(variable.shape), variable.dtype, decays)
-            if kind not in self._in_place:
-                self._in_place[kind] = self._compiled(*kind)
-            self._in_place[kind](variable.handle, m.handle, v.handle, gradient, rate, [factors] * 3)
+            if kind not in self._updates:
+                self._updates[kind] = self._compiled(*kind)
+            self._updates[kind](variable.handle, m.handle, v.handle, gradient, rate, [factors] * 3)
             return
-        changed = self._step(variable, m, v, gradient, rate, [factors] * 3, decays)
-        for old, new in zip((variable, m, v), changed, strict=True):
+        new_values = self._step(variable, m, v, gradient, rate, [factors] * 3, decays)
+        for old, new in zip((variable, m, v), new_values, strict=True):
             old.assign(new)
 
     def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
         """The new parameter, m and v.
 
-        `factors` are three times the same, one for each time that the moments are computed: XLA, which cannot
-        know, finds nothing to share between them, and so one loop reads everything once and writes all three.
+        `factors` holds the same numbers three times, once for each computation of the moments. XLA, which cannot
+        know that, finds nothing to share between them, and so one loop reads everything once and writes all three.
         """
 
         def moments(beta_1, beta_2, m_factor, v_factor):
@@ -119,24 +119,26 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
 
     def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """`_step` of variables of one shape, given by their handles, by XLA: one pass over memory (LAMB's norms
-        are one more), nothing new allocated. All variables of that shape share the code; for a graph of all
-        variables XLA takes ten times as long to compile."""
+        """`_step` by XLA for the variables of one shape, which their handles name.
+
+        It is one pass over memory (LAMB's norms are another) and allocates nothing. All variables of that shape
+        share the code: one graph of all variables would take XLA ten times as long to compile.
+        """
         handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
 
         def step(parameter, m, v, gradient, rate, factors):
             def read(resource):
                 return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype), shape)
 
-            changed = self._step(read(parameter), read(m), read(v), gradient, rate, factors, decays)
-            for old, new in zip((parameter, m, v), changed, strict=True):
+            new_values = self._step(read(parameter), read(m), read(v), gradient, rate, factors, decays)
+            for old, new in zip((parameter, m, v), new_values, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
         signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, [(number,) * 5] * 3]
         return tf.function(step, input_signature=signature, jit_compile=True, autograph=False)
 
     def trust_ratio(self, parameter, update):
-        """What the rate of a variable that decays is multiplied by: 1."""
+        """The factor of the rate of a variable that decays: 1."""
         return 1.0
 
     def get_config(self):
@@ -145,12 +147,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 
 class LAMB(AdamWeightDecay):
-    """Layer-wise adaptive rates for large batches (You et al. 2020, algorithm 2), as google-research/albert
-    `lamb_optimizer.py` does it, without bias correction: AdamWeightDecay's update of a variable times
+    """Layer-wise adaptive rates for large batches (You et al. 2020, algorithm 2), without bias correction as in
+    google-research/albert `lamb_optimizer.py`: AdamWeightDecay's update of a variable that decays, times
 
         ||parameter|| / ||update||     (1 where either norm is 0)
-
-    Variables that do not decay have no such factor.
     """
 
     def trust_ratio(self, parameter, update):
@@ -160,10 +160,22 @@ class LAMB(AdamWeightDecay):
 
 
 def _norm(x: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm of all numbers, in 64 sums side by side where they fit: in a single one, as XLA's CPU
-    code has it, each addition waits for the one before."""
+    """The Euclidean norm of all numbers, by 64 sums side by side where the shape allows it: in a single sum, as
+    XLA's CPU code makes it, each addition waits for the one before."""
     width = math.prod(x.shape[1:])
     if not x.shape.rank or width % 64:
         return ops.norm(x)
     sums = tf.reduce_sum(tf.reshape(tf.square(x), [x.shape[0], width // 64, 64]), 1)
     return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # without abs XLA makes one sum of the two
+
+
+OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": LAMB}
+
+
+def make_optimizer(
+    settings: OptimizerSettings, learning_rate: float, train_steps: int, warmup_steps: int
+) -> AdamWeightDecay:
+    """The optimizer that the settings name, with BERT's schedule. Call `bert.xla.set_flags` before: its compiled
+    code then reads memory once."""
+    schedule = WarmupDecay(learning_rate, train_steps, warmup_steps)
+    return OPTIMIZERS[settings.optimizer](schedule)

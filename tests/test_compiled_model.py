@@ -60,13 +60,21 @@ def test_prediction_is_the_same_with_all_operations(precision, monkeypatch):
     assert error(chosen, exact) < tolerances[1]
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize(("activation", "rate"), [("gelu", 0.1), ("gelu_new", 0.0)])
-def test_training_is_the_same_with_all_operations(precision, activation, rate, monkeypatch):
+@pytest.mark.parametrize(
+    ("precision", "activation", "rate", "num_layers"),
+    [
+        ("float32", "gelu", 0.1, 1),
+        ("mixed_bfloat16", "gelu_new", 0.0, 1),
+        pytest.param("float32", "gelu_new", 0.0, 2, marks=pytest.mark.slow),
+        pytest.param("mixed_bfloat16", "gelu", 0.1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_training_is_the_same_with_all_operations(precision, activation, rate, num_layers, monkeypatch):
     """The scores and every gradient of a model that is wide enough for XLA."""
     model = wide_model(
-        precision, hidden_act=activation, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate
-    )
+        precision, hidden_act=activation, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate,
+        num_hidden_layers=num_layers,
+    )  # fmt: skip
     generator = np.random.default_rng(0)
     shapes = (np.array([3, 40], np.int32), np.array([0, 8], np.int32), np.array([9, 24], np.int32))
     rows = sum(int(count * length) for count, length in shapes)  # 336: with padding 384
@@ -99,9 +107,10 @@ def test_training_is_the_same_with_all_operations(precision, activation, rate, m
         assert float(tf.norm(one - other)) < tolerance * float(tf.norm(other)), variable.name
 
 
-def test_recomputed_layers_give_the_same_bits():
+@pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_recomputed_layers_give_the_same_bits(num_layers):
     """Scores and gradients with dropout; the layers' products are in the graph twice."""
-    model = wide_model("float32")
+    model = wide_model("float32", num_hidden_layers=num_layers)
     ids = np.random.default_rng(0).integers(0, 50, (4, 16), dtype=np.int32)
     inputs = {
         "input_ids": ids, "token_type_ids": np.zeros_like(ids), "example_ids": np.ones_like(ids),
@@ -125,4 +134,4 @@ def test_recomputed_layers_give_the_same_bits():
     for kept, again in zip(results[False], results[True], strict=True):
         assert kept.tobytes() == again.tobytes()
     # For each layer: QKV, scores, output, up, down, and the context twice, of long rows and of others.
-    assert products[True] == products[False] + 2 * 7
+    assert products[True] == products[False] + num_layers * 7

@@ -72,7 +72,7 @@ def test_the_two_forms_of_gelu_differ_by_more_than_the_tolerance(goldens):
     assert error(swapped(inputs)["mlm"], there["mlm"]) > 3 * TO_PYTORCH
 
 
-def test_activations_are_google_s():
+def test_activations_are_those_of_google():
     x = np.linspace(-4, 4, 81, dtype=np.float32)
     exact = [v * 0.5 * (1 + erf(v / sqrt(2))) for v in x.tolist()]
     tanh_form = [v * 0.5 * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v**3))) for v in x.tolist()]
@@ -195,7 +195,7 @@ def test_bfloat16(goldens, name):
     assert all(gradient.dtype == tf.float32 for gradient in gradients)
 
 
-def test_initial_values_are_bert_s():
+def test_initial_values_are_those_of_bert():
     config = BertConfig(
         vocab_size=2000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128
     )
@@ -219,11 +219,11 @@ def test_initial_values_are_bert_s():
 
 
 def test_wrong_settings_are_named():
-    with pytest.raises(ValueError, match="hidden_act 'swish' is none of gelu"):
+    with pytest.raises(ValueError, match=r"hidden_act must be one of gelu, .* got 'swish'"):
         Bert(BertConfig(hidden_act="swish"))
     small = BertConfig(
         vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
-    with pytest.raises(ValueError, match="head 'spam' is none of span"):
+    with pytest.raises(ValueError, match=r"head must be one of span, .* got 'spam'"):
         Bert(small, "spam")
     assert keras.config.backend() == "tensorflow"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert.optimizer import COMPILED_FROM, LAMB, AdamWeightDecay, WarmupDecay
+from bert.optimizer import COMPILED_FROM, LAMB, AdamWeightDecay, WarmupDecay, make_optimizer
+from bert.settings import OptimizerSettings
 
 # Names of variables that decay and of those that do not; "bias" hits output_bias, as in Google's list.
 DECAYS = {
@@ -27,7 +28,7 @@ RATE, STEPS, WARMUP = 2e-3, 20, 5
 SHAPES = [(7, 3), (COMPILED_FROM // 256, 259), (COMPILED_FROM // 256, 2, 128)]
 
 
-def google_s_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> np.float32:
+def google_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> np.float32:
     """`create_optimizer`: polynomial decay of power 1 to 0 without cycles, warmup in front of it."""
     global_step = np.float32(min(step, train_steps))
     decayed = np.float32(rate) * (np.float32(1) - global_step / np.float32(train_steps))
@@ -36,7 +37,7 @@ def google_s_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -
     return decayed
 
 
-def google_s_step(param, gradient, m, v, rate, decays: bool):
+def google_step(param, gradient, m, v, rate, decays: bool):
     """`AdamWeightDecayOptimizer.apply_gradients`, in float32."""
     f = np.float32
     next_m = f(0.9) * m + f(1.0 - 0.9) * gradient
@@ -49,7 +50,7 @@ def google_s_step(param, gradient, m, v, rate, decays: bool):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_twenty_steps_are_google_s(shape, compiled):
+def test_twenty_steps_are_those_of_google(shape, compiled):
     generator = np.random.default_rng(5)
     params = {name: generator.normal(size=shape).astype(np.float32) for name in DECAYS}
     # One gradient of ordinary size, one near epsilon, and some exact zeros.
@@ -65,15 +66,13 @@ def test_twenty_steps_are_google_s(shape, compiled):
     )
     before = {name: value.copy() for name, value in params.items()}
     for step in range(STEPS):
-        rate = google_s_rate(step, RATE, STEPS, WARMUP)
+        rate = google_rate(step, RATE, STEPS, WARMUP)
         gradients = {name: (generator.normal(size=shape) * scales[name]).astype(np.float32) for name in DECAYS}
         for gradient in gradients.values():
             gradient[0, 0] = 0
         apply(*(tf.constant(gradient) for gradient in gradients.values()))
         for variable, (name, gradient) in zip(variables, gradients.items(), strict=True):
-            params[name], *moments[name] = google_s_step(
-                params[name], gradient, *moments[name], rate, DECAYS[name]
-            )
+            params[name], *moments[name] = google_step(params[name], gradient, *moments[name], rate, DECAYS[name])
             # Two float32 roundings of each step, 6e-8 of the value, add up over 20 steps.
             np.testing.assert_allclose(variable.numpy(), params[name], rtol=1e-6, atol=1e-7, err_msg=name)
             if step == 0:  # its rate is 0
@@ -88,7 +87,7 @@ def test_twenty_steps_are_google_s(shape, compiled):
     assert int(optimizer.iterations) == STEPS
 
 
-def test_what_decays_is_google_s_list():
+def test_the_list_of_what_decays_is_that_of_google():
     """`_do_use_weight_decay`: a regular-expression search of the name."""
     optimizer = AdamWeightDecay()
     for name, expected in DECAYS.items():
@@ -106,12 +105,12 @@ def test_without_gradient_only_decay_moves_a_variable():
 
 
 @pytest.mark.parametrize(("train_steps", "warmup_steps"), [(100, 10), (100, 0), (7, 3), (8298, 829)])
-def test_the_schedule_is_google_s_at_every_step(train_steps, warmup_steps):
+def test_the_schedule_is_that_of_google_at_every_step(train_steps, warmup_steps):
     schedule = WarmupDecay(5e-5, train_steps, warmup_steps)
     for step in [*range(min(train_steps, 1000)), train_steps - 1, train_steps, train_steps + 1, 2 * train_steps]:
         ours = float(schedule(tf.constant(step, tf.int64)))
         # A float32 rate: a few units of 6e-8; near the end 1 - step / N leaves fewer digits.
-        expected = google_s_rate(step, 5e-5, train_steps, warmup_steps)
+        expected = google_rate(step, 5e-5, train_steps, warmup_steps)
         assert ours == pytest.approx(float(expected), rel=1e-5, abs=5e-5 * 2e-7), step
 
 
@@ -124,16 +123,16 @@ def test_the_rate_drops_at_the_end_of_the_warmup():
     assert float(schedule(100)) == float(schedule(10**6)) == 0
 
 
-def test_the_continuous_form_decays_from_the_full_rate():
-    schedule = WarmupDecay(1.0, 100, 10, continuous=True)
-    rates = [float(schedule(step)) for step in range(102)]
-    expected = [step / 10 for step in range(10)] + [(100 - step) / 90 for step in range(10, 101)] + [0.0]
-    assert rates == pytest.approx(expected, abs=1e-6)
-    assert rates[10] == 1.0
+@pytest.mark.parametrize(("name", "kind"), [("adamw", AdamWeightDecay), ("lamb", LAMB)])
+def test_settings_name_the_optimizer(name, kind):
+    optimizer = make_optimizer(OptimizerSettings(optimizer=name), 1e-4, train_steps=50, warmup_steps=5)
+    assert type(optimizer) is kind
+    optimizer.iterations.assign(20)
+    assert float(optimizer.learning_rate) == pytest.approx(1e-4 * (1 - 20 / 50))
 
 
 def test_both_can_be_rebuilt_from_their_configuration():
-    schedule = WarmupDecay(1e-4, 50, 5, continuous=True)
+    schedule = WarmupDecay(1e-4, 50, 5)
     again = WarmupDecay.from_config(schedule.get_config())
     assert [float(again(step)) for step in range(51)] == [float(schedule(step)) for step in range(51)]
     optimizer = AdamWeightDecay(1e-3, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.99, epsilon=1e-5, exclude=("x",))
@@ -201,7 +200,7 @@ def test_values_read_before_an_update_stay(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_lamb_is_albert_s(shape):
+def test_lamb_is_that_of_albert(shape):
     """google-research/albert `lamb_optimizer.py`: AdamWeightDecay's update times ||parameter|| / ||update||."""
     f, generator = np.float32, np.random.default_rng(7)
     names = [*DECAYS, "bert.zero.kernel", "bert.still.kernel"]
@@ -219,12 +218,12 @@ def test_lamb_is_albert_s(shape):
         gradients["bert.still.kernel"][:] = 0
         optimizer.apply([tf.constant(gradient) for gradient in gradients.values()], variables)
         for variable, (name, gradient) in zip(variables, gradients.items(), strict=True):
-            moved, *moments[name] = google_s_step(params[name], gradient, *moments[name], f(1), decays[name])
+            moved, *moments[name] = google_step(params[name], gradient, *moments[name], f(1), decays[name])
             update = params[name] - moved
             norms = np.linalg.norm(params[name]), np.linalg.norm(update)
             ratio = norms[0] / norms[1] if decays[name] and all(norms) else 1.0
             factors.append(ratio)
-            params[name] = params[name] - google_s_rate(step, RATE, STEPS, WARMUP) * f(ratio) * update
+            params[name] = params[name] - google_rate(step, RATE, STEPS, WARMUP) * f(ratio) * update
             # As above; the norms of 21 values add a few roundings.
             np.testing.assert_allclose(variable.numpy(), params[name], rtol=4e-6, atol=4e-7, err_msg=name)
     assert max(factors) > 1.5  # the factor does something, both ways

@@ -1,16 +1,23 @@
-"""Weights from and to every format: TensorFlow 1 checkpoints, Hugging Face folders; what is refused."""
+"""Weights from and to every format: TensorFlow 1 checkpoints, Hugging Face folders; the folder that we write."""
 
-import json
 import os
 import re
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoTokenizer, BertConfig
+from weight_files import (
+    SHAPES_OF_HEADS,
+    assert_equal,
+    config,
+    published_shapes,
+    span_tensors,
+    values_of,
+    write_hf,
+    write_tf1,
+)
 
 from bert import weights
 from bert.model import Bert
@@ -18,100 +25,9 @@ from bert.tensor_names import HEAD_TENSORS, google_name, hugging_face_name
 from bert.text import tokenizer
 from ringbert.errors import InputError
 
-SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 24,
-}
-SHAPES_OF_HEADS = {
-    "cls/squad/output_weights": (2, 32),
-    "cls/squad/output_bias": (2,),
-    "output_weights": (3, 32),
-    "output_bias": (3,),
-    "cls/predictions/transform/dense/kernel": (32, 32),
-    "cls/predictions/transform/dense/bias": (32,),
-    "cls/predictions/transform/LayerNorm/gamma": (32,),
-    "cls/predictions/transform/LayerNorm/beta": (32,),
-    "cls/predictions/output_bias": (60,),
-    "cls/seq_relationship/output_weights": (2, 32),
-    "cls/seq_relationship/output_bias": (2,),
-}
 OF_PRETRAINING = [name for name in SHAPES_OF_HEADS if name.startswith(("cls/pred", "cls/seq"))]
 POOLER = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
 GOLDEN_FOLDERS = {"span": "span_gelu", "classifier": "classifier_gelu", "pretraining": "pretraining_gelu"}
-
-
-def config(**others) -> BertConfig:
-    return BertConfig(**SIZES | {"num_labels": 3} | others)
-
-
-def google_s_shapes() -> dict[str, tuple[int, ...]]:
-    """The names and shapes of a `bert_model.ckpt` without its heads, as google-research/bert makes them."""
-    shapes = {
-        "bert/embeddings/word_embeddings": (60, 32),
-        "bert/embeddings/token_type_embeddings": (2, 32),
-        "bert/embeddings/position_embeddings": (24, 32),
-        "bert/embeddings/LayerNorm/beta": (32,),
-        "bert/embeddings/LayerNorm/gamma": (32,),
-        "bert/pooler/dense/kernel": (32, 32),
-        "bert/pooler/dense/bias": (32,),
-    }
-    for layer in ("bert/encoder/layer_0", "bert/encoder/layer_1"):
-        for part in ("self/query", "self/key", "self/value", "output/dense"):
-            shapes |= {f"{layer}/attention/{part}/kernel": (32, 32), f"{layer}/attention/{part}/bias": (32,)}
-        shapes |= {f"{layer}/intermediate/dense/kernel": (32, 64), f"{layer}/intermediate/dense/bias": (64,)}
-        shapes |= {f"{layer}/output/dense/kernel": (64, 32), f"{layer}/output/dense/bias": (32,)}
-        for part in ("attention/output", "output"):
-            shapes |= {f"{layer}/{part}/LayerNorm/{end}": (32,) for end in ("beta", "gamma")}
-    return shapes
-
-
-def values_of(shapes) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(11)
-    return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def write_tf1(prefix: Path, tensors, moments: bool = True) -> Path:
-    """Writes a checkpoint with TensorFlow 1's own Saver; `moments` as a training run leaves them."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        variables = [tf.compat.v1.get_variable(name, initializer=value) for name, value in tensors.items()]
-        if moments:
-            for name, value in tensors.items():
-                for moment in ("adam_m", "adam_v"):
-                    variables.append(tf.compat.v1.get_variable(f"{name}/{moment}", initializer=value + 1))
-            variables.append(tf.compat.v1.get_variable("global_step", initializer=np.int64(123)))
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver(variables).save(session, str(prefix), write_meta_graph=False)
-    return prefix
-
-
-def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    if not shards:
-        save_file(tensors, folder / "model.safetensors")
-        return folder
-    names = sorted(tensors)
-    weight_map = {}
-    for shard in range(shards):
-        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
-        save_file({name: tensors[name] for name in names[shard::shards]}, folder / file)
-        weight_map |= dict.fromkeys(names[shard::shards], file)
-    index = {"metadata": {}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return folder
-
-
-def span_tensors(goldens) -> dict[str, np.ndarray]:
-    return load_file(goldens / "span_gelu" / "model.safetensors")
-
-
-def assert_equal(model, expected) -> None:
-    """The model's variables have the very bits of the arrays under their names."""
-    for name, variable in model.named_tensors().items():
-        np.testing.assert_array_equal(variable.numpy(), expected[name], err_msg=name)
 
 
 # -- TensorFlow 1 -------------------------------------------------------------------------------------------------
@@ -119,7 +35,7 @@ def assert_equal(model, expected) -> None:
 
 @pytest.mark.parametrize("place", ["bert_model.ckpt", "model.ckpt-123", "folder"])
 def test_a_pretraining_checkpoint_fills_each_head(tmp_path, place):
-    shapes = google_s_shapes() | {name: SHAPES_OF_HEADS[name] for name in OF_PRETRAINING}
+    shapes = published_shapes() | {name: SHAPES_OF_HEADS[name] for name in OF_PRETRAINING}
     there = values_of(shapes)
     write_tf1(tmp_path / (place if "ckpt" in place else "model.ckpt-123"), there)
     if place != "folder":
@@ -153,8 +69,8 @@ def test_a_round_trip_keeps_the_bits(tmp_path, head):
     """TensorFlow 1 -> model -> safetensors -> model."""
     model = Bert(config(), head)
     there = values_of({name: tuple(variable.shape) for name, variable in model.named_tensors().items()})
-    assert set(there) <= set(google_s_shapes() | SHAPES_OF_HEADS)
-    all_shapes = google_s_shapes() | SHAPES_OF_HEADS
+    assert set(there) <= set(published_shapes() | SHAPES_OF_HEADS)
+    all_shapes = published_shapes() | SHAPES_OF_HEADS
     assert all(value.shape == all_shapes[name] for name, value in there.items())
     weights.load(model, write_tf1(tmp_path / "bert_model.ckpt", there))
     assert_equal(model, there)
@@ -170,7 +86,7 @@ def test_a_round_trip_keeps_the_bits(tmp_path, head):
 
 
 def test_a_classifier_checkpoint_of_another_number_of_labels(tmp_path):
-    there = values_of(google_s_shapes() | {"output_weights": (2, 32), "output_bias": (2,)})
+    there = values_of(published_shapes() | {"output_weights": (2, 32), "output_bias": (2,)})
     source = write_tf1(tmp_path / "model.ckpt-9", there)
     two, three = (Bert(config(num_labels=labels), "classifier") for labels in (2, 3))
     weights.load(two, source)
@@ -184,27 +100,10 @@ def test_a_classifier_checkpoint_of_another_number_of_labels(tmp_path):
 
 
 def test_a_wrong_pooler_is_refused_even_when_the_head_is_new(tmp_path):
-    there = values_of(google_s_shapes() | {"bert/pooler/dense/kernel": (32, 16)})
+    there = values_of(published_shapes() | {"bert/pooler/dense/kernel": (32, 16)})
     source = write_tf1(tmp_path / "bert_model.ckpt", there)
     with pytest.raises(InputError, match="bert/pooler/dense/kernel has shape"):
         weights.load(Bert(config(), "classifier"), source, new=HEAD_TENSORS["classifier"])
-
-
-def test_damaged_tensorflow_checkpoints(tmp_path):
-    source = write_tf1(tmp_path / "bert_model.ckpt", values_of(google_s_shapes()))
-    data = tmp_path / "bert_model.ckpt.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"bert_model\.ckpt: unreadable TensorFlow checkpoint"):
-        weights.read(source)
-    data.unlink()
-    with pytest.raises(InputError, match="unreadable TensorFlow checkpoint"):
-        weights.read(source)
-    (tmp_path / "bert_model.ckpt.index").write_bytes(b"nonsense")
-    with pytest.raises(InputError, match="unreadable TensorFlow checkpoint"):
-        weights.read(source)
-    (tmp_path / "bert_model.ckpt.index").unlink()
-    with pytest.raises(InputError, match="names no checkpoint that exists"):
-        weights.read(tmp_path)
 
 
 # -- Hugging Face folders -----------------------------------------------------------------------------------------
@@ -289,124 +188,7 @@ def test_other_stored_types(goldens, tmp_path, kind):
         assert variable.dtype == "float32"
 
 
-def test_a_tied_decoder_is_left_out_and_an_untied_one_refused(goldens, tmp_path):
-    tensors = load_file(goldens / "pretraining_gelu" / "model.safetensors")
-    tied = tensors | {
-        "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
-        "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
-    }
-    report = weights.load(Bert(config(num_labels=2), "pretraining"), write_hf(tmp_path / "tied", tied))
-    assert report.unused == []
-    untied = tied | {"cls.predictions.decoder.weight": tied["cls.predictions.decoder.weight"] + 1}
-    with pytest.raises(InputError, match="differs from bert/embeddings/word_embeddings"):
-        weights.load(Bert(config(num_labels=2), "pretraining"), write_hf(tmp_path / "untied", untied))
-
-
-def test_missing_unknown_and_misshapen_tensors(goldens, tmp_path):
-    tensors = span_tensors(goldens)
-    model = Bert(config(num_labels=2), "span")
-    before = {name: variable.numpy() for name, variable in model.named_tensors().items()}
-    key = "bert.encoder.layer.1.output.dense.weight"
-
-    lacking = write_hf(tmp_path / "lacking", {name: value for name, value in tensors.items() if name != key})
-    with pytest.raises(InputError, match=r"lacking: .*missing: bert/encoder/layer_1/output/dense/kernel$"):
-        weights.load(model, lacking, new=HEAD_TENSORS["span"])
-
-    more = write_hf(tmp_path / "more", tensors | {key.replace("layer.1", "layer.2"): tensors[key]})
-    with pytest.raises(
-        InputError, match="does not have: bert/encoder/layer_2/output/dense/kernel; does --bert_conf"
-    ):
-        weights.load(model, more)
-
-    transposed = write_hf(tmp_path / "other", tensors | {key: np.ascontiguousarray(tensors[key].T)})
-    with pytest.raises(InputError, match=r"layer_1/output/dense/kernel has shape \(32, 64\).*needs \(64, 32\)"):
-        weights.load(model, transposed)
-
-    headless = {name: value for name, value in tensors.items() if not name.startswith("qa_outputs")}
-    with pytest.raises(InputError, match="missing: cls/squad/output_weights, cls/squad/output_bias"):
-        weights.load(model, write_hf(tmp_path / "headless", headless))
-    assert_equal(model, before)  # a refused load leaves the model as it was
-
-
-@pytest.mark.parametrize("left", [0, 5, 300, 40_000])
-def test_a_truncated_safetensors_file(goldens, tmp_path, left):
-    file = write_hf(tmp_path / "there", span_tensors(goldens)) / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:left])
-    with pytest.raises(InputError, match=r"model\.safetensors: damaged, or not a safetensors file"):
-        weights.read(tmp_path / "there")
-
-
-def test_a_lacking_or_damaged_shard_and_index(goldens, tmp_path):
-    folder = write_hf(tmp_path / "there", span_tensors(goldens), shards=3)
-    index = folder / "model.safetensors.index.json"
-    (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(InputError, match=r"model-00002-of-00003.safetensors"):
-        weights.read(folder)
-    for text in ('{"weight_map": {"a', "{}", "[]", '{"weight_map": {}}'):
-        index.write_text(text)
-        with pytest.raises(InputError, match=r"index.json"):
-            weights.read(folder)
-
-
-def test_what_is_no_model(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
-    with pytest.raises(
-        InputError, match=r"only a pickle \(pytorch_model\.bin\), which can run code.*save_pretrained"
-    ):
-        weights.read(weights.find(str(tmp_path)))
-    (tmp_path / "pytorch_model.bin").unlink()
-    for name in (str(tmp_path), "."):
-        with pytest.raises(InputError, match=r"no model.safetensors, no TensorFlow checkpoint"):
-            weights.read(weights.find(name))
-    for name in ("/nowhere/bert", "./nowhere", "bert_model.ckpt", "a/b/c"):
-        with pytest.raises(InputError, match=f"{name}: no such folder or checkpoint"):
-            weights.find(name)
-    with pytest.raises(
-        InputError, match="--model nobody/nothing: there is no such folder, and the hub did not give it"
-    ):
-        weights.find("nobody/nothing")
-
-
-# -- configuration and the written folder -------------------------------------------------------------------------
-
-
-def test_configurations(tmp_path):
-    google_s = {
-        "attention_probs_dropout_prob": 0.1,
-        "directionality": "bidi",
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "hidden_size": 768,
-        "initializer_range": 0.02,
-        "intermediate_size": 3072,
-        "max_position_embeddings": 512,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-        "type_vocab_size": 2,
-        "vocab_size": 30522,
-    }
-    file = tmp_path / "bert_config.json"
-    file.write_text(json.dumps(google_s))
-    for source in (tmp_path, tmp_path / "bert_model.ckpt"):
-        assert weights.read_config(source).vocab_size == 30522
-    assert weights.read_config(file.parent).layer_norm_eps == 1e-12
-    assert weights.read_config(tmp_path / "elsewhere" / "bert_model.ckpt") is None
-    for change, message in (
-        ({"num_attention_heads": 7}, "hidden_size 768 is not a multiple of num_attention_heads 7"),
-        ({"model_type": "roberta"}, "model_type must be 'bert', got 'roberta'"),
-    ):
-        file.write_text(json.dumps(google_s | change))
-        with pytest.raises(InputError, match=message):
-            weights.config_from_file(file)
-    for text, message in (
-        ("{", "not valid JSON"),
-        ("[]", "not a BERT configuration"),
-        ('{"vocab_size": 7}', "hidden_size is missing"),
-    ):
-        file.write_text(text)
-        with pytest.raises(InputError, match=message):
-            weights.config_from_file(file)
+# -- the folder that we write -----------------------------------------------------------------------------------
 
 
 def test_the_saved_folder_is_one_of_transformers(goldens, tmp_path):
@@ -441,7 +223,7 @@ def test_the_saved_files_have_the_permissions_of_new_files(goldens, tmp_path, um
 def test_googles_archive_is_a_model_as_it_is_unzipped(tmp_path):
     folder = tmp_path / "uncased_L-12_H-768_A-12"
     folder.mkdir()
-    values = values_of(google_s_shapes())
+    values = values_of(published_shapes())
     write_tf1(folder / "bert_model.ckpt", values)
     (folder / "checkpoint").unlink(missing_ok=True)
     found = weights.find(str(folder))
