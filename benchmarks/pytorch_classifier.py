@@ -1,6 +1,6 @@
 """The referee of the classifier recipe: the same examples, batches, rate and epochs in PyTorch and transformers.
 
-    python scripts/pytorch_classifier.py --model DIR --data_dir glue_data --task_name MRPC --seeds 1 2 3 …
+    python -m benchmarks.pytorch_classifier --model DIR --data_dir glue_data --task_name MRPC --seeds 1 2 3 …
 
 needs torch beside ringbert's own packages. It reads the rows that bert-classifier caches, visits them in the same
 order, trains `BertForSequenceClassification` and prints one JSON line per seed with the task's metrics.
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pytorch_recipe import add_flags, inputs_of, train
 from transformers import BertForSequenceClassification
 
+from benchmarks.pytorch_recipe import add_flags, inputs_of, train
 from bert.text import tokenizer
 from distributed.order import fixed_batches
 from distributed.rows import Rows

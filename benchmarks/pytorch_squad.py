@@ -1,6 +1,6 @@
 """The referee of the SQuAD recipe: the same windows, batch, rate and epochs in PyTorch and transformers.
 
-    python scripts/pytorch_squad.py --model DIR --train_file train.json --predict_file dev.json --seeds 1 2 3 …
+    python -m benchmarks.pytorch_squad --model DIR --train_file train.json --predict_file dev.json --seeds 1 2 3 …
 
 needs torch beside ringbert's own packages. It reads the windows that bert-squad caches, visits them in the same
 order, trains `BertForQuestionAnswering` under bfloat16 autocast with BERT's optimizer written out in torch, and
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pytorch_recipe import add_flags, inputs_of, train
 from transformers import BertForQuestionAnswering
 
+from benchmarks.pytorch_recipe import add_flags, inputs_of, train
 from bert.text import tokenizer
 from distributed.order import fixed_batches
 from distributed.rows import Rows

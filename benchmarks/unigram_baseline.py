@@ -1,6 +1,6 @@
 """What a guesser without context scores on the masks that bert-pretraining evaluates: the referee of its accuracy.
 
-    python scripts/unigram_baseline.py 'shards/*.arrow' 'dev_shards/*.arrow' [EXAMPLES]
+    python -m benchmarks.unigram_baseline 'shards/*.arrow' 'dev_shards/*.arrow' [EXAMPLES]
 
 It always says the most frequent token of the training shards; its loss is the cross-entropy of their frequencies
 (each count plus one).

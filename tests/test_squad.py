@@ -333,7 +333,7 @@ def test_bench_compare_measures_us_and_names_who_is_absent(trained, docs, enviro
         "--max_seq_length=96", "--batch_size=8", "--num_ranks=1", "--num_warmup=1", "--num_steps=2", "--repeat=1",
         "--precision=fp32", "--rival_python=/bin/false", f"--output_file={tmp_path}/figures",
     )  # fmt: skip
-    printed = run([sys.executable, "-m", "tasks.bench", "compare", *flags], environment)
+    printed = run([sys.executable, "-m", "benchmarks.compare", *flags], environment)
     assert printed.count("left out: /bin/false has no ") == 5
     figures = json.loads((tmp_path / "figures").read_text())
     assert list(figures) == ["ringbert", "sums"]
@@ -342,31 +342,10 @@ def test_bench_compare_measures_us_and_names_who_is_absent(trained, docs, enviro
     assert figures["ringbert"]["ratio"] == 1
 
 
-def test_measured_batches_are_spread_evenly_over_the_lengths():
-    from tasks.bench.rivals import evenly
-
-    assert evenly(50, 10).tolist() == [2, 7, 12, 17, 22, 27, 32, 37, 42, 47]
-    assert evenly(3, 3).tolist() == [0, 1, 2]
-    assert evenly(50, 0).tolist() == []
-
-
-def test_a_contender_that_takes_too_long_is_ended_with_all_it_started(monkeypatch, tmp_path):
-    from tasks.bench import compare as bench_compare
-
-    monkeypatch.setattr(bench_compare, "MOST_S", 1)
-    late = tmp_path / "late"
-    done = bench_compare._run(["sh", "-c", f"(sleep 3; touch {late}) & wait"])
-    assert done.returncode == bench_compare.TOOK_TOO_LONG
-    time.sleep(3)
-    assert not late.exists()
-    monkeypatch.setattr(bench_compare, "MOST_S", 60)
-    assert bench_compare._run(["sh", "-c", "echo a; exit 3"]).returncode == 3
-
-
 def test_rivals_see_the_windows_that_we_train_on(trained, environment):
+    from benchmarks.rivals import batches
     from distributed.order import Order
     from distributed.rows import Rows
-    from tasks.bench.rivals import batches
 
     windows = max(
         Path(environment["RINGBERT_CACHE"]).glob("*/windows.arrow"), key=lambda path: path.stat().st_size

@@ -60,3 +60,12 @@ def make_examples(number: int, seed: int) -> list[Example]:
         cut = chance.randint(1, len(words) - 1)
         made.append(Example(" ".join(words[:cut]), " ".join(words[cut:]), kind))
     return made
+
+
+def write_small_corpus(folder: Path) -> None:
+    """text.txt of 30 documents, one sentence per line with an empty line between documents, and vocab.txt."""
+    words = ["the", "cat", "saw", "a", "dog", "on", "hill", "and", "ran"]
+    sentences = [" ".join(words[(n + k * k) % len(words)] for k in range(12)) + " ." for n in range(20)]
+    documents = ["\n".join(sentences[n % 7 :]) + "\n" for n in range(30)]
+    (folder / "text.txt").write_text("\n".join(documents))
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, ".", *words]))

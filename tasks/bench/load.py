@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbert.settings import Settings, check_at_least, setting
 from tasks import job as start
+from tasks.bench.settings import ModelSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,11 +31,11 @@ VOCABULARY = 30522
 SEED = 42  # of the order of real windows
 
 
-@dataclass(frozen=True)
-class StepLoad:
-    """What a measured step computes; names and meaning as in training."""
+@dataclass(frozen=True, kw_only=True)
+class StepLoad(Settings):
+    """What a measured step computes; names and meanings as in training."""
 
-    model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published sizes", "model")
+    model_size: ModelSize = setting("minilm", "a published size", "model")
     bert_config_file: str | None = setting(None, "a configuration instead of --model_size", "model")
     model: str | None = setting(
         None, "folder in Hugging Face layout: its configuration, and its tokenizer for --train_file", "model"
@@ -45,7 +46,7 @@ class StepLoad:
     max_train_examples: int = setting(2000, "the first N questions of --train_file", "load")
     packing: Literal["auto", "off"] = setting("auto", "as in training, for --train_file", "load")
     batch_size: int = setting(8, "rows per rank and micro-batch", "load")
-    seq_length: int = setting(384, "tokens per row; of --train_file at most", "load")
+    seq_length: int = setting(384, "tokens of a row; of --train_file at most", "load")
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load")
     num_warmup: int = setting(3, "steps before the measurement", "load")
     num_steps: int = setting(10, "steps measured", "load")
@@ -58,18 +59,12 @@ class StepLoad:
     recompute: bool = setting(False, "as in training", "machine")
     xla: Literal["on", "off"] = setting("off", "on: XLA compiles the gradient as a whole", "machine")
 
-    def __post_init__(self):
-        least = {
-            "batch_size": 1,
-            "seq_length": 1,
-            "gradient_accumulation_steps": 1,
-            "max_train_examples": 1,
-            "num_warmup": 0,
-            "num_steps": 1,
-        }
-        for name, needed in least.items():
-            if getattr(self, name) < needed:
-                raise ValueError(f"--{name} is {getattr(self, name)}, needed is at least {needed}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(
+            self, 1, "batch_size", "seq_length", "gradient_accumulation_steps", "max_train_examples", "num_steps"
+        )
+        check_at_least(self, 0, "num_warmup")
         if self.train_file and not self.model:
             raise ValueError("--train_file needs --model, a folder with its tokenizer")
 
@@ -79,7 +74,7 @@ class StepLoad:
 
     @property
     def rows_name(self) -> str:
-        """A rank's rows of a step, told."""
+        """A rank's rows of a step, in words."""
         rows = self.batch_size * self.gradient_accumulation_steps
         if self.train_file:
             return f"{rows} windows of {self.train_file} (packing {self.packing})"
@@ -97,13 +92,13 @@ def config_of(load: StepLoad) -> "BertConfig":
     return model_config(load.model_size, load.seq_length)
 
 
-def model_config(size: str, seq_length: int = 512) -> "BertConfig":
+def model_config(size: ModelSize, seq_length: int = 512, vocab_size: int = VOCABULARY) -> "BertConfig":
     """The configuration of a published size."""
     from transformers import BertConfig
 
     hidden, layers, heads, intermediate = SIZES[size]
     return BertConfig(
-        vocab_size=VOCABULARY, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        vocab_size=vocab_size, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
         intermediate_size=intermediate, max_position_embeddings=max(512, seq_length),
     )  # fmt: skip
 

@@ -1,87 +1,108 @@
-"""bert-bench: how fast one training step and its parts are here, over all ranks; what else takes time.
+"""bert-bench: how fast training steps, sums over ranks and the building of corpora are on this machine.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench step --model MINILM_FOLDER --train_file train-v1.1.json --precision bf16
-    bert-bench scaling --model_size minilm --picture scaling.png
-    mpirun -np 2 bert-bench update --model_size base
     mpirun -np 2 bert-bench allreduce
-    bert-bench compare --model MINILM_FOLDER --train_file train-v1.1.json
-    bert-bench prepare --model MINILM_FOLDER --train_file train-v1.1.json
-    bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt --google_dir bert
+    bert-bench scaling --model_size minilm --picture scaling.png
+    bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt
 
-What Horovod's synthetic benchmark printed for ResNet: examples per second of a rank and in total.
+`step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each rank and in total.
+Comparisons with other people's programs are in the folder `benchmarks` of the sources.
 """
 
-import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringbert.errors import InputError
+from ringbert.files import write_json
 from tasks import flags
 from tasks import job as start
 from tasks.bench.allreduce import AllreduceConfig, bench_allreduce
-from tasks.bench.compare import CompareConfig, bench_compare
-from tasks.bench.corpus import CorpusConfig, measure
-from tasks.bench.load import SIZES, model_config
-from tasks.bench.prepare import PrepareConfig, bench_prepare
+from tasks.bench.corpus import CorpusConfig, bench_corpus
 from tasks.bench.scaling import ScalingConfig, bench_scaling
 from tasks.bench.step import StepConfig, bench_step
-from tasks.bench.update import UpdateConfig, bench_update
+
+if TYPE_CHECKING:
+    from distributed.world import World
+
+Config = TypeVar("Config", bound=Any)
+MOVED = {
+    "compare": "benchmarks.compare",
+    "prepare": "benchmarks.prepare",
+    "update": "benchmarks.update",
+    "corpus --google_dir": "benchmarks.corpus_google",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    refuse_moved(argv)
     commands: dict[str, type] = {
         "step": StepConfig,
-        "scaling": ScalingConfig,
-        "update": UpdateConfig,
         "allreduce": AllreduceConfig,
-        "compare": CompareConfig,
-        "prepare": PrepareConfig,
+        "scaling": ScalingConfig,
         "corpus": CorpusConfig,
     }
     config: Any
     name, config = flags.parse_command(commands, argv, prog="bert-bench", description=str(__doc__))
+    match name:
+        case "step":
+            measure_on_ranks("bert-bench", config, bench_step)
+        case "allreduce":
+            measure_on_ranks("bert-bench", config, bench_allreduce)
+        case "scaling":
+            measure_alone("bert-bench", config, bench_scaling)
+        case _:
+            measure_alone("bert-bench", config, bench_corpus)
+
+
+def refuse_moved(argv: Sequence[str]) -> None:
+    """Stops with one line when `argv` asks for a comparison that is no longer part of bert-bench."""
+    asked = argv[0] if argv else ""
+    if asked == "corpus" and any(token.lstrip("-").replace("-", "_").startswith("google_dir") for token in argv):
+        asked = "corpus --google_dir"
+    if asked in MOVED:
+        command = f"python -m {MOVED[asked]}"
+        flags.stop(
+            f"bert-bench: error: bert-bench {asked} is now `{command}`, run in a checkout of the sources", 2
+        )
+
+
+def measure_on_ranks(prog: str, config: Config, measure: "Callable[[Config, World], dict[str, Any]]") -> None:
+    """Joins the ranks, calls `measure(config, world)` on each, and writes the first one's figures."""
     start.check_packages()
     start.set_environment()
-    if name in ("scaling", "compare", "prepare", "corpus"):
-        in_processes(name, config)
-        return
     start.import_tensorflow()
     from distributed.world import World
 
-    with World.join(config.device, config.share_gpus, "bert-bench", (InputError,)) as world:
-        figures: dict[str, Any]
-        match name:
-            case "step":
-                figures = bench_step(config, world)
-            case "update":
-                figures = bench_update(config, model_config(config.model_size), world)
-            case _:
-                figures = bench_allreduce(config, world)
+    with World.join(config.device, config.share_gpus, prog, (InputError,)) as world:
+        figures = measure(config, world)
         if config.output_file:
-            world.on_first(Path(config.output_file).expanduser().write_text, json.dumps(figures, indent=1) + "\n")
+            world.on_first(_write, config.output_file, figures)
 
 
-def in_processes(name: str, config: Any) -> None:
-    """Measures programs that it starts itself; MPI is joined here for bench corpus' training step alone."""
+def measure_alone(prog: str, config: Config, measure: "Callable[[Config, World], dict[str, Any]]") -> None:
+    """Calls `measure(config, world)` in a process without MPI, which starts others, and writes the figures.
+
+    Only the training step of `bench corpus` joins MPI, later.
+    """
+    start.check_packages()
+    start.set_environment()
     from distributed.world import LAUNCHER_SIZES, World
 
-    with World(program="bert-bench", user_errors=(InputError, OSError)) as world:
+    with World(program=prog, user_errors=(InputError, OSError)) as world:
         if any(os.environ.get(size, "1") not in ("", "1") for size in LAUNCHER_SIZES):
-            raise InputError(f"bert-bench {name} is one process: start it without mpirun or srun")
-        match name:
-            case "scaling":
-                figures = bench_scaling(config, world.say)
-            case "compare":
-                figures = bench_compare(config, world.say)
-            case "prepare":
-                figures = bench_prepare(config, world)
-            case _:
-                figures = measure(config, SIZES[config.model_size], world.say)
+            raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
+        figures = measure(config, world)
         if config.output_file:
-            Path(config.output_file).expanduser().write_text(json.dumps(figures, indent=1) + "\n")
+            _write(config.output_file, figures)
+
+
+def _write(path: str, figures: dict[str, Any]) -> None:
+    write_json(Path(path).expanduser(), figures, indent=1, sync=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long training steps wait for rows of a pretraining corpus; the last part of `bert-bench corpus`."""
+"""How long training steps wait for rows of a pretraining corpus: the last part of `bert-bench corpus`."""
 
 import json
 import tempfile
@@ -9,7 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ringbert.settings import Settings, check_at_least, setting
 from tasks import job as start
+from tasks.bench.load import model_config
+from tasks.bench.settings import ModelSize
+from tasks.bench.step import PARTS
 
 if TYPE_CHECKING:
     from bert.corpus.masking import Masking
@@ -19,23 +23,29 @@ if TYPE_CHECKING:
 
 ALONE_S = 2.0  # how long the reader is measured without a training step
 SEED = 42
-PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 
 
-@dataclass(frozen=True)
-class Load:
-    """The training that reads: `model_shape` is hidden size, layers, heads and intermediate size."""
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings(Settings):
+    """The training that reads the shards."""
 
-    model_shape: tuple[int, int, int, int]
-    batch_size: int
-    num_steps: int
-    precision: Literal["fp32", "bf16"]
-    device: str
+    model_size: ModelSize = setting(
+        "tiny", "the model trained from the shards; the smaller, the sooner it waits for them", "reading"
+    )
+    batch_size: int = setting(32, "rows of a training step", "reading")
+    num_steps: int = setting(30, "training steps measured", "reading")
+    precision: Literal["fp32", "bf16"] = setting("fp32", "what the model computes in, as in training", "reading")
+    device: Literal["auto", "gpu", "cpu"] = setting("auto", "where to compute", "reading")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "batch_size", "num_steps")
 
 
-def measure(shards: Path, tokenizer: "Tokenizer", load: Load, say: Callable[[str], None]) -> dict[str, float]:
+def bench_reading(
+    settings: ReadingSettings, shards: Path, tokenizer: "Tokenizer", say: Callable[[str], None]
+) -> dict[str, float]:
     """Reads the Arrow shards of a folder without a model, then pretrains a fresh one from them; the figures."""
-    start.set_environment()
     start.import_tensorflow()
     from bert.corpus import build as corpus
     from bert.corpus.masking import Masking
@@ -45,22 +55,22 @@ def measure(shards: Path, tokenizer: "Tokenizer", load: Load, say: Callable[[str
     table, manifest = corpus.open_table(str(shards))
     rows = Rows(table)
     masking = Masking(tokenizer.vocab_size, tokenizer.mask_id, (tokenizer.cls_id, tokenizer.sep_id))
-    rows_per_s = read_alone(rows, masking, load.batch_size)
-    with World.join(load.device, program="bert-bench") as world:
-        parts = train_on(rows, masking, tokenizer.vocab_size, load, world)
+    rows_per_s = read_alone(rows, masking, settings.batch_size)
+    with World.join(settings.device, program="bert-bench") as world:
+        parts = train_on(rows, masking, tokenizer.vocab_size, settings, world)
     step_s = sum(parts.values())
-    wait = parts["data_s"] / step_s
     say(
-        f"reading (order, shards, masks, arrays) on one thread, batches of {load.batch_size}: "
-        f"{rows_per_s:,.0f} rows/s, {rows_per_s / load.batch_size * step_s:.0f} times what the next line needs"
+        f"reading (order, shards, masks, arrays) on one thread, batches of {settings.batch_size}: "
+        f"{rows_per_s:,.0f} rows/s, {rows_per_s / settings.batch_size * step_s:.0f} times what the training below "
+        "needs"
     )
-    (hidden, layers), length = load.model_shape[:2], manifest["settings"]["max_seq_length"]
+    shape, length = model_config(settings.model_size), manifest["settings"]["max_seq_length"]
     say(
-        f"training {layers} layers x {hidden}, {load.batch_size} x {length} tokens, "
-        f"{load.precision}, {world.device}: step {step_s * 1e3:.1f} ms, waiting for data "
-        f"{parts['data_s'] * 1e3:.2f} ms, {wait:.2%}"
+        f"training {shape.num_hidden_layers} layers x {shape.hidden_size}, {settings.batch_size} x {length} "
+        f"tokens, {settings.precision}, {world.device}: step {step_s * 1e3:.1f} ms, waiting for data "
+        f"{parts['data_s'] * 1e3:.2f} ms, {parts['data_s'] / step_s:.2%}"
     )
-    return {"reader_rows_per_s": rows_per_s, "step_s": step_s, "data_wait": wait, **parts}
+    return {"reader_rows_per_s": rows_per_s, "step_s": step_s, "data_wait": parts["data_s"] / step_s, **parts}
 
 
 def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
@@ -71,19 +81,19 @@ def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
     from tasks.pretraining.examples import collate
 
     order, position = BlockOrder(len(rows), SEED), 0
-    began = time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < ALONE_S:
+    start_s = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - start_s) < ALONE_S:
         indices = order.rows_at(position, position + batch_size)
         epochs = np.arange(position, position + batch_size) // len(rows)
         collate(rows.take(indices) | {"row": indices, "epoch": epochs}, masking, SEED)
         position += batch_size
-    return position / elapsed
+    return position / elapsed_s
 
 
-def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, world: "World") -> dict[str, float]:
+def train_on(
+    rows: "Rows", masking: "Masking", vocab_size: int, settings: ReadingSettings, world: "World"
+) -> dict[str, float]:
     """Pretrains by the loop of all training; seconds of the parts of a step, means of all but the first."""
-    from transformers import BertConfig
-
     from bert.model import Bert
     from bert.optimizer import AdamWeightDecay
     from distributed.checkpoint import Checkpoints
@@ -97,21 +107,14 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
     from distributed.train import Training, train
     from tasks.pretraining import examples as pretraining
 
-    start.set_precision(load.precision)
-    hidden, layers, heads, intermediate = load.model_shape
-    model = Bert(
-        BertConfig(
-            vocab_size=vocab_size, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-            intermediate_size=intermediate,
-        ),
-        "pretraining",
-    )  # fmt: skip
-    collectives, steps = open_collectives(world), load.num_steps + 1
+    start.set_precision(settings.precision)
+    model = Bert(model_config(settings.model_size, vocab_size=vocab_size), "pretraining")
+    collectives, steps = open_collectives(world), settings.num_steps + 1
     optimizer = AllreduceOptimizer(
         AdamWeightDecay(1e-5), model.trainable_variables, world, collectives, loss_terms=("mlm", "nsp")
     )
-    settings = PlanSettings(learning_rate=1e-5, train_batch_size=load.batch_size, num_train_steps=steps)
-    plan = make_plan(settings, len(rows), 1)
+    plan_settings = PlanSettings(learning_rate=1e-5, train_batch_size=settings.batch_size, num_train_steps=steps)
+    plan = make_plan(plan_settings, len(rows), 1)
     feed = Feed(
         rows=rows,
         order=BlockOrder(len(rows), SEED),
@@ -126,9 +129,8 @@ def train_on(rows: "Rows", masking: "Masking", vocab_size: int, load: Load, worl
             loss=lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
             settings={},
         )
-        loop = LoopSettings(
-            seed=SEED, log_steps=steps, xla="off"
-        )  # the first step, which compiles, has its own line
+        # The first step, which compiles, has a line of its own in metrics.jsonl.
+        loop = LoopSettings(seed=SEED, log_steps=steps, xla="off")
         checkpoints = Checkpoints(run.folder / "checkpoints", world, lambda: lambda folder: None)
         train(loop, plan, training, optimizer, run, checkpoints)
         run.close()

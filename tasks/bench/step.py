@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ringbert.settings import setting
+from ringbert.settings import check_at_least, setting
 from tasks import job as start
 from tasks.bench.load import StepLoad, config_of, lengths_of, micro_batches_of, shapes_of
+from tasks.bench.settings import FiguresSettings
+from tasks.bench.timing import line_up
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,41 +26,23 @@ if TYPE_CHECKING:
 PEAK_SIZE = 2048  # rows and columns of the matrices of the large product
 TIMED_S = 0.1  # how long a product is repeated
 CALLS = 4  # of a product, between two looks at the clock
+PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-@dataclass(frozen=True)
-class StepConfig(StepLoad):
+@dataclass(frozen=True, kw_only=True)
+class StepConfig(StepLoad, FiguresSettings):
     """bert-bench step: SQuAD training steps on full rows of random tokens, or on windows of a file."""
 
     num_pairs: int = setting(
-        5, "of the last steps, how often their gradient is timed again, and their matrix products alone", "load"
+        5, "how many of the last steps are computed again beside their matrix products alone", "load"
     )
     device: Literal["auto", "gpu", "cpu"] = setting("auto", "where to compute", "machine")
     share_gpus: bool = setting(False, "allow more ranks than GPUs", "machine")
-    output_file: str | None = setting(None, "write the figures as JSON too", "machine")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_pairs < 1:
-            raise ValueError(f"--num_pairs is {self.num_pairs}, needed is at least 1")
-
-
-def line_up(world: "World") -> None:
-    """Waits for all ranks, spinning: after `World.barrier`, which sleeps in between, some would begin late."""
-    if world.comm is not None:
-        world.comm.Barrier()
-
-
-def positive_numbers(name: str, given: str) -> tuple[float, ...]:
-    """The value of a flag that takes numbers separated by commas. Raises ValueError: it is something else."""
-    try:
-        numbers = tuple(float(number) for number in given.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) <= 0:
-        raise ValueError(f"--{name} is {given}, needed are positive numbers, separated by commas")
-    return numbers
+        check_at_least(self, 1, "num_pairs")
 
 
 def bench_step(config: StepConfig, world: "World") -> dict[str, object]:

@@ -1,10 +1,9 @@
 """Training steps of other people's BERT on the windows that bert-squad trains on, timed in a process of its own.
 
-    python bench_rivals.py NAME SETTINGS.json REPORT.json
+    python rivals.py NAME SETTINGS.json REPORT.json
 
-`bert-bench compare` starts this file, also with another Python that has the rival installed. Each rival sees the
-same windows in the same order (but for grouping by length), clips and updates; the seconds of each step are
-reported.
+compare.py starts this file, perhaps with another Python, which has the rivals. Each rival sees the same windows in
+the same order (but for grouping by length), clips and updates. The seconds of each step are reported.
 """
 
 import contextlib
@@ -170,9 +169,9 @@ def horovod_sums(settings: dict[str, Any]) -> dict[str, float] | None:
         for _ in range(settings["repeat"] + 1):
             fresh = base * 1.0
             hvd.barrier()
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             hvd.allreduce_(fresh, op=hvd.Sum)
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - start_s)
         medians[f"{size:g}"] = statistics.median(seconds[1:])
     return medians if hvd.rank() == 0 else None
 
@@ -201,9 +200,9 @@ def main() -> None:
     padded, make_step = RIVALS[name]
     step, seconds = make_step(settings), []
     for batch in batches(settings, by_length=not padded, padded=padded):
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         step(batch)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_s)
     if not settings.get("rank"):
         Path(report_file).write_text(json.dumps(seconds[settings["num_warmup"] :]))
 
@@ -218,9 +217,12 @@ def start_ranks(number: int, num_threads: int) -> int:
         workers = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     ranks = []
     for index in range(number):
-        task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        more = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(max(1, num_threads // number))}
-        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=os.environ | more))
+        cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        variables = {
+            "TF_CONFIG": json.dumps(cluster),
+            "TF_NUM_INTRAOP_THREADS": str(max(1, num_threads // number)),
+        }
+        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=os.environ | variables))
     while any(rank.poll() is None for rank in ranks) and not any(rank.returncode for rank in ranks):
         time.sleep(0.1)
     for rank in ranks:

@@ -1,0 +1,1 @@
+"""Comparisons with other people's programs, run from a checkout; not installed."""

@@ -1,0 +1,255 @@
+"""bert-squad's training on real windows, and sums of buffers over the ranks, beside other people's, in turn.
+
+    python -m benchmarks.compare --model MINILM_FOLDER --train_file train-v1.1.json --rival_python PYTHON
+
+Every contender trains the same model on the same windows, as many per step. Windows are counted, never padding.
+All compute on the CPUs. Contenders that are not installed are named and left out.
+"""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ringbert.errors import InputError
+from ringbert.settings import check_at_least, setting
+from tasks import flags
+from tasks.bench.load import windows_of
+from tasks.bench.process import ROOT, last_error, on_ranks
+from tasks.bench.program import measure_alone
+from tasks.bench.settings import BufferSettings, TurnSettings, buffer_sizes
+from tasks.bench.timing import in_turn, ratio
+
+if TYPE_CHECKING:
+    from distributed.world import World
+
+LABELS = {
+    "ringbert": "bert-squad, packed",
+    "torch_example": "PyTorch, float32, padded (transformers' example)",
+    "torch_grouped": "PyTorch, bf16, batches of like length",
+    "torch_grouped_compiled": "PyTorch, bf16, batches of like length, compiled",
+    "keras_hub": "KerasHub, padded, same precision",
+    "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
+}
+RIVALS = Path(__file__).with_name("rivals.py")
+NUM_SUMS = 7  # of each size in a turn
+TIME_LIMIT_S = 20 * 60  # of one contender in one turn
+TOOK_TOO_LONG = 124
+
+
+class Absent(Exception):
+    """Why a contender cannot run here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(BufferSettings, TurnSettings):
+    """Training on SQuAD: windows per second beside PyTorch, KerasHub and MultiWorkerMirroredStrategy."""
+
+    model: str = setting(help="folder of a model in Hugging Face layout", group="data")
+    train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
+    max_train_examples: int = setting(2000, "the first N questions", "data")
+    max_seq_length: int = setting(384, "tokens of a window", "data")
+    batch_size: int = setting(32, "windows per step, over all ranks", "load")
+    num_ranks: int | None = setting(
+        None, "ranks of bert-squad; rivals get as many cores", "load", shown_default="one for each core"
+    )
+    num_warmup: int = setting(4, "steps before the measurement", "load")
+    num_steps: int = setting(10, "steps measured", "load")
+    precision: Literal["fp32", "bf16"] = setting("bf16", "what bert-squad and KerasHub compute in", "machine")
+    rival_python: str | None = setting(
+        None, "a Python with the rivals, jsonargparse and pyarrow", "machine", shown_default="this one"
+    )
+    megabytes: str = setting(
+        "88,440", "buffers to sum beside Horovod in units of 10^6 bytes, separated by commas", "load"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "max_train_examples", "max_seq_length", "batch_size", "num_ranks", "num_steps")
+        check_at_least(self, 0, "num_warmup")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    prog = "benchmarks.compare"
+    measure_alone(prog, flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__)), bench_compare)
+
+
+def bench_compare(config: CompareConfig, world: "World") -> dict[str, Any]:
+    """Measures all contenders in turn: windows per second, seconds of a sum, the ratios of ours to the rivals'."""
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
+        contest = Contest(config, Path(folder), world.say)
+        return compare_training(contest) | {"sums": compare_sums(contest)}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The flags, a temporary folder, where lines are printed, and what follows from these."""
+
+    config: CompareConfig
+    folder: Path
+    say: Callable[[str], None]
+    num_cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+    @property
+    def num_ranks(self) -> int:
+        return self.config.num_ranks or self.num_cores
+
+    @property
+    def rival_python(self) -> str:
+        return self.config.rival_python or sys.executable
+
+    def run_rival(self, name: str, package: str, settings: dict[str, Any], num_ranks: int = 1) -> Any:
+        """What a contender of rivals.py reports. Raises Absent: it is not installed, failed, or took too long."""
+        if run_on_cpus([self.rival_python, "-c", f"import {package}"]).returncode:
+            raise Absent(f"{self.rival_python} has no {package} (--rival_python)")
+        described, report = self.folder / "settings.json", self.folder / "report.json"
+        described.write_text(json.dumps(settings))
+        report.unlink(missing_ok=True)
+        command = [self.rival_python, str(RIVALS), name, str(described), str(report)]
+        done = run_on_cpus(on_ranks(command, num_ranks))
+        if done.returncode == TOOK_TOO_LONG:
+            raise Absent(f"it took more than {TIME_LIMIT_S / 60:.0f} minutes")
+        if done.returncode or not report.is_file():
+            raise Absent(f"it failed: {last_error(done)}")
+        return json.loads(report.read_text())
+
+    def run_ours(self, *program: str) -> None:
+        """Runs one of our modules on the ranks. Raises InputError: it failed."""
+        done = run_on_cpus(on_ranks([sys.executable, "-m", *program], self.num_ranks))
+        if done.returncode:
+            raise InputError(f"{program[0]} failed: {last_error(done)}")
+
+
+def run_on_cpus(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    """Runs a program. After `TIME_LIMIT_S` all that it started is ended; the status is then `TOOK_TOO_LONG`."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=TIME_LIMIT_S)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return subprocess.CompletedProcess(command, TOOK_TOO_LONG, "", "")
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+# -- training -----------------------------------------------------------------------------------------------------
+
+
+def compare_training(contest: Contest) -> dict[str, Any]:
+    """Windows per second of every contender, and how many times as fast bert-squad is."""
+    config, absent = contest.config, dict[str, str]()
+    num_steps = config.num_warmup + config.num_steps
+    windows = windows_of(
+        config.model, config.train_file, config.max_train_examples, config.max_seq_length,
+        num_steps * config.batch_size,
+    )  # fmt: skip
+    settings = {
+        "windows": str(windows), "model": str(Path(config.model).expanduser().resolve()),
+        "batch_size": config.batch_size, "max_seq_length": config.max_seq_length, "seed": 42,
+        "num_warmup": config.num_warmup, "num_steps": config.num_steps, "num_threads": contest.num_cores,
+        "precision": config.precision, "num_ranks": contest.num_ranks,
+    }  # fmt: skip
+
+    def windows_per_s(name: str) -> float:
+        if name in absent:
+            return 0.0
+        try:
+            if name == "ringbert":
+                seconds = step_seconds(contest)
+            else:
+                package = "torch" if name.startswith("torch") else "keras_hub"
+                seconds = contest.run_rival(name, package, settings)
+        except Absent as reason:
+            absent[name] = str(reason)
+            return 0.0
+        return config.batch_size * len(seconds) / sum(seconds)
+
+    rates = in_turn({name: partial(windows_per_s, name) for name in LABELS}, config.repeat)
+    contest.say(
+        f"{config.model}: {config.batch_size} windows per step, {config.num_steps} steps, {contest.num_cores} "
+        f"cores, {contest.num_ranks} ranks, {config.precision}; medians of {config.repeat} turns"
+    )
+    figures: dict[str, Any] = {}
+    for name, label in LABELS.items():
+        if name in absent:
+            contest.say(f"  {label}: left out: {absent[name]}")
+            continue
+        rate, times = statistics.median(rates[name]), ratio(rates["ringbert"], rates[name]).median
+        figures[name] = {"windows_per_s": rate, "ratio": times}
+        beside = "" if name == "ringbert" else f", bert-squad is {times:.2f} times as fast"
+        contest.say(f"  {label}: {rate:.2f} windows/s{beside}")
+    return figures
+
+
+def step_seconds(contest: Contest) -> list[float]:
+    """Seconds of each measured step of bert-squad itself, by its metrics.jsonl."""
+    config, output_dir = contest.config, tempfile.mkdtemp(dir=contest.folder)
+    contest.run_ours(
+        "tasks.squad", "--do_train", f"--model={config.model}",
+        f"--train_file={config.train_file}", f"--max_train_examples={config.max_train_examples}",
+        f"--max_seq_length={config.max_seq_length}", f"--global_batch_size={config.batch_size}",
+        f"--num_train_steps={config.num_warmup + config.num_steps}", "--num_warmup_steps=0",
+        "--learning_rate=1e-5", "--log_steps=1", "--device=cpu", f"--precision={config.precision}",
+        f"--output_dir={output_dir}",
+    )  # fmt: skip
+    lines = [json.loads(line) for line in Path(output_dir, "metrics.jsonl").read_text().splitlines()]
+    rates = [line["examples_per_s"] for line in lines if "examples_per_s" in line]
+    return [config.batch_size / rate for rate in rates[config.num_warmup :]]
+
+
+# -- sums ---------------------------------------------------------------------------------------------------------
+
+
+def compare_sums(contest: Contest) -> dict[str, Any] | None:
+    """Seconds to sum buffers over all ranks, ours and Horovod's; None where there is no Horovod."""
+    config, report = contest.config, contest.folder / "ours.json"
+    sizes = buffer_sizes(config)
+    settings = {
+        "megabytes": sizes, "repeat": NUM_SUMS, "num_ranks": contest.num_ranks,
+        "num_threads": max(1, contest.num_cores // contest.num_ranks),
+    }  # fmt: skip
+
+    def ours() -> dict[str, float]:
+        flags = (f"--megabytes={config.megabytes}", f"--repeat={NUM_SUMS}", f"--output_file={report}")
+        contest.run_ours("tasks.bench", "allreduce", *flags)
+        return {size: figures["ours_s"] for size, figures in json.loads(report.read_text()).items()}
+
+    def horovods() -> dict[str, float]:
+        return contest.run_rival("horovod", "horovod.torch", settings, contest.num_ranks)
+
+    try:
+        if contest.num_ranks == 1:
+            raise Absent("it needs several ranks (--num_ranks)")
+        seconds = in_turn({"horovod": horovods, "ours": ours}, config.repeat)
+    except Absent as reason:
+        contest.say(f"Horovod's all-reduce: left out: {reason}")
+        return None
+    figures = {}
+    contest.say(f"sum of float32 over {contest.num_ranks} ranks, medians of {config.repeat} turns of {NUM_SUMS}")
+    for size in (f"{size:g}" for size in sizes):
+        ours_s, horovod_s = ([turn[size] for turn in seconds[name]] for name in ("ours", "horovod"))
+        figures[size] = {
+            "ours_s": statistics.median(ours_s), "horovod_s": statistics.median(horovod_s),
+            "ratio": ratio(horovod_s, ours_s).median,
+        }  # fmt: skip
+        contest.say(
+            f"  {size} MB: {figures[size]['ours_s'] * 1e3:.1f} ms, Horovod {figures[size]['horovod_s'] * 1e3:.1f} "
+            f"ms, ours is {figures[size]['ratio']:.2f} times as fast"
+        )
+    return figures
+
+
+if __name__ == "__main__":
+    main()

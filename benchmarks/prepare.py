@@ -1,0 +1,126 @@
+"""Preparing a SQuAD file, from its text to windows on the disk, beside transformers' tokenizer.
+
+python -m benchmarks.prepare --model MINILM_FOLDER --train_file train-v1.1.json
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringbert.settings import check_at_least, setting
+from tasks import flags
+from tasks.bench.program import measure_alone
+from tasks.bench.settings import TurnSettings
+from tasks.bench.timing import in_turn, ratio
+
+if TYPE_CHECKING:
+    from bert.text.tokenizer import Tokenizer
+    from distributed.world import World
+    from tasks.squad.windows import Examples
+
+TEXTS_AT_ONCE = 1000  # as `datasets.map(batched=True)` calls it in transformers' run_qa.py
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(TurnSettings):
+    """Questions/s of bert-squad's preparation beside transformers' tokenizer, on all cores."""
+
+    train_file: str = setting(help="SQuAD JSON to make windows of", group="data")
+    model: str | None = setting(None, "folder with a tokenizer", "data")
+    vocab_file: str | None = setting(None, "WordPiece vocabulary, instead of --model", "data")
+    do_lower_case: bool | None = setting(
+        None, "lower-case and strip accents", "data", shown_default="as bert-squad does"
+    )
+    max_train_examples: int | None = setting(None, "the first N questions", "data", shown_default="all")
+    max_seq_length: int = setting(384, "tokens of a window", "data")
+    doc_stride: int = setting(128, "tokens between the starts of windows", "data")
+    max_query_length: int = setting(64, "tokens of a question that are kept", "data")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "max_train_examples", "max_seq_length", "doc_stride", "max_query_length")
+        if not (self.model or self.vocab_file):
+            raise ValueError("no vocabulary: give --model or --vocab_file")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    prog = "benchmarks.prepare"
+    measure_alone(prog, flags.parse(PrepareConfig, argv, prog=prog, description=str(__doc__)), bench_prepare)
+
+
+def bench_prepare(config: PrepareConfig, world: "World") -> dict[str, Any]:
+    """Times our whole preparation, from reading the file to writing windows, in turn with the part of it that
+    transformers' example recipe for SQuAD does in its tokenizer, with windows cut and padded."""
+    from bert.text import tokenizer
+    from distributed.run import Run
+    from tasks.squad import windows as squad_data
+
+    folder = Path(config.model).expanduser() if config.model else None
+    words = tokenizer.load(config.vocab_file, folder, config.do_lower_case)
+
+    def examples_of_file() -> "Examples":
+        return squad_data.read(
+            config.train_file, "--train_file", training=True, allow_impossible=True, most=config.max_train_examples
+        )
+
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
+        run = Run.of(str(Path(name, "run")), world)
+
+        def ours() -> float:
+            start_s = time.perf_counter()
+            squad_data.windows(
+                examples_of_file(),
+                words,
+                Path(tempfile.mkdtemp(dir=name)),  # a cache that is empty
+                max_seq_length=config.max_seq_length,
+                doc_stride=config.doc_stride,
+                max_query_length=config.max_query_length,
+                allow_unknown=True,
+                run=run,
+            )
+            return time.perf_counter() - start_s
+
+        examples = examples_of_file()
+        seconds = in_turn(
+            {"ours": ours, "transformers": lambda: transformers_seconds(config, examples, words)}, config.repeat
+        )
+        run.close()
+    number, times = len(examples.questions), ratio(seconds["transformers"], seconds["ours"]).median
+    ours_s, theirs_s = (statistics.median(seconds[name]) for name in ("ours", "transformers"))
+    world.say(
+        f"{number:,} questions, medians of {config.repeat} turns: bert-squad, from file to windows, "
+        f"{ours_s:.2f} s ({number / ours_s:,.0f} questions/s); transformers' tokenizer alone, as run_qa.py calls "
+        f"it, {theirs_s:.2f} s ({number / theirs_s:,.0f} questions/s); ratio {times:.2f}"
+    )
+    return {"questions": number, "ours_s": ours_s, "transformers_s": theirs_s, "ratio": times}
+
+
+def transformers_seconds(config: PrepareConfig, examples: "Examples", words: "Tokenizer") -> float:
+    """The seconds of transformers' fast tokenizer with the same vocabulary, on all cores."""
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
+        words.save(Path(folder))
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    start_s = time.perf_counter()
+    for start in range(0, len(examples.questions), TEXTS_AT_ONCE):
+        part = examples.questions[start : start + TEXTS_AT_ONCE]
+        tokenizer(
+            [question.text.lstrip() for question in part],
+            [examples.paragraphs[question.paragraph] for question in part],
+            truncation="only_second",
+            max_length=config.max_seq_length,
+            stride=config.doc_stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            padding="max_length",
+        )
+    return time.perf_counter() - start_s
+
+
+if __name__ == "__main__":
+    main()

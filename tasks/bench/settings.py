@@ -1,0 +1,50 @@
+"""Flags that several benchmarks share."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ringbert.settings import Settings, check_at_least, setting
+
+ModelSize = Literal["tiny", "minilm", "base", "large"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiguresSettings(Settings):
+    """Where the figures of a benchmark go."""
+
+    output_file: str | None = setting(None, "a JSON file for the figures", "machine", shown_default="printed only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnSettings(FiguresSettings):
+    """How often a benchmark measures."""
+
+    repeat: int = setting(3, "turns; medians over them are printed", "load")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "repeat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferSettings(Settings):
+    """Which buffers are summed over the ranks."""
+
+    megabytes: str = setting(
+        "1,16,88,440", "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas", "load"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        buffer_sizes(self)
+
+
+def buffer_sizes(settings: BufferSettings) -> tuple[float, ...]:
+    """The sizes in units of 10^6 bytes. Raises ValueError: they are no positive numbers."""
+    try:
+        sizes = tuple(float(size) for size in settings.megabytes.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) <= 0:
+        raise ValueError(f"--megabytes must be positive numbers separated by commas, got {settings.megabytes!r}")
+    return sizes

@@ -1,0 +1,64 @@
+"""Contenders measured in turn, and what the turns give: medians and ratios.
+
+The speed of a machine changes within a minute. So contenders run one after the other, again and again, and a ratio
+is the median of the ratios within each turn, not the ratio of two medians.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from distributed.world import World
+
+Result = TypeVar("Result")
+
+
+class Ratio(NamedTuple):
+    """Ratios of pairs: the median, the lowest and the highest."""
+
+    median: float
+    lowest: float
+    highest: float
+
+
+def in_turn(
+    contenders: Mapping[str, Callable[[], Result]], num_turns: int, num_warmup: int = 0
+) -> dict[str, list[Result]]:
+    """What each contender returns in each turn, without the first `num_warmup` turns.
+
+    Every second turn is in the opposite order, since what runs first may warm up what follows.
+    """
+    results: dict[str, list[Result]] = {name: [] for name in contenders}
+    for turn in range(num_warmup + num_turns):
+        for name in list(contenders)[:: -1 if turn % 2 else 1]:
+            result = contenders[name]()
+            if turn >= num_warmup:
+                results[name].append(result)
+    return results
+
+
+def medians(turns: Iterable[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
+    """The median of each of these figures over the turns."""
+    turns = list(turns)
+    return {name: statistics.median(turn[name] for turn in turns) for name in names}
+
+
+def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> Ratio:
+    """The ratios of two contenders' figures, turn by turn."""
+    ratios = [one / other for one, other in zip(numerators, denominators, strict=True)]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """The wall-clock seconds of a call."""
+    start_s = time.perf_counter()
+    run()
+    return time.perf_counter() - start_s
+
+
+def line_up(world: "World") -> None:
+    """Waits for all ranks, spinning. After `World.barrier`, which sleeps in between, some would start late."""
+    if world.comm is not None:
+        world.comm.Barrier()
