@@ -4,7 +4,6 @@ Two things stay on MPI whatever moves the gradients: control messages (objects, 
 of a step) and the end of the job. `World` is made once, at the start of a program, and passed down.
 """
 
-import ctypes
 import faulthandler
 import os
 import pickle
@@ -13,13 +12,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from distributed.devices import DeviceSettings, choose_gpu, share_cores, start_tensorflow, usable_gpus, use_gpu
 from distributed.launch import launched_rank
 from ringbert.errors import InputError, Preempted, one_line
 
@@ -70,18 +70,17 @@ class World:
     @classmethod
     def join(
         cls,
-        device: str | None = "auto",
-        share_gpus: bool = False,
+        device: DeviceSettings | None = DeviceSettings(),  # noqa: B008 — it is frozen
         program: str | None = None,
         user_errors: tuple[type[BaseException], ...] = (),
     ) -> "World":
-        """Joins MPI, pins one GPU per local rank, shares the cores out; before the first TensorFlow operation.
+        """Joins MPI, gives each local rank its GPU and cores; call it before the first TensorFlow operation.
 
         Use it as a context manager: an exception or a `sys.exit` with an error that leaves the block on any rank
-        ends all ranks. `user_errors` are shown as one line instead of a traceback, with InputError and OSError.
+        ends all ranks. InputError, OSError and `user_errors` are shown as one line, other errors with a traceback.
         `device` None is for programs that compute nothing: TensorFlow is not imported.
 
-        Raises InputError: a launcher started several processes that MPI sees as one each, or no GPU fits.
+        Raises InputError if a launcher started several processes that MPI sees as one each, or if no GPU fits.
         """
         program = program or Path(sys.argv[0]).name
         comm, why_alone = _communicator()
@@ -94,7 +93,7 @@ class World:
             signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
             threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
             world = _with_cores(world)
-            return world if device is None else _with_device(world, device, share_gpus)
+            return world if device is None else _with_device(world, device)
 
     # -- messages between ranks -------------------------------------------------------------------------------
 
@@ -256,66 +255,6 @@ class World:
         self.comm.Abort(status)
 
 
-def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_gpus: bool = False) -> int:
-    """The index, in this rank's own list, of the GPU that it uses.
-
-    Args:
-      uuids_of_ranks: for each local rank the UUIDs of the GPUs that it sees, in its order.
-    Raises:
-      InputError: more local ranks than GPUs without `--share_gpus`, or overlapping lists that are not equal.
-    """
-    mine = uuids_of_ranks[local_rank]
-    everything = {uuid for uuids in uuids_of_ranks for uuid in uuids}
-    ranks = len(uuids_of_ranks)
-    if all(list(uuids) == list(mine) for uuids in uuids_of_ranks):
-        if ranks <= len(mine) or (share_gpus and mine):
-            return local_rank % len(mine)
-    elif sum(len(set(uuids)) for uuids in uuids_of_ranks) == len(everything) and all(uuids_of_ranks):
-        return 0  # each its own, as Slurm's --gpus-per-task gives them
-    elif share_gpus and mine:
-        return local_rank % len(mine)
-    raise InputError(
-        f"{ranks} ranks on this machine see {len(everything)} GPU{'s' * (len(everything) != 1)} "
-        f"({[len(uuids) for uuids in uuids_of_ranks]} each), one per rank is needed: "
-        "start fewer ranks, or give --share_gpus to let ranks share a GPU"
-    )
-
-
-def share_cores(masks: Sequence[frozenset[int]], local_rank: int, machine_cores: int) -> tuple[int, str | None]:
-    """How many threads a rank computes with, and a remark when the launcher bound the ranks too narrowly.
-
-    Args:
-      masks: for each local rank the cores that the operating system lets it use.
-    """
-    mine = masks[local_rank]
-    sharing = sum(bool(mask & mine) for mask in masks)
-    threads = max(1, len(mine) // sharing)
-    allowed = frozenset().union(*masks)
-    if len(masks) * threads < machine_cores and len(allowed) < machine_cores:
-        return threads, (
-            f"each rank is bound to {len(mine)} of {machine_cores} cores; "
-            "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
-        )
-    return threads, None
-
-
-def visible_gpus() -> list[str]:
-    """UUIDs of the NVIDIA GPUs that this process may use, in CUDA's order; from the driver, without TensorFlow."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
-    count, device, uuid = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return []
-    uuids = []
-    for index in range(count.value):
-        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid(uuid, device):
-            return []
-        uuids.append(bytes(uuid).hex())
-    return uuids
-
-
 def _communicator() -> tuple[Any, str]:
     """MPI's world communicator, or None and the reason why there is none."""
     try:
@@ -368,42 +307,16 @@ def _with_cores(world: World) -> World:
     return replace(world, threads=threads, machine_cores=together, notes=(remark,) if remark else ())
 
 
-def _with_device(world: World, device: str, share_gpus: bool) -> World:
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise InputError(
-            f"TensorFlow is not installed ({error}): "
-            "in ringbert's checkout pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
-        ) from error
-    tf.config.threading.set_intra_op_parallelism_threads(world.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(world.threads, 2)))
-    gpus = tf.config.list_physical_devices("GPU")
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user's own words for: no GPU
-    if device != "cpu" and not gpus and not hidden and not visible_gpus() and Path("/dev/nvidia0").exists():
-        raise InputError(
-            "this machine has an NVIDIA GPU (/dev/nvidia0), but its driver does not answer (libcuda.so.1); "
-            "give --device cpu to go on without"
-        )
-    in_machine = visible_gpus() if device != "cpu" else []
-    if device != "cpu" and in_machine and not gpus:
-        built = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "it is the CPU build"
-        raise InputError(
-            f"this machine has {len(in_machine)} NVIDIA GPUs and TensorFlow {tf.__version__} sees none: {built}; "
-            "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"
-        )
-    wants = world.all_gather(bool(gpus) and device != "cpu")
-    if device == "gpu" and not gpus:
-        raise InputError(
-            "--device gpu: TensorFlow sees no GPU; pip install '.[gpu]' in the checkout, or give --device cpu"
-        )
-    if any(wants) and not all(wants):
-        without = ",".join(str(rank) for rank, has_gpu in enumerate(wants) if not has_gpu)
-        raise InputError(f"ranks {without} see no GPU, the others do: give each rank one, or --device cpu")
-    if not any(wants):
-        tf.config.set_visible_devices([], "GPU")
-        return replace(world, device="cpu")
-    index = choose_gpu(_on_node(world, in_machine), world.local_rank, share_gpus)
-    tf.config.set_visible_devices(gpus[index], "GPU")
-    tf.config.experimental.set_memory_growth(gpus[index], True)
-    return replace(world, device="gpu", notes=(*world.notes, f"GPU {in_machine[index][:8]} of {len(gpus)}"))
+def _with_device(world: World, settings: DeviceSettings) -> World:
+    start_tensorflow(world.threads)
+    gpus = usable_gpus(settings.device)
+    has_gpus = world.all_gather(bool(gpus))
+    if any(has_gpus) and not all(has_gpus):
+        without = ",".join(str(rank) for rank, has_gpu in enumerate(has_gpus) if not has_gpu)
+        raise InputError(f"ranks {without} see no GPU, but the others do: give each rank one, or --device cpu")
+    if not gpus:
+        use_gpu(None)
+        return world
+    index = choose_gpu(_on_node(world, gpus), world.local_rank, settings.share_gpus)
+    use_gpu(index)
+    return replace(world, device="gpu", notes=(*world.notes, f"GPU {gpus[index][:8]} of {len(gpus)}"))

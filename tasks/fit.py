@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from distributed.collectives import CollectivesSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
 from ringbert.errors import InputError
@@ -32,7 +33,7 @@ LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(PlanSettings, LoopSettings, OriginSettings, JobSettings):
+class TrainingSettings(PlanSettings, LoopSettings, OriginSettings, CollectivesSettings, JobSettings):
     """How a program trains: names and defaults of Google's scripts, and a few more."""
 
     do_train: bool = setting(False, "train", "training")
@@ -41,12 +42,6 @@ class TrainingSettings(PlanSettings, LoopSettings, OriginSettings, JobSettings):
     )
     packing: Literal["auto", "off"] = setting(
         "auto", "train rows of like length in groups instead of padding all to the longest of a batch", "training"
-    )
-    compression: Literal["none", "bf16"] = setting(
-        "none", "send gradients between machines as bfloat16, for slow networks", "machine"
-    )
-    overlap: Literal["auto", "off"] = setting(
-        "auto", "sum gradients while the backward pass computes others (backends nccl and ring)", "machine"
     )
     recompute: bool = setting(
         False,
@@ -129,7 +124,7 @@ def prepared(
 def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert") -> None:
     """Says what in the plan may surprise."""
     from bert.dropout import effective_rate
-    from distributed.collectives import compression_told
+    from distributed.collectives import compression_note
     from distributed.plan import rate_warning
 
     rates = {model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob}
@@ -145,7 +140,7 @@ def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert"
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
         job.run.say(warning)
     if config.compression != "none" and job.world.size > 1:
-        job.run.say(compression_told(job.world, job.collectives))
+        job.run.say(compression_note(job.world, job.collectives))
 
 
 def make_optimizer(config: TrainingSettings, job: Job, plan: "Plan", training: "Training") -> "AllreduceOptimizer":

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from ringbert.settings import Settings, setting
+from distributed.collectives import BackendSettings
+from distributed.devices import DeviceSettings
+from ringbert.settings import setting
 
 if TYPE_CHECKING:
     from distributed.collectives import Collectives
@@ -21,18 +23,13 @@ IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputeSettings(Settings):
+class ComputeSettings(DeviceSettings, BackendSettings):
     """Where and how a program computes."""
 
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32",
         "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
         "machine",
-    )
-    device: Literal["auto", "gpu", "cpu"] = setting("auto", "where to compute", "machine")
-    share_gpus: bool = setting(False, "allow more ranks than GPUs", "machine")
-    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
-        "auto", "what sums the gradients over ranks", "machine"
     )
 
 
@@ -67,7 +64,7 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
     import_tensorflow()
     from distributed.world import World
 
-    with World.join(config.device, config.share_gpus, program) as world:
+    with World.join(config, program) as world:
         from distributed.collectives import open_collectives
         from distributed.run import Run, versions
 

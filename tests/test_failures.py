@@ -129,7 +129,7 @@ def test_sigusr1_to_mpirun_saves_and_exits(tmp_path: Path) -> None:
     assert time.monotonic() - sent < SECONDS_TO_END
     assert done.status == PREEMPTED == 75, done
     assert "Traceback" not in done.stderr, done
-    said = re.findall(r"stopped by SIGUSR1 after step (\d+) of 1000, saved", done.stderr)
+    said = re.findall(r"SIGUSR1: saved after step (\d+) of 1000", done.stderr)
     assert len(said) == 1, done
     step = int(said[0])
     (checkpoint,) = (tmp_path / "checkpoints").iterdir()

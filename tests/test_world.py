@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from mpi import ENVIRONMENT, ROOT
 
-from distributed.world import LAUNCHER_SIZES, _check_launcher, choose_gpu, one_line, share_cores
-from ringbert.errors import InputError
+from distributed.devices import choose_gpu, share_cores
+from distributed.world import LAUNCHER_SIZES, _check_launcher
+from ringbert.errors import InputError, one_line
 
 # -- one GPU per rank ---------------------------------------------------------------------------------------------
 
@@ -23,6 +24,12 @@ from ringbert.errors import InputError
         # Slurm's --gpus-per-task=1: each rank sees one GPU, its own, numbered 0.
         ([["a"], ["b"], ["c"]], [0, 0, 0]),
         ([["a", "b"], ["c", "d"]], [0, 0]),
+        # Several lists of some of the same GPUs: by UUID, whatever the order.
+        ([["a", "b"], ["b", "a"]], [0, 0]),
+        ([["a", "b", "c"], ["c", "a", "b"], ["b", "c", "a"]], [0, 0, 0]),
+        ([["a", "b"], ["b", "c"]], [0, 0]),
+        ([["a", "b"], ["a", "c"], ["a"]], [1, 1, 0]),
+        ([["a", "b"], ["a"]], [1, 0]),
     ],
 )
 def test_each_rank_gets_a_gpu_of_its_own(uuids_of_ranks: list[list[str]], chosen: list[int]) -> None:
@@ -33,19 +40,18 @@ def test_each_rank_gets_a_gpu_of_its_own(uuids_of_ranks: list[list[str]], chosen
 
 
 @pytest.mark.parametrize(
-    ("uuids_of_ranks", "told"),
+    ("uuids_of_ranks", "words"),
     [
-        ([["a"]] * 2, "2 ranks on this machine see 1 GPU .*--share_gpus"),
-        ([["a", "b"]] * 3, "3 ranks on this machine see 2 GPUs"),
-        ([["a", "b"], ["b", "c"]], "2 ranks on this machine see 3 GPUs"),
-        ([["a", "b"], ["b", "a"]], "2 ranks"),
-        ([["a"], []], "one per rank is needed"),
+        ([["a"]] * 2, r"2 ranks on this machine .* see 1 GPU \(rank by rank 1, 1\).*--share_gpus"),
+        ([["a", "b"]] * 3, r"3 ranks on this machine .* see 2 GPUs \(rank by rank 2, 2, 2\)"),
+        ([["a"], ["a"], ["b", "c"]], r"see 3 GPUs \(rank by rank 1, 1, 2\)"),
+        ([["a"], []], r"see 1 GPU \(rank by rank 1, 0\)"),
         ([[], []], "see 0 GPUs"),
     ],
 )
-def test_ranks_do_not_share_a_gpu_unasked(uuids_of_ranks: list[list[str]], told: str) -> None:
+def test_ranks_do_not_share_a_gpu_unasked(uuids_of_ranks: list[list[str]], words: str) -> None:
     for rank in range(len(uuids_of_ranks)):  # on every rank, not on the unlucky one alone
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=words):
             choose_gpu(uuids_of_ranks, rank)
 
 

@@ -7,7 +7,10 @@ TensorFlow's own collectives must be configured by then. Control messages never 
 import importlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ringbert.settings import Settings, setting
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -17,6 +20,29 @@ if TYPE_CHECKING:
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
 TRIED_NUMBERS = 1 << 22  # 16 MiB of float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendSettings(Settings):
+    """What sums over ranks."""
+
+    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
+        "auto",
+        "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU, else mpi",
+        "machine",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectivesSettings(BackendSettings):
+    """How gradients are summed over ranks."""
+
+    compression: Literal["none", "bf16"] = setting(
+        "none", "bf16 sends gradients between machines in 2 bytes per number, for slow networks", "machine"
+    )
+    overlap: Literal["auto", "off"] = setting(
+        "auto", "auto sums gradients during the backward pass with the backends nccl and ring", "machine"
+    )
 
 
 class Collectives(Protocol):
@@ -58,7 +84,7 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
     return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
 
 
-def compression_told(world: "World", collectives: Collectives) -> str:
+def compression_note(world: "World", collectives: Collectives) -> str:
     """How long a sum takes with and without bfloat16 on the wire, with a warning where it does not pay."""
     import tensorflow as tf
 

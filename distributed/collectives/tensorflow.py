@@ -18,7 +18,8 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 # TensorFlow has no public name for it: MultiWorkerMirroredStrategy, which is public, calls the same functions.
 from tensorflow.python.eager import context
 
-from distributed.world import World, visible_gpus
+from distributed.devices import visible_gpus
+from distributed.world import World
 from ringbert.errors import InputError
 
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # the same on every machine, unlike an address: bert-launch forwards it

@@ -78,7 +78,7 @@ def measure_on_ranks(prog: str, config: Config, measure: "Callable[[Config, Worl
     start.import_tensorflow()
     from distributed.world import World
 
-    with World.join(config.device, config.share_gpus, prog, (InputError,)) as world:
+    with World.join(config, prog) as world:
         figures = measure(config, world)
         if config.output_file:
             world.on_first(_write, config.output_file, figures)

@@ -49,6 +49,7 @@ def bench_reading(
     start.import_tensorflow()
     from bert.corpus import build as corpus
     from bert.corpus.masking import Masking
+    from distributed.devices import DeviceSettings
     from distributed.rows import Rows
     from distributed.world import World
 
@@ -56,7 +57,7 @@ def bench_reading(
     rows = Rows(table)
     masking = Masking(tokenizer.vocab_size, tokenizer.mask_id, (tokenizer.cls_id, tokenizer.sep_id))
     rows_per_s = read_alone(rows, masking, settings.batch_size)
-    with World.join(settings.device, program="bert-bench") as world:
+    with World.join(DeviceSettings(device=settings.device), "bert-bench") as world:
         parts = train_on(rows, masking, tokenizer.vocab_size, settings, world)
     step_s = sum(parts.values())
     say(

@@ -71,7 +71,7 @@ def layouts(max_ranks: int | None, cores: Sequence[int], num_gpus: int) -> list[
 
 def bench_scaling(config: ScalingConfig, world: "World") -> dict[str, Any]:
     """Runs every layout in turn, prints the medians as a table and returns them."""
-    from distributed.world import visible_gpus
+    from distributed.devices import visible_gpus
 
     rows = layouts(config.max_ranks, sorted(os.sched_getaffinity(0)), len(visible_gpus()))
     flags = [*step_flags(config), "--num_pairs=1"]

@@ -15,6 +15,7 @@ import numpy as np
 import toy
 
 from distributed.collectives import open_collectives
+from distributed.devices import DeviceSettings
 from distributed.world import World
 
 
@@ -48,7 +49,7 @@ def be_killed_in_a_write(world: World, collectives, folder: Path) -> None:
 
 
 part, folder = sys.argv[1], Path(sys.argv[2])
-with World.join(device="cpu") as world:
+with World.join(DeviceSettings(device="cpu")) as world:
     collectives = open_collectives(world)
     if part == "killed":
         be_killed_in_a_write(world, collectives, folder / "killed")

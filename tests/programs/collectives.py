@@ -22,9 +22,10 @@ import pytest
 import tensorflow as tf
 import toy
 
-from distributed.collectives import BACKENDS, compression_told, open_collectives
+from distributed.collectives import BACKENDS, compression_note, open_collectives
 from distributed.collectives.machine_memory import SLOT_BYTES, open_memory
 from distributed.collectives.mpi import MpiCollectives
+from distributed.devices import DeviceSettings
 from distributed.gradient import Gradient, dropout_key
 from distributed.launch import launched_rank
 from distributed.optimizer import buckets
@@ -361,7 +362,7 @@ def check_cores(world: World, mine: set[int]) -> None:
 # Each rank on a core of its own, as mpirun and Slurm bind them, while there are any.
 cores = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, {cores[int(launched_rank()) % len(cores)]})
-with World.join(device="cpu") as world:
+with World.join(DeviceSettings(device="cpu")) as world:
     check_cores(world, {cores[world.rank % len(cores)]})
     os.sched_setaffinity(0, cores)
     places = world.all_gather((world.rank, world.local_rank, world.local_size, world.node, world.num_nodes))
@@ -373,9 +374,9 @@ with World.join(device="cpu") as world:
     if world.size > 1:
         check_machines(world)
         check_shared_memory(world)
-        told = compression_told(world, open_collectives(world))
+        told = compression_note(world, open_collectives(world))
         assert "no gradients travel between machines" in told, told
-        told = compression_told(world, MpiCollectives(world.comm, world.rank, world.size))
+        told = compression_note(world, MpiCollectives(world.comm, world.rank, world.size))
         assert "16 MiB of gradients take" in told, told
     if world.rank == 0:
         print(json.dumps({"size": world.size, "checks": checks}), flush=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from distributed.devices import DeviceSettings
 from distributed.world import World
 from ringbert.errors import InputError
 
@@ -126,7 +127,8 @@ def misbehave(world: World, mode: str) -> None:
 
 
 mode = sys.argv[1]
-with World.join(device="cpu" if mode in (*TRAINING_MODES, RING_MODE) else None, program="prog") as world:
+device = DeviceSettings(device="cpu") if mode in (*TRAINING_MODES, RING_MODE) else None
+with World.join(device, program="prog") as world:
     if mode in TRAINING_MODES:
         train(world, mode, Path(sys.argv[2]))
     else:

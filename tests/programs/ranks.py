@@ -24,6 +24,7 @@ from bert.packing import ByLength
 from distributed.checkpoint import Checkpoints
 from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
+from distributed.devices import DeviceSettings
 from distributed.feed import Feed
 from distributed.gradient import dropout_key, gradient_function
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
@@ -399,7 +400,7 @@ def check_weights(world: World, collectives) -> None:
 
 def main() -> None:
     folder, faults = Path(sys.argv[1]), sys.argv[2:]
-    with World.join(device="cpu") as world:
+    with World.join(DeviceSettings(device="cpu")) as world:
         collectives = open_collectives(world)
         here = folder / f"on-{world.size}"
         for check in (

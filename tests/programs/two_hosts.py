@@ -7,11 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from distributed.collectives import open_collectives
+from distributed.devices import DeviceSettings
 from distributed.world import World
 
 NUM_VALUES = 1 << 20  # float32: four of the backend's pieces of 1 MiB
 
-with World.join(device="cpu") as world:
+with World.join(DeviceSettings(device="cpu")) as world:
     backends = [open_collectives(world, name) for name in ("ring", "mpi")]
     # Small whole numbers: float32 adds them exactly, in any order.
     values = np.arange(NUM_VALUES, dtype=np.float32) % 997
