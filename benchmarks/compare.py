@@ -65,7 +65,7 @@ class CompareConfig(BufferSettings, TurnSettings):
     num_steps: int = setting(10, "steps measured", "load")
     precision: Literal["fp32", "bf16"] = setting("bf16", "what bert-squad and KerasHub compute in", "machine")
     rival_python: str | None = setting(
-        None, "a Python with the rivals, jsonargparse and pyarrow", "machine", shown_default="this one"
+        None, "a Python with the rivals, absl-py and pyarrow", "machine", shown_default="this one"
     )
     megabytes: str = setting(
         "88,440", "buffers to sum beside Horovod in units of 10^6 bytes, separated by commas", "load"

@@ -1,12 +1,19 @@
-"""Fields of settings dataclasses: a default, one sentence of help, a unit, other names, checks of ranges.
+"""Fields of settings dataclasses: a default, one sentence of help, other names, types, checks of ranges.
 
 A dataclass of settings stands beside the component that uses it. A program's configuration inherits those of its
 components, and `tasks/flags.py` reads it from the command line and a TOML file.
+
+A field is a bool, int, float, str, Literal, or a union of these and None.
 """
 
+import contextlib
 import dataclasses
+import json
 import math
-from typing import Any
+import sys
+import types
+import typing
+from typing import Any, Literal
 
 GROUPS = ("data", "model", "training", "evaluation", "prediction", "machine")  # headings of --help, in this order
 
@@ -43,6 +50,41 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field of a dataclass of settings, with what `setting` was told about it."""
+
+    name: str
+    type: Any
+    help: str = ""
+    group: str = ""
+    aliases: tuple[str, ...] = ()
+    default: Any = None
+    shown_default: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def is_boolean(self) -> bool:
+        return bool in alternatives(self.type)
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+
+def fields_of(settings_class: Any) -> list[Field]:
+    """The fields of a dataclass of settings that its constructor takes, in their order."""
+    annotations = typing.get_type_hints(settings_class)
+    return [
+        Field(field.name, annotations[field.name], default=field.default, **field.metadata)
+        for field in dataclasses.fields(settings_class)
+        if field.init
+    ]
+
+
 def check_at_least(settings: object, lowest: float, *names: str) -> None:
     """Raises ValueError for the first of these numbers below `lowest` or not finite. None and texts pass."""
     for name in names:
@@ -57,3 +99,59 @@ def check_share(settings: object, *names: str) -> None:
         value = getattr(settings, name)
         if value is not None and not 0 <= value <= 1:
             raise ValueError(f"--{name} must be between 0 and 1, got {value}")
+
+
+# -- types --------------------------------------------------------------------------------------------------------
+
+BOOLEAN_WORDS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
+_KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+
+
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """What a field may be, as types and single values: `int | Literal["auto"] | None` is (int, "auto", None)."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(choice for part in typing.get_args(annotation) for choice in alternatives(part))
+    if typing.get_origin(annotation) is Literal:
+        return typing.get_args(annotation)
+    return (None,) if annotation is types.NoneType else (annotation,)
+
+
+def of_type(value: Any, annotation: Any) -> Any:
+    """`value` itself, or as a float where the type asks for one.
+
+    Raises ValueError if it does not have the exact type: True is not an integer, "3" is not a number, and
+    infinity is not a setting.
+    """
+    for choice in alternatives(annotation):
+        if choice is float:
+            if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+                return float(value)
+        elif type(value) is choice or (type(value) is type(choice) and value == choice):
+            return value
+    raise _refusal(value, annotation)
+
+
+def from_text(text: str, annotation: Any) -> Any:
+    """The value that `text` stands for: "null" is None if the type allows it. Raises ValueError."""
+    choices = alternatives(annotation)
+    for choice in choices:
+        if not isinstance(choice, type) and text == ("null" if choice is None else str(choice)):
+            return choice
+    for choice in choices:
+        if choice is bool and text.lower() in BOOLEAN_WORDS:
+            return BOOLEAN_WORDS[text.lower()]
+        if choice in (int, float, str):
+            with contextlib.suppress(ValueError):
+                return of_type(choice(text), choice)
+    raise _refusal(text, annotation)
+
+
+def _refusal(value: Any, annotation: Any) -> ValueError:
+    """Such as `must be an integer or auto, got "often"`."""
+    choices = [choice for choice in alternatives(annotation) if choice is not None]
+    words = [_KINDS[choice] if isinstance(choice, type) else str(choice) for choice in choices]
+    expected = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+    return ValueError(f"must be {expected}, got {json.dumps(value, default=str, ensure_ascii=False)}")
