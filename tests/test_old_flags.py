@@ -321,7 +321,7 @@ COMMANDS: dict[str, tuple[type, str, dict[str, Any], list[str]]] = {
         features.Config,
         f"--input_file=/tmp/input.txt --output_file=/tmp/output.jsonl {BASE} --layers=-1,-2,-3,-4 "
         "--max_seq_length=128 --batch_size=8",
-        {"layers": "-1,-2,-3,-4", "batch_size": 8, "output_dir": "/tmp"},
+        {"layers": "-1,-2,-3,-4", "batch_size": 8, "output_file": "/tmp/output.jsonl"},
         [],
     ),
 }
