@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from bert.corpus.masking import Masking
     from bert.packing import Grouping
     from distributed.feed import Batch
-    from tasks.pretraining.shards import Shards
 
 NOT_MASKED = -1  # the id of what fills up the masked tokens of a batch
 
@@ -58,13 +57,6 @@ def collate(
         batch["masked_tokens"] = filled(batch["masked_tokens"], size)
         batch["masked_ids"] = filled(batch["masked_ids"], size, NOT_MASKED)
     return batch
-
-
-def most_predictions(shards: "Shards") -> Callable[[int], int]:
-    """How many tokens of a row of a length are masked at most."""
-    most = int(str(shards.masks["--max_predictions_per_seq"]))
-    masking = shards.masking
-    return lambda length: min(length, most) if masking is None else masking.num_predictions(length)
 
 
 def weights(batch: "Batch") -> dict[str, float]:

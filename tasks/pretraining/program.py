@@ -15,7 +15,7 @@ from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_res
 from tasks.job import Job, run_on_ranks
 from tasks.origin import Needs, find_origin
 from tasks.pretraining.evaluation import EvaluationSettings, evaluator
-from tasks.pretraining.examples import collate, losses, most_predictions, weights
+from tasks.pretraining.examples import collate, losses, weights
 from tasks.pretraining.shards import Shards, ShardSettings, open_shards, tokenizer_of_shards
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def training_of(config: Config, model: "Bert", shards: "Shards", held_out: "Held
     feed = Feed(
         rows=shards.rows,
         order=BlockOrder(len(shards.rows), config.seed),
-        collate=partial(collate, masking=shards.masking, seed=config.seed, most=most_predictions(shards)),
+        collate=partial(collate, masking=shards.masking, seed=config.seed, most=shards.most_masked),
         weights=weights,
         lengths=shards.lengths,
         longest=config.max_seq_length,

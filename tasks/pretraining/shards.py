@@ -65,6 +65,12 @@ class Shards:
     has_next_sentence: bool
     lengths: Callable[["np.ndarray"], "np.ndarray"] | None
 
+    def most_masked(self, length: int) -> int:
+        """How many tokens of an example of this length are masked at most."""
+        if self.masking is None:
+            return min(length, int(str(self.masks["--max_predictions_per_seq"])))
+        return self.masking.num_predictions(length)
+
 
 def tokenizer_of_shards(patterns: str) -> Path | None:
     """The folder of the tokenizer that Arrow shards were made with; None for TFRecord files. On rank 0."""
@@ -149,7 +155,7 @@ def _masking(
     if built["masking"] == "static":
         if built["max_predictions_per_seq"] > masks["max_predictions_per_seq"]:
             raise InputError(
-                f"--max_predictions_per_seq must be at least {built['max_predictions_per_seq']}, the shards' number, "
+                f"--max_predictions_per_seq must be at least the shards' {built['max_predictions_per_seq']}, "
                 f"got {masks['max_predictions_per_seq']}"
             )
         return None
