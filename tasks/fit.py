@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from bert.settings import OptimizerSettings
 from distributed.collectives import CollectivesSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
@@ -33,19 +34,18 @@ LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(PlanSettings, LoopSettings, OriginSettings, CollectivesSettings, JobSettings):
+class TrainingSettings(
+    PlanSettings, OptimizerSettings, LoopSettings, OriginSettings, CollectivesSettings, JobSettings
+):
     """How a program trains: names and defaults of Google's scripts, and a few more."""
 
     do_train: bool = setting(False, "train", "training")
-    optimizer: Literal["adamw", "lamb"] = setting(
-        "adamw", "adamw is BERT's AdamWeightDecay; lamb is for global batches of thousands of rows", "training"
-    )
     packing: Literal["auto", "off"] = setting(
         "auto", "train rows of like length in groups instead of padding all to the longest of a batch", "training"
     )
     recompute: bool = setting(
         False,
-        "keep only the layers' outputs and compute the rest again in the backward pass: less memory",
+        "keep only the layers' outputs and compute the rest again in the backward pass, which saves memory",
         "machine",
     )
 
@@ -79,7 +79,7 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
     run.say(str(plan))
     config, training = prepared(config, job, plan, training)
     say_warnings(config, job, plan, training.model)
-    optimizer = make_optimizer(config, job, plan, training)
+    optimizer = allreduce_optimizer(config, job, plan, training)
     check_agreement(job, origin, plan, training)
     checkpoints = make_checkpoints(config, job, origin, training.model)
     state = restore(config, job, origin, plan, training, optimizer, checkpoints)
@@ -143,15 +143,16 @@ def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert"
         job.run.say(compression_note(job.world, job.collectives))
 
 
-def make_optimizer(config: TrainingSettings, job: Job, plan: "Plan", training: "Training") -> "AllreduceOptimizer":
+def allreduce_optimizer(
+    config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
+) -> "AllreduceOptimizer":
     """BERT's optimizer with its schedule over the plan, summed over ranks."""
-    from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay
+    from bert.optimizer import make_optimizer
     from distributed.optimizer import AllreduceOptimizer
 
-    schedule = WarmupDecay(plan.learning_rate, plan.steps, plan.warmup_steps)
     training.model.recomputes = config.recompute
     return AllreduceOptimizer(
-        {"adamw": AdamWeightDecay, "lamb": LAMB}[config.optimizer](schedule),
+        make_optimizer(config, plan.learning_rate, plan.steps, plan.warmup_steps),
         training.model.trainable_variables,
         job.world,
         job.collectives,

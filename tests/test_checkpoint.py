@@ -195,9 +195,7 @@ def test_another_batch_and_a_folder_of_an_older_version_go_on_at_the_same_row(
     for name, old_name in names.items():
         (folder / name).rename(folder / old_name)
     assert [path.name for path in complete_checkpoints(folder)] == list(names.values())
-    rewrite_state(
-        folder / "step-00000007", steps=20
-    )  # the middle of a longer training
+    rewrite_state(folder / "step-00000007", steps=20)  # the middle of a longer training
     _, state = toy.train(WORLD, COLLECTIVES, tmp_path, steps=28, global_batch=10, collate=collate, save_every=4)
     # 98 rows are done, which is 9.8 steps of 10: 18 of 28 are left.
     assert rows_seen == Order(toy.NUM_ROWS, 7).rows_at(98, 98 + 180).tolist(), "rows are lost or seen again"

@@ -274,22 +274,20 @@ def test_bad_files(model, tmp_path, capsys):
     assert "model.safetensors: damaged, or not a safetensors file" in told
 
 
-def test_weights_are_needed(model, tmp_path, capsys):
-    config = ["--bert_config_file=" + str(model / "config.json"), f"--vocab_file={model}/vocab.txt"]
-    (tmp_path / "lines.txt").write_text("cat\n")
-    argv = [f"--input_file={tmp_path}/lines.txt", f"--output_file={tmp_path}/features.jsonl", *config]
-    made = flags.parse(features.Config, argv, prog="bert-features", description="")
-    with pytest.raises(InputError, match="no weights: give --init_checkpoint, or --model"):
-        features.find_weights(made)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ([], "--input_file"),
         (["--input_file=i"], "--output_file"),
-        (["--input_file=i", "--output_file=o", "--layers=last"], "--layers last: numbers separated by commas"),
-        (["--input_file=i", "--output_file=o", "--max_seq_length=3"], "--max_seq_length 3"),
+        (
+            ["--input_file=i", "--output_file=o", "--layers=last"],
+            "--layers must be integers separated by",
+        ),
+        (
+            ["--input_file=i", "--output_file=o", "--max_seq_length=3"],
+            "--max_seq_length must be at least 4",
+        ),
+        (["--input_file=i", "--output_file=o"], "weights are needed: give --init_checkpoint, or --model"),
         (["--input_file=i", "--output_file=o", "--layer=1"], "did you mean --layers"),
     ],
 )

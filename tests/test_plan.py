@@ -43,7 +43,7 @@ def test_every_row_is_seen_once_in_each_epoch(batch_flag: str, rows: str, size: 
     num_rows = {"G-1": global_batch - 1, "G": global_batch}.get(rows) or int(rows)
     flags = {"num_train_epochs": epochs, batch_flag: BATCH, "gradient_accumulation_steps": accumulation}
     if num_rows * epochs < global_batch:  # not one step's rows: refused, and the flag named
-        with pytest.raises(InputError, match="--|there are no rows"):
+        with pytest.raises(InputError, match=r"--|there are no rows"):
             plan_of(num_rows, size, **flags)
         return
     plan = plan_of(num_rows, size, **flags)
