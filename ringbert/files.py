@@ -76,7 +76,7 @@ def read_text(path: Path, where: str = "") -> str:
 
 
 def read_json(path: Path, where: str = "") -> Any:
-    """The value in a JSON file, plain or gzip. Raises InputError as `read_text` does, and for text that is no JSON."""
+    """The value in a JSON file, plain or gzip. Raises InputError as `read_text` does, and for what is no JSON."""
     where = where or str(path)
     try:
         return json.loads(read_text(path, where))
