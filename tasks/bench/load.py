@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ringbert.errors import InputError
-from ringbert.settings import Settings, check_at_least, setting
-from tasks import job as start
+from ringbert.settings import check_at_least, setting
 from tasks.bench.settings import ModelSize
+from tasks.job import ComputeSettings, cache_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from transformers import BertConfig
 
     from bert.packing import Grouping
-    from distributed.feed import Batch
+    from distributed.feed import Batch, BatchSource
+    from distributed.plan import Plan, PlanSettings
     from distributed.world import World
 
 # hidden size, layers, heads, intermediate size
@@ -32,7 +31,7 @@ SEED = 42  # of the order of real windows
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepLoad(Settings):
+class StepLoad(ComputeSettings):
     """What a measured step computes; names and meanings as in training."""
 
     model_size: ModelSize = setting("minilm", "a published size", "model")
@@ -50,10 +49,6 @@ class StepLoad(Settings):
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load")
     num_warmup: int = setting(3, "steps before the measurement", "load")
     num_steps: int = setting(10, "steps measured", "load")
-    precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "as in training", "machine")
-    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
-        "auto", "what sums the gradients", "machine"
-    )
     compression: Literal["none", "bf16"] = setting("none", "as in training", "machine")
     overlap: Literal["auto", "off"] = setting("auto", "as in training", "machine")
     recompute: bool = setting(False, "as in training", "machine")
@@ -103,50 +98,62 @@ def model_config(size: ModelSize, seq_length: int = 512, vocab_size: int = VOCAB
     )  # fmt: skip
 
 
-def micro_batches_of(load: StepLoad, world: "World", vocabulary: int) -> "Callable[[int], list[Batch]]":
-    """A function step -> this rank's micro-batches. Raises InputError: --train_file or --model do not do."""
-    num_steps = load.num_warmup + load.num_steps
-    if load.train_file:
-        return _of_windows(load, world, num_steps)
+def feed_and_plan(load: StepLoad, world: "World", vocab_size: int) -> "tuple[BatchSource, Plan]":
+    """Where the steps' batches come from, and how many steps there are.
 
-    def random_batches(step: int) -> "list[Batch]":
-        seeds = [
-            (num_steps * world.rank + step) * load.gradient_accumulation_steps + number
-            for number in range(load.gradient_accumulation_steps)
-        ]
-        batches = [_random_batch(load.batch_size, load.seq_length, vocabulary, seed) for seed in seeds]
-        return batches if load.xla == "off" else [flat(batch) for batch in batches]
-
-    return random_batches
-
-
-def _of_windows(load: StepLoad, world: "World", num_steps: int) -> "Callable[[int], list[Batch]]":
-    """Real windows, in the order and the shares of `bert-squad`'s training."""
+    Raises InputError: --train_file or --model cannot be used.
+    """
     from distributed.plan import PlanSettings, make_plan
+
+    num_steps = load.num_warmup + load.num_steps
+    settings = PlanSettings(
+        global_batch_size=load.batch_size * load.gradient_accumulation_steps * world.size,
+        num_train_steps=num_steps,
+        gradient_accumulation_steps=load.gradient_accumulation_steps,
+    )
+    num_rows = num_steps * settings.batch_size
+    if not load.train_file:
+        return RandomBatches(load, vocab_size), make_plan(settings, num_rows, world.size)
+    windows = world.on_each_machine(
+        windows_of, load.model, load.train_file, load.max_train_examples, load.seq_length, num_rows
+    )
+    return feed_of_windows(load, windows, settings, world)
+
+
+@dataclass(frozen=True)
+class RandomBatches:
+    """Full rows of random tokens; see `distributed.feed.BatchSource`."""
+
+    load: StepLoad
+    vocab_size: int
+
+    def weights(self, batch: "Batch") -> dict[str, float]:
+        return {"loss": float(len(batch["start_position"]))}
+
+    def micro_batches(self, plan: "Plan", rank: int, position: int, is_fixed: bool = False) -> "list[Batch]":
+        first = (plan.steps * rank + position // plan.global_batch_size) * plan.accumulation
+        size = self.load.batch_size, self.load.seq_length, self.vocab_size
+        batches = [_random_batch(*size, seed) for seed in range(first, first + plan.accumulation)]
+        return [flat(batch) for batch in batches] if is_fixed else batches
+
+
+def feed_of_windows(
+    load: StepLoad, path: Path, settings: "PlanSettings", world: "World"
+) -> "tuple[BatchSource, Plan]":
+    """Real windows, in the order and the shares of `bert-squad`'s training."""
+    from distributed.plan import make_plan
     from distributed.rows import Rows
     from tasks.batches import grouping_of
     from tasks.padding import layouts_of
     from tasks.squad.program import feed_of
 
-    global_batch = load.batch_size * load.gradient_accumulation_steps * world.size
-    path = world.on_each_machine(
-        windows_of, load.model, load.train_file, load.max_train_examples, load.seq_length, num_steps * global_batch
-    )
     rows = Rows.open(path)
-    feed = feed_of(rows, SEED, load.seq_length)
-    settings = PlanSettings(
-        global_batch_size=global_batch,
-        num_train_steps=num_steps,
-        gradient_accumulation_steps=load.gradient_accumulation_steps,
-    )
-    plan = make_plan(settings, len(rows), world.size)
+    feed, plan = feed_of(rows, SEED, load.seq_length), make_plan(settings, len(rows), world.size)
     lengths = feed.lengths if load.packing == "auto" else None
-    is_fixed = load.xla == "on"
     grouping: Grouping = grouping_of(load.packing)
-    if is_fixed:
+    if load.xla == "on":
         grouping = layouts_of(plan, feed.order, lengths, load.seq_length)
-    feed = replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=lengths)
-    return lambda step: feed.micro_batches(plan, world.rank, step * global_batch, is_fixed)
+    return replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=lengths), plan
 
 
 def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_length: int, needed: int) -> Path:
@@ -162,10 +169,10 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
         raise InputError(f"--model {model}: no config.json there")
     key = squad_data.windows_of_file(
         train_file, "--train_file", True, False, max_train_examples, tokenizer.load(None, folder),
-        start.cache_folder(), max_seq_length=max_seq_length, doc_stride=128, max_query_length=64,
+        cache_folder(), max_seq_length=max_seq_length, doc_stride=128, max_query_length=64,
         allow_unknown=False, run=Run(Path(), is_writer=False),
     )  # fmt: skip
-    path = start.cache_folder() / key / "windows.arrow"
+    path = cache_folder() / key / "windows.arrow"
     number = len(Rows.open(path))
     if number < needed:
         raise InputError(

@@ -1,0 +1,107 @@
+"""The training steps that bert-bench step measures: bert-squad's model, loss and steps on the given load."""
+
+import time
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from bert.model import Bert
+from bert.optimizer import AdamWeightDecay
+from distributed.collectives import Collectives
+from distributed.feed import Batch, BatchSource, total_weights
+from distributed.gradient import Gradient, dropout_key
+from distributed.optimizer import AllreduceOptimizer
+from distributed.plan import Plan
+from distributed.steps import StepClock, steps
+from distributed.world import World
+from tasks.bench.load import StepLoad, config_of, feed_and_plan, lengths_of, shapes_of
+from tasks.bench.timing import line_up, seconds_of
+from tasks.squad.program import span_loss
+
+SEED = 0  # of dropout
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A measured step of a rank.
+
+    Attributes:
+      seconds, parts: of the whole, and of each part by name.
+      shapes: rows and length of each group of each micro-batch, without the few rows that XLA's parts add.
+      lengths: real tokens of each example, int64.
+    """
+
+    seconds: float
+    parts: dict[str, float]
+    shapes: list[list[tuple[int, int]]]
+    lengths: np.ndarray
+
+
+class AwaitedGradient(Gradient):
+    """Waits for the GPU, whose work would otherwise count as part of the sum over ranks."""
+
+    def __call__(self, *args) -> tf.Tensor:
+        flat = super().__call__(*args)
+        flat[:1].numpy()
+        return flat
+
+
+class BenchTraining:
+    """A model with all that its training steps need."""
+
+    def __init__(self, load: StepLoad, world: World, collectives: Collectives):
+        self.load, self.world, self.bert_config = load, world, config_of(load)
+        self.feed: BatchSource
+        self.plan: Plan
+        self.feed, self.plan = feed_and_plan(load, world, self.bert_config.vocab_size)
+        self.model = Bert(self.bert_config, "span")
+        self.model.recomputes = load.recompute
+        self.optimizer = AllreduceOptimizer(
+            AdamWeightDecay(1e-5),
+            self.model.trainable_variables,
+            world,
+            collectives,
+            scales_loss=load.precision == "fp16",
+            compresses=load.compression == "bf16",
+            overlaps=load.overlap == "auto",
+        )
+        self.optimizer.broadcast_variables()
+        is_fixed = load.xla == "on"
+        self.gradient = AwaitedGradient(self.optimizer, self._loss, is_fixed, "lower --batch_size or --seq_length")
+
+    def _loss(self, batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"loss": span_loss(self.model(batch, dropout_key=key), batch)}
+
+    def run(self, num_kept: int) -> tuple[list[MeasuredStep], list[list[Batch]]]:
+        """Takes all steps of the plan; those after the warmup, and the micro-batches of the last `num_kept`."""
+        clock = StepClock(self.plan.global_batch_size)
+        measured: list[MeasuredStep] = []
+        kept: deque[list[Batch]] = deque(maxlen=num_kept)
+        with closing(steps(self.optimizer, self.gradient, self.feed, self.plan, SEED, clock)) as steps_of_plan:
+            for number in range(self.plan.steps):
+                line_up(self.world)
+                clock.skip()
+                start_s = time.perf_counter()
+                batches = next(steps_of_plan).batches
+                seconds, parts = time.perf_counter() - start_s, clock.read()
+                if number >= self.load.num_warmup:
+                    shapes = [shapes_of(batch) for batch in batches]
+                    lengths = np.concatenate([lengths_of(batch) for batch in batches])
+                    measured.append(MeasuredStep(seconds, parts, shapes, lengths))
+                    kept.append(batches)
+        return measured, list(kept)
+
+    def gradient_seconds(self, batches: list[Batch]) -> float:
+        """The seconds of the gradient of a step's micro-batches, once more."""
+
+        def compute() -> None:
+            local = total_weights(self.feed.weights, batches, self.optimizer.loss_terms)
+            weights, _ = self.optimizer.reduce_weights(local)
+            keys = [dropout_key(SEED, self.plan.steps, piece, self.world.rank) for piece in range(len(batches))]
+            self.gradient(batches, self.optimizer.inverse_weights(weights), keys)
+
+        line_up(self.world)
+        return seconds_of(compute)
