@@ -1,7 +1,7 @@
-"""Which rows a rank reads: their order in the endless stream, a step's rows shared out, and batches to predict.
+"""Which rows a rank reads: their order in the endless stream, its share of a step's rows, and batches to predict.
 
-Position p of the stream -> row number is a pure function of (seed, p): a checkpoint stores p and no iterator
-state, and any number of ranks can go on from it.
+The row at position p of the stream is a pure function of (seed, p): a checkpoint stores p and no iterator state,
+and any number of ranks can go on from it.
 """
 
 import math
@@ -9,13 +9,15 @@ from typing import Protocol
 
 import numpy as np
 
-FEWEST_BLOCKS = 2  # of a rank in a step, where whole blocks are shared out
+from ringbert.hashing import mixed
+
+FEWEST_BLOCKS = 2  # of a step per rank; with fewer, blocks are split between ranks
 
 
 class RowOrder(Protocol):
-    """Position in the endless stream -> row number: each row once per epoch, a pure function of the position.
+    """Which row stands at each position of the endless stream: each row once per epoch.
 
-    `block` neighbouring positions hold rows that are neighbours in the files.
+    Rows are kept together in blocks of `block` that are neighbours in the files.
     """
 
     block: int
@@ -36,12 +38,12 @@ class Order:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
         positions = np.arange(start, stop, dtype=np.int64)
         epochs, within = np.divmod(positions, self.num_rows)
-        found = np.empty_like(positions)
+        rows = np.empty_like(positions)
         for epoch in np.unique(epochs):
-            chosen = epochs == epoch
-            found[chosen] = self._permutation(int(epoch))[within[chosen]]
+            here = epochs == epoch
+            rows[here] = self._permutation(int(epoch))[within[here]]
         self._permutations = {e: p for e, p in self._permutations.items() if e >= stop // self.num_rows - 1}
-        return found
+        return rows
 
     def _permutation(self, epoch: int) -> np.ndarray:
         if epoch not in self._permutations:
@@ -52,18 +54,18 @@ class Order:
 
 class BlockOrder:
     """The order of a corpus of any size, in O(1) memory: blocks of neighbouring rows in a seeded order, a new one
-    for each epoch, and the rows of each block one after the other in an order of their own.
+    in each epoch, and the rows within each block likewise.
 
     Of n rows, block number b holds the rows b·block, …; the last of the B = ⌈n / block⌉ is short when `block` does
     not divide n. In epoch e the blocks stand in the slots 0, …, B - 1, block π(k) in slot k. π is a Feistel
-    network whose two halves count modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉, applied again to a number ≥ B until it is below
-    (Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains); what a half gains in a round is a hash of
+    network whose two halves count modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉, applied again while the number is ≥ B
+    (Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains); each round adds to one half a hash of
     (seed, e, round, other half). When the short block, of t rows, stands in slot s, position p of the epoch lies
-    in slot p // block as far as p < s·block + t, and in slot (p + block - t) // block behind. Within a block rows
-    stand by the hash of (seed, e, row).
+    in slot p // block if p < s·block + t, else in slot (p + block - t) // block. Within a block rows are sorted by
+    the hash of (seed, e, row).
 
-    So a share of a step that starts at a multiple of `block` reads whole blocks, but for the last ones of an epoch
-    and those behind its short block; and the order knows nothing of ranks.
+    So a share of a step that starts at a multiple of `block` reads whole blocks, except at the end of an epoch and
+    after its short block; and the order does not depend on the number of ranks.
     """
 
     def __init__(self, num_rows: int, seed: int, block: int = 16):
@@ -75,24 +77,24 @@ class BlockOrder:
 
     def rows_at(self, start: int, stop: int) -> np.ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
-        found = [np.empty(0, np.int64)]
+        parts = [np.empty(0, np.int64)]
         while start < stop:
             epoch, first = divmod(start, self.num_rows)
             last = min(first + stop - start, self.num_rows)
-            found.append(self._rows_of_epoch(epoch, np.arange(first, last, dtype=np.int64)))
+            parts.append(self._rows_of_epoch(epoch, np.arange(first, last, dtype=np.int64)))
             start += last - first
-        return np.concatenate(found)
+        return np.concatenate(parts)
 
     def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         seeds = np.array([self.seed & _WORD, epoch], np.uint64)
-        keys = _mixed(_mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64))
+        keys = mixed(mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64))
         short = int(self._permuted(np.array([self._num_blocks - 1]), keys, backwards=True)[0])
         missing = self.block - self._last_rows
         positions = positions + np.where(positions >= short * self.block + self._last_rows, missing, 0)
         slots, within = np.divmod(positions, self.block)
         blocks = self._permuted(np.arange(slots[0], slots[-1] + 1), keys)
         rows = blocks[:, None] * self.block + np.arange(self.block)
-        hashes = np.where(rows < self.num_rows, _mixed(rows.astype(np.uint64) * _ODD + keys[-1]), _WORD)
+        hashes = np.where(rows < self.num_rows, mixed(rows.astype(np.uint64) * _ODD + keys[-1]), _WORD)
         order = np.argsort(hashes, axis=1, kind="stable")  # stable: equal hashes, too, have one order
         of_position = slots - slots[0]
         return rows[of_position, order[of_position, within]]
@@ -109,7 +111,7 @@ class BlockOrder:
         halves = [numbers % sizes[0], numbers // sizes[0]]
         for number in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
             changed, size = number % 2, sizes[number % 2]
-            gain = _mixed(halves[1 - changed] * _ODD + keys[number]) % size
+            gain = mixed(halves[1 - changed] * _ODD + keys[number]) % size
             halves[changed] = (halves[changed] + (size - gain if backwards else gain)) % size
         return halves[0] + halves[1] * sizes[0]
 
@@ -119,21 +121,12 @@ _WORD = (1 << 64) - 1
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio of 2⁶⁴
 
 
-def _mixed(words: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014) of each uint64: a bijection in which a bit of the
-    input changes half of those of the output."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
 def balanced(lengths: np.ndarray, num_parts: int, units: np.ndarray | None = None) -> list[np.ndarray]:
-    """Places in `lengths`, ascending, of `num_parts` parts with nearly equal numbers of tokens: the longest row
-    that is left goes to the part with the fewest tokens so far (Graham 1969, LPT). Empty parts only when rows run
-    out.
+    """Divides rows into parts with nearly equal numbers of tokens; returns places in `lengths`, ascending.
 
-    Rows of the same of the `units` (numbers from 0 on, one for each row) go to the same part, as one row of all
-    their tokens.
+    The longest row that is left goes to the part with the fewest tokens so far (Graham 1969, LPT). A part is empty
+    only if there are fewer rows than parts. Rows of one unit go to the same part; `units` holds the number of each
+    row's unit, from 0 on.
     """
     if units is not None:
         parts_of_units = balanced(np.bincount(units, lengths).astype(np.int64), num_parts)
@@ -148,9 +141,10 @@ def balanced(lengths: np.ndarray, num_parts: int, units: np.ndarray | None = Non
 
 
 def shares(lengths: np.ndarray, rows: np.ndarray, num_ranks: int, block: int) -> list[np.ndarray]:
-    """Which of a step's rows each rank takes, by their numbers of tokens: what the step has of a block of a file
-    goes to one rank, where there are two blocks or more for each. Then, of lengths from 20 to 128, the
-    largest of 8 shares is 3 % above the mean or less; of neighbouring rows 11 %.
+    """Divides a step's rows among the ranks by their numbers of tokens; returns places in `lengths`.
+
+    Rows of one block of a file go to one rank if there are at least two blocks per rank. With lengths from 20 to
+    128 the largest of 8 shares is then at most 3 % above the mean; for shares of neighbouring rows it is 11 %.
     """
     _, units = np.unique(rows // block, return_inverse=True)
     has_enough = block > 1 and units.max() + 1 >= FEWEST_BLOCKS * num_ranks
@@ -158,8 +152,8 @@ def shares(lengths: np.ndarray, rows: np.ndarray, num_ranks: int, block: int) ->
 
 
 def dealt(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Places in `lengths`, ascending, of parts with equal numbers of rows, to one, and nearly equal numbers of
-    tokens: the longest rows are dealt out first, to and fro."""
+    """Divides rows into parts whose numbers of rows differ by one at most and whose numbers of tokens are nearly
+    equal: the longest are dealt first, forwards and backwards in turn. Returns places in `lengths`, ascending."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
     turn, place = np.divmod(np.arange(len(order)), num_parts)
     part = np.where(turn % 2, num_parts - 1 - place, place)
@@ -169,8 +163,8 @@ def dealt(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
 def divided(
     lengths: np.ndarray, rows: np.ndarray, num_ranks: int, accumulation: int, block: int, is_dealt: bool
 ) -> list[list[np.ndarray]]:
-    """A step's rows, as places in `lengths`, of each rank and micro-batch: by `shares` and `balanced`; or `dealt`,
-    which keeps no blocks together."""
+    """The rows of a step for each rank and micro-batch, as places in `lengths`: by `shares` and `balanced`, or by
+    `dealt`, which keeps no blocks together."""
     if is_dealt:
         parts = dealt(lengths, num_ranks * accumulation)
         return [parts[rank * accumulation : (rank + 1) * accumulation] for rank in range(num_ranks)]
@@ -179,8 +173,10 @@ def divided(
 
 
 def fixed_batches(lengths: np.ndarray, most_tokens: int) -> list[np.ndarray]:
-    """Row numbers in batches of rows of like length, the longest first: as many in each as have at most
-    `most_tokens` tokens when padded to its longest, but one at least. The same whatever the number of ranks."""
+    """Row numbers in batches of rows of like length, the longest first; the same for any number of ranks.
+
+    A batch has as many rows as fit in `most_tokens` tokens when padded to its longest, and at least one.
+    """
     by_length = np.argsort(-lengths, kind="stable")
     batches, start = [], 0
     while start < len(by_length):

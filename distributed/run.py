@@ -1,32 +1,32 @@
-"""The run folder and what a run tells its user. Does nothing off rank 0, so that callers need not ask for ranks.
+"""The folder of a run and what a run says. Both do nothing off rank 0, so that callers need not ask for the rank.
 
-output_dir/run.json        configuration, plan, environment, git commit
-output_dir/metrics.jsonl   one JSON object per logged step
-output_dir/tensorboard/    the same as event files
-output_dir/result.json     the scores, written at the very end: its presence says that the run is complete
+FOLDER/run.json        configuration, plan, environment, git commit
+FOLDER/metrics.jsonl   one JSON object per logged step
+FOLDER/tensorboard/    the same as event files
+FOLDER/result.json     the scores, written at the very end: its presence says that the run is complete
 """
 
+import contextlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from distributed.progress import Progress
 from ringbert.errors import InputError
+from ringbert.files import replace_folder, write_text
 
 if TYPE_CHECKING:
     from distributed.world import World
 
-PLAIN_LINE_EVERY_S = 30.0
-WORTH_A_LINE_S = 3.0
 PACKAGES = (
     "ringbert",
     "tensorflow",
@@ -38,41 +38,6 @@ PACKAGES = (
     "mpi4py",
     "datasets",
 )
-
-
-class Progress:
-    """A bar on a terminal, else a line every 30 seconds. `update` takes the step now done and values to show."""
-
-    def __init__(self, total: int, label: str, unit: str, shown: bool, initial: int = 0):
-        self.total, self.label, self.unit, self.done = total, label, unit, initial
-        self._bar = None
-        self._plain = shown and not terminal()
-        self._started = self._last = time.monotonic()
-        self._initial = initial
-        if shown and not self._plain:
-            self._bar = tqdm(total=total, desc=label, unit=f" {unit}", initial=initial, file=sys.stderr, ncols=110)
-
-    def update(self, done: int, **values: str) -> None:
-        if self._bar is not None:
-            self._bar.set_postfix(values, refresh=False)
-            self._bar.update(done - self.done)
-        self.done = done
-        now = time.monotonic()
-        finished = done == self.total and now - self._started >= WORTH_A_LINE_S
-        if self._plain and (now - self._last >= PLAIN_LINE_EVERY_S or finished):
-            self._last = now
-            rate = (done - self._initial) / max(now - self._started, 1e-9)
-            left = (self.total - done) / rate if rate else float("inf")
-            shown = ", ".join(f"{name} {value}" for name, value in values.items())
-            print(
-                f"{self.label}: {done}/{self.total} {self.unit}, {left:.0f} s left{', ' * bool(shown)}{shown}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 class Run:
@@ -96,6 +61,7 @@ class Run:
         return Progress(total, label, unit, self.is_writer and is_shown, initial)
 
     def say(self, text: str) -> None:
+        """Prints a line to standard error, above a bar if there is one."""
         if self.is_writer:
             tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
@@ -105,48 +71,22 @@ class Run:
         if not self.is_writer:
             return
         path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        try:
-            with temporary.open("w", encoding="utf-8") as handle:
-                handle.write(text)
-                handle.flush()
-                os.fsync(handle.fileno())
-            temporary.replace(path)
-            sync_folder(path.parent)
-        except OSError as error:
-            raise InputError(f"{path} cannot be written: {error.strerror or error} (--output_dir)") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        with _reported(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
 
     def write_json(self, name: str, value: object) -> None:
         self.write(name, json.dumps(value, indent=4, ensure_ascii=False, default=str) + "\n")
 
     def replace_folder(self, name: str, fill: Callable[[Path], None]) -> None:
-        """Fills a folder under a temporary name and puts it in the place of the old one."""
+        """Puts the folder that `fill(folder)` writes in the place of the old one."""
         if not self.is_writer:
             return
-        temporary, old, final = self.folder / f".{name}.tmp", self.folder / f".{name}.old", self.folder / name
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            fill(temporary)
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    with file.open("rb") as handle:
-                        os.fsync(handle.fileno())
-            if final.exists():
-                shutil.rmtree(old, ignore_errors=True)
-                final.rename(old)
-            temporary.rename(final)
-            sync_folder(self.folder)
-            shutil.rmtree(old, ignore_errors=True)
-        except Exception as error:  # a full disk, in the words of OSError or of safetensors
-            raise InputError(f"{final} cannot be written: {error}; free some space (--output_dir)") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with _reported(self.folder / name):
+            replace_folder(self.folder / name, fill)
 
     def seconds(self) -> float:
-        """Since the run was opened."""
+        """Seconds since the run was opened."""
         return time.monotonic() - self._opened
 
     def remove(self, name: str) -> None:
@@ -163,7 +103,7 @@ class Run:
             try:
                 if json.loads(line)["rows"] <= rows:
                     kept.append(line)
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, TypeError):
                 continue  # the last line of a killed run
         self.write("metrics.jsonl", "".join(f"{line}\n" for line in kept))
 
@@ -172,11 +112,9 @@ class Run:
         if not self.is_writer:
             return
         line = json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
-        try:
-            with (self.folder / "metrics.jsonl").open("a") as handle:
-                handle.write(line)
-        except OSError as error:
-            raise InputError(f"{self.folder}/metrics.jsonl: {error.strerror or error} (--output_dir)") from error
+        path = self.folder / "metrics.jsonl"
+        with _reported(path), path.open("a") as file:
+            file.write(line)
         if self._events is None:
             from tensorboard.summary import Writer
 
@@ -190,24 +128,26 @@ class Run:
             self._events = None
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes renames and new names within a folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextlib.contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Makes a full disk, and what else keeps a path from being written, an InputError that names it."""
+    from safetensors import SafetensorError
+
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
 
 
 def versions() -> dict[str, str]:
     """The installed versions of the packages that a result depends on."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def environment() -> dict[str, object]:
@@ -225,15 +165,3 @@ def environment() -> dict[str, object]:
         "git_commit": commit or None,
         "command": sys.argv,
     }
-
-
-def terminal() -> bool:
-    """Whether standard error ends at a terminal; mpirun passes it through a pipe, so its own is asked too."""
-    if sys.stderr.isatty():
-        return True
-    if not any(name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")):
-        return False
-    try:
-        return os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:
-        return False

@@ -24,7 +24,7 @@ def grouped(fields: dict, grouping: "Grouping | None" = None) -> "tuple[dict, Gr
     import numpy as np
 
     from bert.packing import in_one_group
-    from distributed.rows import reordered
+    from ringbert.ragged import reordered
 
     order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
     return {name: reordered(values, order) for name, values in fields.items()}, groups

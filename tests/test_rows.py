@@ -1,21 +1,14 @@
-"""What `take` gives, and the cache of prepared data."""
+"""What `take` gives: the rows of a table in a file, of one chunk or many."""
 
 import itertools
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from mpi import ROOT
 
 from distributed.order import BlockOrder
-from distributed.rows import Rows, cached, digest, metadata_of, pad, ragged, write_rows
-
-# -- rows ---------------------------------------------------------------------------------------------------------
+from distributed.rows import Rows, metadata_of, ragged, write_rows
 
 LENGTHS = [3, 0, 1, 5, 0, 0, 2]
 
@@ -123,106 +116,3 @@ def test_metadata_comes_back(tmp_path: Path) -> None:
     assert metadata_of(Rows.open(tmp_path / "rows.arrow")) == told
     write_rows(tmp_path / "none.arrow", {"a": pa.array([1])})
     assert metadata_of(Rows.open(tmp_path / "none.arrow")) == {}
-
-
-def test_pad() -> None:
-    values, offsets = np.array([1, 2, 3, 4, 5, 6], np.uint8), np.array([0, 3, 3, 6])
-    padded = pad((values, offsets), 4, value=9)
-    assert padded.dtype == np.int32
-    assert padded.tolist() == [[1, 2, 3, 9], [9, 9, 9, 9], [4, 5, 6, 9]]
-    assert pad((values, offsets), 3).tolist() == [[1, 2, 3], [0, 0, 0], [4, 5, 6]]
-    with pytest.raises(ValueError, match="6 input values"):  # never cut off in silence
-        pad((values, offsets), 2)
-
-
-# -- cache --------------------------------------------------------------------------------------------------------
-
-BUILDER = """
-import os, signal, sys, time
-from pathlib import Path
-from distributed.rows import cached
-folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-def build(into):
-    (into / "first").write_text(name)
-    (folder / f"{name} builds").touch()
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    while len(list(folder.glob("* builds"))) < int(how):
-        time.sleep(0.01)
-    (into / "second").write_text(name)
-path, built = cached(folder / "cache", "key", build)
-print(built, (path / "first").read_text(), (path / "second").read_text())
-"""
-
-
-def builder(folder: Path, name: str, how: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", BUILDER, str(folder), name, how],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_the_cache_builds_once(tmp_path: Path) -> None:
-    calls = []
-
-    def build(folder: Path) -> None:
-        calls.append(folder)
-        (folder / "data").write_text("rows")
-
-    first, built = cached(tmp_path / "new" / "cache", "key", build)
-    assert built
-    assert cached(tmp_path / "new" / "cache", "key", build) == (first, False)
-    assert len(calls) == 1
-    assert calls[0] != first, "it was built in place"
-    assert [(path.name, path.read_text()) for path in first.iterdir()] == [("data", "rows")]
-    assert os.listdir(first.parent) == ["key"]
-
-
-def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
-    def build(folder: Path) -> None:
-        (folder / "half").write_text("half")
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="the disk is full"):
-        cached(tmp_path, "key", build)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_killed_build_is_not_taken_for_data_and_goes_with_the_next(tmp_path: Path) -> None:
-    killed = builder(tmp_path, "killed", "killed")
-    killed.communicate(timeout=60)
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "cache" / "key").exists()
-    assert len(os.listdir(tmp_path / "cache")) == 1, "the case is about what is left over"
-    again = builder(tmp_path, "again", "1")
-    assert again.communicate(timeout=60)[0].split() == ["True", "again", "again"]
-    assert os.listdir(tmp_path / "cache") == ["key"]
-
-
-def test_jobs_that_build_the_same_at_the_same_time_all_get_one_whole_folder(tmp_path: Path) -> None:
-    jobs = [builder(tmp_path, f"job{number}", "3") for number in range(3)]  # each waits for all three
-    told = [job.communicate(timeout=60)[0].split() for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0, 0]
-    writers = {name for line in told for name in line[1:]}
-    assert len(writers) == 1, f"files of several builds are mixed: {told}"
-    assert os.listdir(tmp_path / "cache") == ["key"]
-
-
-def test_a_digest_tells_files_by_their_bytes_and_the_rest_by_its_value(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("one")
-    (tmp_path / "b").write_text("one")
-    assert digest(tmp_path / "a", 1) == digest(tmp_path / "b", 1)
-    (tmp_path / "b").write_text("two")
-    different = [
-        digest(tmp_path / "a", 1),
-        digest(tmp_path / "b", 1),
-        digest(tmp_path / "a", 2),
-        digest("a", "b"),
-        digest("ab"),
-        digest({"x": 1}),
-        digest(["x", 1]),
-    ]
-    assert len(set(different)) == len(different)
-    assert digest({"x": 1, "y": 2}) == digest({"y": 2, "x": 1})

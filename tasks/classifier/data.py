@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from bert.text.tokenizer import Tokenizer
-from distributed.rows import Rows, cached, digest, metadata_of, write_rows
+from distributed.rows import Rows, metadata_of, write_rows
 from distributed.run import Run
 from ringbert.errors import InputError
+from ringbert.files import build_folder
+from ringbert.hashing import digest
 from tasks.classifier.files import Table, read_table, read_tsv, unit
 from tasks.classifier.tasks import Columns, Task
 from tasks.squad.windows import MOST_UNKNOWN_SHARE, TOKENIZED_AT_ONCE, is_unicode
@@ -318,7 +320,8 @@ def examples(
         check_labels(texts, labels)
     content = [texts.first, texts.second, texts.labels]
     key = digest("classifier examples", EXAMPLES_VERSION, tokenizer.digest, max_seq_length, labels, content)
-    folder, fresh = cached(cache_dir, key, lambda folder: _build(folder, texts, tokenizer, room, labels, run))
+    folder = cache_dir / key
+    fresh = build_folder(folder, lambda folder: _build(folder, texts, tokenizer, room, labels, run))
     rows = Rows.open(folder / "examples.arrow")
     facts = metadata_of(rows)
     said = f"{texts.source}: {len(rows):,} examples, {facts['unknown_share']:.2%} [UNK]"

@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from bert.text.tokenizer import Tokenizer, unknown_share
-from distributed.rows import Rows, cached, digest, metadata_of, ragged, write_rows
+from distributed.rows import Rows, metadata_of, ragged, write_rows
 from distributed.run import Run
 from ringbert.errors import InputError
+from ringbert.files import build_folder
+from ringbert.hashing import digest
 
 T = TypeVar("T")
 WINDOWS_VERSION = 1  # bump when the code below changes what it reads, refuses or writes: then no old cache is used
@@ -144,7 +146,8 @@ def windows(
     ]
     lengths = (max_seq_length, doc_stride, max_query_length)
     key = digest("squad windows", WINDOWS_VERSION, tokenizer.digest, lengths, content)
-    folder, fresh = cached(cache_dir, key, lambda folder: _build(folder, examples, tokenizer, *lengths, run))
+    folder = cache_dir / key
+    fresh = build_folder(folder, lambda folder: _build(folder, examples, tokenizer, *lengths, run))
     _tell(examples.source, len(examples.questions), examples.skipped, folder, tokenizer, allow_unknown, fresh, run)
     return key
 
