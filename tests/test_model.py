@@ -80,7 +80,7 @@ def test_activations_are_those_of_google():
     np.testing.assert_allclose(ACTIVATIONS["gelu_new"](x), tanh_form, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", ["span", "features"])
+@pytest.mark.parametrize("head", ["span", pytest.param("features", marks=pytest.mark.slow)])
 def test_a_real_model(goldens, head):
     there = json.loads((goldens / "minilm.json").read_text())
     folder = real("minilm/model.safetensors").parent

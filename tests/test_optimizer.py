@@ -49,7 +49,7 @@ def google_step(param, gradient, m, v, rate, decays: bool):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES[:2])
 def test_twenty_steps_are_those_of_google(shape, compiled):
     generator = np.random.default_rng(5)
     params = {name: generator.normal(size=shape).astype(np.float32) for name in DECAYS}
@@ -140,8 +140,10 @@ def test_both_can_be_rebuilt_from_their_configuration():
     assert config == optimizer.get_config()
 
 
-@pytest.mark.parametrize("optimizer_class", [AdamWeightDecay, LAMB])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "optimizer_class"),
+    [(SHAPES[0], AdamWeightDecay), (SHAPES[1], AdamWeightDecay), (SHAPES[1], LAMB), (SHAPES[2], LAMB)],
+)
 def test_a_scale_multiplies_the_gradient(shape, optimizer_class):
     """To the bit, where the scale is a power of two, and also for the next step, without a scale."""
     value = np.random.default_rng(3).normal(size=shape).astype(np.float32)
@@ -213,7 +215,7 @@ def test_lamb_is_that_of_albert(shape):
     optimizer.build(variables)
     moments = {name: (np.zeros(shape, f), np.zeros(shape, f)) for name in names}
     factors = []
-    for step in range(STEPS):
+    for step in range(WARMUP + 3):
         gradients = {name: generator.normal(size=shape).astype(f) for name in names}
         gradients["bert.still.kernel"][:] = 0
         optimizer.apply([tf.constant(gradient) for gradient in gradients.values()], variables)

@@ -163,13 +163,13 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(
-    "head", [head if head == "span" else pytest.param(head, marks=pytest.mark.slow) for head in LOSSES]
+    ("head", "by_xla"),
+    [("span", False), *(pytest.param(head, True, marks=pytest.mark.slow) for head in LOSSES)],  # XLA takes long
 )
-def test_the_gradient_is_the_unpacked_one(head):
-    """Of 13 examples in 1, 4 and 9 groups, the last ones empty, and in layouts of 16 rows, compiled by XLA;
-    a lost example is seen."""
+def test_the_gradient_is_the_unpacked_one(head, by_xla):
+    """Of 13 examples in 1, 3 and 5 groups, the last one empty, and in layouts of 16 rows; a lost example is seen."""
     chance = np.random.default_rng(3)
-    rows = examples(chance.integers(9, 60, 13))
+    rows = examples(chance.choice([9, 20, 40, 59], 13))
     layouts = Layouts([chance.integers(9, 64, 16) for _ in range(9)], 16, 64)
     collate, loss = LOSSES[head]
     config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_labels=3,
@@ -188,7 +188,7 @@ def test_the_gradient_is_the_unpacked_one(head):
         batch = collate(rows.take(np.arange(num_examples)), grouping)
         if grouping is layouts:
             assert sum(rows for rows, _ in batch["groups"].pairs) == 16
-            kind = {"jit_compile": True}
+            kind = {"jit_compile": by_xla}
         else:
             kind = {"input_signature": [batch_signature(batch)]}
         if grouping not in functions:
@@ -197,11 +197,11 @@ def test_the_gradient_is_the_unpacked_one(head):
         return float(value), np.concatenate([np.ravel(tf.convert_to_tensor(part)) for part in parts])
 
     value, expected = gradient(13, in_one_group)
-    for grouping in (ByLength(4), ByLength(9), layouts):
+    for grouping in (ByLength(3), ByLength(5), layouts):
         packed_value, packed = gradient(13, grouping)
         assert packed_value == pytest.approx(value, rel=1e-6)
         assert np.linalg.norm(packed - expected) <= GRADIENT_TOLERANCE * np.linalg.norm(expected)
-    for grouping in (ByLength(4), layouts):
+    for grouping in (ByLength(3), layouts):
         _, found = gradient(12, grouping)
         assert np.linalg.norm(found - expected) > 100 * GRADIENT_TOLERANCE * np.linalg.norm(expected)
 

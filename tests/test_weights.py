@@ -34,13 +34,20 @@ GOLDEN_FOLDERS = {"span": "span_gelu", "classifier": "classifier_gelu", "pretrai
 
 
 @pytest.mark.parametrize("place", ["bert_model.ckpt", "model.ckpt-123", "folder"])
-def test_a_pretraining_checkpoint_fills_each_head(tmp_path, place):
-    shapes = published_shapes() | {name: SHAPES_OF_HEADS[name] for name in OF_PRETRAINING}
-    there = values_of(shapes)
-    write_tf1(tmp_path / (place if "ckpt" in place else "model.ckpt-123"), there)
+def test_a_checkpoint_is_found_by_prefix_and_by_folder(tmp_path, place):
+    tensors = values_of({"output_bias": (3,)})
+    write_tf1(tmp_path / (place if "ckpt" in place else "model.ckpt-123"), tensors)
     if place != "folder":
         (tmp_path / "checkpoint").unlink()
-    source = weights.find(str(tmp_path / place if place != "folder" else tmp_path))
+    found = weights.read(weights.find(str(tmp_path / place if place != "folder" else tmp_path)))
+    assert found.keys() == tensors.keys()
+    np.testing.assert_array_equal(found["output_bias"], tensors["output_bias"])
+
+
+def test_a_pretraining_checkpoint_fills_each_head(tmp_path):
+    shapes = published_shapes() | {name: SHAPES_OF_HEADS[name] for name in OF_PRETRAINING}
+    there = values_of(shapes)
+    source = write_tf1(tmp_path / "bert_model.ckpt", there)
 
     span = Bert(config(), "span")
     before = {name: span.named_tensors()[name].numpy() for name in HEAD_TENSORS["span"]}
