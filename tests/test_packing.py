@@ -167,7 +167,7 @@ LOSSES = {
     [("span", False), *(pytest.param(head, True, marks=pytest.mark.slow) for head in LOSSES)],  # XLA takes long
 )
 def test_the_gradient_is_the_unpacked_one(head, by_xla):
-    """Of 13 examples in 1, 3 and 5 groups, the last one empty, and in layouts of 16 rows; a lost example is seen."""
+    """Of 13 examples in 1, 3 and 5 groups, the last one empty, and in layouts of 16 rows; losing one is seen."""
     chance = np.random.default_rng(3)
     rows = examples(chance.choice([9, 20, 40, 59], 13))
     layouts = Layouts([chance.integers(9, 64, 16) for _ in range(9)], 16, 64)
