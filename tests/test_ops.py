@@ -72,10 +72,19 @@ def test_activation(dtype, activation):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rate"), [(tf.float64, 0.1), (tf.float32, 0.0), (tf.float32, 0.1), (tf.bfloat16, 0.1)]
+    ("dtype", "rate", "on_cpu"),
+    [
+        (tf.float64, 0.1, True),
+        (tf.float32, 0.0, True),
+        (tf.float32, 0.1, True),
+        (tf.float32, 0.1, False),
+        (tf.bfloat16, 0.1, True),
+    ],
 )
-def test_residual_and_layer_normalisation(dtype, rate):
-    """Plain, the gradient is that of automatic differentiation."""
+def test_residual_and_layer_normalisation(dtype, rate, on_cpu, monkeypatch):
+    """With the sums for CPUs and for GPUs. The gradient of the plain one is that of automatic differentiation."""
+    monkeypatch.setattr(ops_xla, "on_cpu", lambda: on_cpu)
+    ops_xla._compiled_residual.cache_clear()
     of_norm = tf.float32 if dtype == tf.bfloat16 else dtype
     vectors = [normal([WIDTH], 2, dtype), 1 + 0.1 * normal([WIDTH], 3, of_norm), normal([WIDTH], 4, of_norm)]
     inputs = [normal([ROWS, WIDTH], 0, dtype), normal([ROWS, WIDTH], 1, dtype), *vectors]
