@@ -186,7 +186,7 @@ def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     ours, theirs = (run(*collect, path=str(place), cwd=place) for place in (ROOT, folder))
     assert theirs.returncode == 0, theirs.stdout[-2000:]
     assert theirs.stdout.splitlines()[:-1] == ours.stdout.splitlines()[:-1]
-    done = run(sys.executable, "-m", "pytest", "-q", "tests/test_plan.py", cwd=folder)
+    done = run(sys.executable, "-m", "pytest", "-q", "tests/test_docs.py", "tests/test_plan.py", cwd=folder)
     assert done.returncode == 0, done.stdout
 
 

@@ -1,0 +1,105 @@
+"""The documentation keeps to the facts: the links, flags, programs and files that it names exist."""
+
+import contextlib
+import importlib
+import io
+import re
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tasks.old_flags import IGNORED, INSTEAD
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+BENCHMARKS = ("compare", "prepare", "update", "corpus_google")
+RECIPES = sorted((ROOT / "configs").glob("*.toml"))
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+COMMANDS = {"bert-corpus": ("vocab", "build", "verify"), "bert-bench": ("step", "scaling", "allreduce", "corpus")}
+OTHERS_FLAGS = {
+    "bind_to", "with_ft",  # mpirun
+    "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # srun, sbatch
+}  # fmt: skip
+MOST_CHARACTERS = 12_000
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def without_code(text: str) -> str:
+    """Markdown without its code, in which brackets mean other things."""
+    return re.sub(r"``.*?``|`[^`]*`", "", re.sub(r"^    .*$", "", text, flags=re.MULTILINE), flags=re.DOTALL)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)) for title in titles)
+    return {text.strip().lower().replace(" ", "-") for text in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", without_code(page.read_text())):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def test_readme_fits_on_a_front_page():
+    assert len((ROOT / "README.md").read_text()) <= MOST_CHARACTERS
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=name_of)
+def test_files_and_modules_that_are_named_exist(page):
+    text = page.read_text()
+    folders = "ringbert|bert|distributed|tasks|benchmarks|configs|docs|scripts|tests"
+    for path in re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*\w", text):
+        found = [base / path for base in (ROOT, page.parent) if (base / path).exists()]
+        assert found or "." not in path, path
+    for module in re.findall(r"python -m ((?:tasks|benchmarks|distributed)[\w.]*)", text):
+        assert importlib.util.find_spec(module), module
+    for program in re.findall(r"`(bert-(?!base-|tensorflow)[\w-]+)", text):
+        assert program in SCRIPTS, program
+
+
+# Flags: every program is asked for its help, in this process.
+
+
+@pytest.fixture(scope="module")
+def flags() -> set[str]:
+    """The flags in the help of all programs, and the old ones that they accept; `-` is written as `_`."""
+    entries = {**SCRIPTS, **{f"benchmarks.{name}": f"benchmarks.{name}:main" for name in BENCHMARKS}}
+    text = ""
+    for program, entry in entries.items():
+        module, _, function = entry.partition(":")
+        main = getattr(importlib.import_module(module), function)
+        for command in COMMANDS.get(program, (None,)):
+            text += help_of(main, [command, "--help"] if command else ["--help"])
+    names = {name.replace("-", "_") for name in re.findall(r"--(?:\[no\])?(\w[\w-]*)", text)}
+    return names | {f"no{name}" for name in names} | set(IGNORED)
+
+
+def help_of(main: Callable, argv: list[str]) -> str:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code in (0, None)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=name_of)
+def test_flags_that_are_named_exist(page, flags):
+    named = {name.replace("-", "_") for name in re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text())}
+    assert "num_train_epochs" in flags
+    assert "num_train_epoch" not in flags
+    refused = set(INSTEAD) if page.name == "flags.md" else set()
+    assert sorted(named - flags - OTHERS_FLAGS - refused) == []
