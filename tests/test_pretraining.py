@@ -97,10 +97,10 @@ def losses(folder: Path) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def trained(corpus, environment, tmp_path_factory) -> Path:
-    """The folder of a run on one rank with masks drawn for every epoch."""
+    """The folder of a run on one rank with masks drawn anew in every epoch."""
     folder = tmp_path_factory.mktemp("trained")
     printed = run(command(corpus, folder, "dynamic/*.arrow", *TRAIN), environment)
-    assert "masks drawn for every epoch" in printed
+    assert "masks drawn anew in every epoch" in printed
     return folder
 
 
@@ -235,7 +235,7 @@ def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, envi
     printed = run(command(corpus, tmp_path / "tf", "tf/*.tfrecord", *flags, *evaluated), environment)
     assert [line["step"] for line in metrics(tmp_path / "tf") if "masked_lm_loss" in line] == [8, 16, STEPS]
     assert "saved without its vocabulary" in printed
-    assert "masks those of the shards" in printed
+    assert "masks read from the shards" in printed
     run(command(corpus, tmp_path / "static", "static/*.arrow", *flags), environment)
     np.testing.assert_array_equal(losses(tmp_path / "tf"), losses(tmp_path / "static"))
     assert not (tmp_path / "tf" / "model" / "vocab.txt").exists()
@@ -279,7 +279,7 @@ def test_moments_are_only_in_checkpoints(trained, corpus, environment, tmp_path)
         ("nothing/*.arrow", (), "nothing/"),
         ("cut/*.arrow", (), "shard-00001-of-00002.arrow"),
         ("empty/*.arrow", (), "shard-00001-of-00002.arrow"),
-        ("dynamic/*.arrow", ("--max_seq_length=16",), "but the examples of the shards have up to 32"),
+        ("dynamic/*.arrow", ("--max_seq_length=16",), "--max_seq_length must be at least 32, the length of the shards' examples, got 16"),
         ("dynamic/*.arrow", ("--vocab_file=other.txt",), "made with another vocabulary"),
         ("dynamic/*.arrow", ("--eval_input_file=absent/*.arrow",), "--eval_input_file absent/"),
         ("tf/*.tfrecord", ("--max_seq_length=16",), "--max_seq_length is 16"),
