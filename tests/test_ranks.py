@@ -1,11 +1,12 @@
 """The number of ranks changes speed, never the result: one rank against 2, 3 and 4 at the same global batch.
 
-tests/programs/ranks.py trains; here its numbers are compared. What it asserts itself (skipped steps, clipping,
+tests/programs/ranks.py trains, and its numbers are compared here. What it asserts itself (skipped steps, clipping,
 weights, broadcast, equal replicas) fails its launch, and so every test of that number of ranks.
 """
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 from mpi import Done, alone, mpirun
 
 FAULTS = ("row", "rate", "means")
+TRAININGS = ("toy", "toy again", "toy, accumulation", "bert", "packed", "pretraining")
+SLOW_TRAININGS = ("bert", "classifier", "compiled", "fastest")
 RANKS = (2, *(pytest.param(num_ranks, marks=pytest.mark.slow) for num_ranks in (3, 4)))
 
 # float64: 20 steps add a few roundings of 1e-16 each.
@@ -27,17 +30,17 @@ Results = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Done, Results]]:
-    """Number of ranks, faults -> what ranks.py printed and found; each is launched once."""
+    """Number of ranks, trainings -> what ranks.py printed and its arrays; each is launched once."""
     known: dict[tuple, tuple[Done, Results]] = {}
 
-    def launch(num_ranks: int, *faults: str) -> tuple[Done, Results]:
-        if (num_ranks, faults) not in known:
+    def launch(num_ranks: int, trainings: tuple[str, ...] = TRAININGS) -> tuple[Done, Results]:
+        if (num_ranks, trainings) not in known:
             folder: Path = tmp_path_factory.mktemp("ranks")
-            run = alone if num_ranks == 1 else lambda *args, **more: mpirun(num_ranks, *args, **more)
-            done = run("ranks.py", folder, *faults, timeout=250)
+            run = alone if num_ranks == 1 else partial(mpirun, num_ranks)
+            done = run("ranks.py", folder, *trainings, timeout=250)
             assert done.json()["size"] == num_ranks
-            known[num_ranks, faults] = done, dict(np.load(folder / f"ranks-{num_ranks}.npz"))
-        return known[num_ranks, faults]
+            known[num_ranks, trainings] = done, dict(np.load(folder / f"ranks-{num_ranks}.npz"))
+        return known[num_ranks, trainings]
 
     return launch
 
@@ -73,11 +76,19 @@ def test_accumulation_is_one_large_batch(launched: Callable, num_ranks: int) -> 
     assert_same_toy(launched(1)[1], launched(num_ranks)[1], "toy, accumulation")
 
 
-@pytest.mark.parametrize("task", ["bert", "classifier", "pretraining"])
+@pytest.mark.parametrize("task", ["bert", "pretraining"])
 @pytest.mark.parametrize("num_ranks", RANKS)
 def test_bert_training_is_one_ranks(launched: Callable, num_ranks: int, task: str) -> None:
-    """Span loss; label loss with class weights; masked words and next sentences, unequally many per rank."""
+    """The span loss; masked words and next sentences, of which ranks have unequal numbers."""
     assert_same_bert(launched(1)[1], launched(num_ranks)[1], task, task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_classifier_training_is_one_ranks(launched: Callable, num_ranks: int) -> None:
+    """The label loss with class weights."""
+    one, many = launched(1, SLOW_TRAININGS)[1], launched(num_ranks, SLOW_TRAININGS)[1]
+    assert_same_bert(one, many, "classifier", "classifier")
 
 
 @pytest.mark.parametrize("num_ranks", [1, *RANKS])
@@ -85,16 +96,17 @@ def test_packed_training_is_one_rank_s_unpacked(launched: Callable, num_ranks: i
     assert_same_bert(launched(1)[1], launched(num_ranks)[1], "packed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("xla", ["compiled", "fastest"])
-@pytest.mark.parametrize("num_ranks", [1, *RANKS])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_training_that_xla_compiles_is_one_rank_s_unpacked(launched: Callable, num_ranks: int, xla: str) -> None:
-    done, found = launched(num_ranks)
-    assert_same_bert(launched(1)[1], found, xla)
-    (told,) = [line for line in done.stderr.splitlines() if line.startswith("--xla auto: ")]
-    found = re.search(r" takes ([\d.e+]+) ms compiled .*, ([\d.e+]+) ms without: (on|off)$", told)
-    assert found, told
-    if found[1] != found[2]:  # as they are printed, to 3 digits
-        assert (float(found[1]) < float(found[2])) == (found[3] == "on"), told
+    done, arrays = launched(num_ranks, SLOW_TRAININGS)
+    assert_same_bert(launched(1, SLOW_TRAININGS)[1], arrays, xla)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("--xla auto: ")]
+    match = re.search(r"auto: (on|off); .* takes ([\d.e+]+) ms compiled .*, ([\d.e+]+) ms without$", line)
+    assert match, line
+    if match[2] != match[3]:  # as they are printed, to 3 digits
+        assert (float(match[2]) < float(match[3])) == (match[1] == "on"), line
 
 
 @pytest.mark.slow
@@ -102,14 +114,14 @@ def test_training_that_xla_compiles_is_one_rank_s_unpacked(launched: Callable, n
 def test_the_comparison_sees_faults(launched: Callable, fault: str) -> None:
     """One row lost on one rank in one step; the rate off by 0.1 %; the mean of per-rank means."""
     with pytest.raises(AssertionError):
-        assert_same_bert(launched(1)[1], launched(2, *FAULTS)[1], fault)
+        assert_same_bert(launched(1)[1], launched(2, FAULTS)[1], fault)
 
 
 @pytest.mark.parametrize("num_ranks", [1, *RANKS])
 def test_the_same_training_gives_the_same_bits(launched: Callable, num_ranks: int) -> None:
-    _, found = launched(num_ranks)
-    assert found["toy: last"].tobytes() == found["toy again: last"].tobytes()
-    assert found["toy: losses"].tobytes() == found["toy again: losses"].tobytes()
+    _, arrays = launched(num_ranks)
+    assert arrays["toy: last"].tobytes() == arrays["toy again: last"].tobytes()
+    assert arrays["toy: losses"].tobytes() == arrays["toy again: losses"].tobytes()
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -117,13 +129,13 @@ def test_the_same_training_gives_the_same_bits(launched: Callable, num_ranks: in
 def test_each_loss_term_is_averaged_over_its_own_weight(
     launched: Callable, num_ranks: int, accumulation: int
 ) -> None:
-    _, found = launched(num_ranks)
-    np.testing.assert_allclose(found[f"two terms, {accumulation}"], found["on paper"], rtol=1e-12, atol=1e-14)
+    _, arrays = launched(num_ranks)
+    np.testing.assert_allclose(arrays[f"two terms, {accumulation}"], arrays["on paper"], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("num_ranks", [1, *RANKS])
-def test_a_skipped_step_is_told_once(launched: Callable, num_ranks: int) -> None:
+def test_a_skipped_step_is_reported_once(launched: Callable, num_ranks: int) -> None:
     done, _ = launched(num_ranks)
-    told = [line for line in done.stderr.splitlines() if line.startswith("step 3: the gradient is not finite")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("step 3: the gradient is not finite")]
     # Once in the training with one such step, once in the one in which all are.
-    assert len(told) == 2, done.stderr
+    assert len(lines) == 2, done.stderr

@@ -1,12 +1,13 @@
 """SPMD: trainings whose results must not depend on the number of ranks, and what one step promises.
 
-Usage: ranks.py FOLDER [FAULT...]
-Writes FOLDER/ranks-N.npz (the start and end values, losses and gradients of each training) for the parent to
-compare; with names of faults, also small BERT trainings into which that fault was put.
+Usage: ranks.py FOLDER TRAINING...
+Writes FOLDER/ranks-N.npz for the parent to compare: start and end values and losses of each of these trainings
+(TRAININGS below), and the gradient of one step with two loss terms.
 """
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -398,11 +399,27 @@ def check_weights(world: World, collectives) -> None:
             optimizer.reduce_weights({"a": 1.0, "b": zero})
 
 
+TRAININGS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
+    "toy": train_toy,
+    "toy again": train_toy,
+    "toy, accumulation": partial(train_toy, accumulation=2),
+    "bert": train_bert,
+    "packed": train_packed,
+    "pretraining": train_pretraining,
+    "classifier": train_classifier,
+    "compiled": partial(train_packed, xla="on"),
+    "fastest": partial(train_packed, xla="auto"),
+    # Faults that the comparison must see.
+    "row": partial(train_bert, fault="row"),
+    "rate": partial(train_bert, fault="rate"),
+    "means": partial(train_bert, fault="means"),
+}
+
+
 def main() -> None:
-    folder, faults = Path(sys.argv[1]), sys.argv[2:]
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
     with World.join(DeviceSettings(device="cpu")) as world:
         collectives = open_collectives(world)
-        here = folder / f"on-{world.size}"
         for check in (
             check_replicas,
             check_broadcast_of_state,
@@ -413,29 +430,18 @@ def main() -> None:
             check_weights,
         ):
             check(world, collectives)
+        here = folder / f"on-{world.size}"
         check_not_finite_in_training(world, collectives, here / "spoiled")
 
-        found: dict[str, np.ndarray] = {"on paper": gradient_of_two_terms_on_paper()}
+        arrays: dict[str, np.ndarray] = {"on paper": gradient_of_two_terms_on_paper()}
         for accumulation in (1, 2):
-            found[f"two terms, {accumulation}"] = gradient_of_two_terms(world, collectives, accumulation)
-        trainings = {
-            "toy": train_toy(world, collectives, here / "toy"),
-            "toy again": train_toy(world, collectives, here / "again"),
-            "toy, accumulation": train_toy(world, collectives, here / "accumulation", accumulation=2),
-            "bert": train_bert(world, collectives, here / "bert"),
-            "packed": train_packed(world, collectives, here / "packed"),
-            "compiled": train_packed(world, collectives, here / "compiled", xla="on"),
-            "fastest": train_packed(world, collectives, here / "fastest", xla="auto"),
-            "classifier": train_classifier(world, collectives, here / "classifier"),
-            "pretraining": train_pretraining(world, collectives, here / "pretraining"),
-        }
-        for fault in faults:
-            trainings[fault] = train_bert(world, collectives, here / fault, fault)
-        for name, values in trainings.items():
-            found |= {f"{name}: {part}": array for part, array in values.items()}
+            arrays[f"two terms, {accumulation}"] = gradient_of_two_terms(world, collectives, accumulation)
+        for name in names:
+            values = TRAININGS[name](world, collectives, here / name)
+            arrays |= {f"{name}: {part}": array for part, array in values.items()}
         if world.rank == 0:
-            np.savez(folder / f"ranks-{world.size}.npz", **found)
-            print(json.dumps({"size": world.size, "trainings": list(trainings)}), flush=True)
+            np.savez(folder / f"ranks-{world.size}.npz", **arrays)
+            print(json.dumps({"size": world.size, "trainings": names}), flush=True)
 
 
 if __name__ == "__main__":
