@@ -2,57 +2,92 @@
 
     bert-report squad_output [other_output …]
 
-writes report.html into the first folder. It reads run.json, metrics.jsonl and result.json, of a run that goes on
-too, and needs neither TensorFlow nor the ranks.
+writes report.html into the first folder. It reads run.json, metrics.jsonl and result.json, also of a run that is
+still going on, and needs neither TensorFlow nor the ranks.
 """
 
 import base64
 import html
 import io
 import json
+import shlex
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError
+from ringbert.errors import InputError, one_line
+from ringbert.files import read_json, read_text, write_text
 from tasks import flags
 
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
-PANELS = (
-    ("loss", "loss (mean over all ranks)"),
-    ("learning_rate", "learning rate"),
-    ("gradient_norm", "gradient norm before clipping"),
-    ("examples_per_s", "examples/s over all ranks"),
-)
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
+PANELS = {
+    "loss": "loss (mean over all ranks)",
+    "learning_rate": "learning rate",
+    "gradient_norm": "gradient norm before clipping",
+    "examples_per_s": "examples/s over all ranks",
+}
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:64em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:left}
-img{max-width:100%}code{background:#f3f3f3;padding:.1em .3em}"""
+img{max-width:100%}code{background:#f3f3f3;padding:.1em .3em;overflow-wrap:anywhere}"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     folders = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
     if not folders or str(folders[0]) in ("-h", "--help"):
         flags.stop("usage: bert-report OUTPUT_DIR [OUTPUT_DIR ...]\n\n" + str(__doc__), 0 if folders else 2)
-    try:
-        page = make_page([read_run(folder) for folder in folders])
-    except InputError as error:
-        flags.stop(f"bert-report: error: {error}", 1)
     path = folders[0] / "report.html"
-    path.write_text(page, encoding="utf-8")
-    print(path)
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """What a run folder tells. Raises InputError when there is no run."""
     try:
-        run = json.loads((folder / "run.json").read_text())
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-    except FileNotFoundError as error:
-        raise InputError(f"{folder}: no run of ringbert ({Path(error.filename).name} is missing)") from error
+        write_text(path, make_page(read_runs(folders)), sync=False)
+    except (InputError, OSError) as error:
+        flags.stop(f"bert-report: error: {one_line(error)}", 1)
+    flags.stop(str(path), 0)
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What the files of a run say.
+
+    Attributes:
+      plan, environment: as in run.json.
+      steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
+      scores: those of result.json; None before the end of the run.
+    """
+
+    name: str
+    plan: dict[str, Any]
+    environment: dict[str, Any]
+    steps: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    scores: dict[str, float] | None
+
+    def median(self, key: str) -> float:
+        """The median of a figure over the logged steps; 0 if it was not logged."""
+        values = [line[key] for line in self.steps if key in line]
+        # The first line holds the compilation, unless it is the only one.
+        return statistics.median(values[1:] or values) if values else 0.0
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunFiles]:
+    """The runs, named by their folders; by the whole paths where two folders have one name."""
+    names = [folder.resolve().name for folder in folders]
+    is_unique = len(set(names)) == len(names)
+    shown_names = names if is_unique else map(str, folders)
+    return [read_run(folder, name) for folder, name in zip(folders, shown_names, strict=True)]
+
+
+def read_run(folder: Path, name: str) -> RunFiles:
+    """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is damaged."""
+    for needed in ("run.json", "metrics.jsonl"):
+        if not (folder / needed).is_file():
+            raise InputError(f"{folder}: no run of RingBERT here ({needed} is missing)")
     metrics = []
-    for line in lines:
+    for line in read_text(folder / "metrics.jsonl").splitlines():
         try:
             metrics.append(json.loads(line))
         except ValueError:  # a line that is being written
@@ -60,55 +95,119 @@ def read_run(folder: Path) -> dict[str, Any]:
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet")
-    result = folder / "result.json"
-    return {
-        "folder": folder,
-        "steps": steps,
-        "evaluations": [line for line in metrics if "loss" not in line],
-        **run,
-        "result": json.loads(result.read_text()) if result.is_file() else {},
-    }
+    result = read_object(folder / "result.json", "scores") if (folder / "result.json").is_file() else {}
+    run = read_object(folder / "run.json", "plan", "environment")
+    return RunFiles(
+        name=name,
+        plan=run["plan"],
+        environment=run["environment"],
+        steps=steps,
+        evaluations=[line for line in metrics if "loss" not in line],
+        scores=result.get("scores"),
+    )
 
 
-def make_page(runs: list[dict[str, Any]]) -> str:
-    """The page as one HTML file, pictures inside."""
-    rows = []
-    for run in runs:
-        plan, last = run["plan"], run["steps"][-1]
-        scores = ", ".join(
-            f"{name} {value:.2f}" if value > 1 else f"{name} {value:.4f}"
-            for name, value in run["result"].get("scores", {}).items()
+def read_object(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON object with these keys. Raises InputError: the file holds something else."""
+    value = read_json(path)
+    missing = [key for key in keys if not (isinstance(value, dict) and isinstance(value.get(key), dict))]
+    if missing:
+        raise InputError(f"{path}: damaged: there is no object {missing[0]!r} in it")
+    return value
+
+
+# -- scores -------------------------------------------------------------------------------------------------------
+
+
+def is_score(name: str) -> bool:
+    """Whether a value of result.json is a share, which grows with quality, and no loss, count or threshold."""
+    return not name.endswith(("loss", "total", "thresh"))
+
+
+def in_percent(scores: Mapping[str, float]) -> bool:
+    """SQuAD's scores are percentages, those of the other programs are shares of 1."""
+    return any(value > 1 for name, value in scores.items() if is_score(name))
+
+
+def shown(name: str, scores: Mapping[str, float]) -> str:
+    """A value as text: scores with two digits in percent, else four; counts whole."""
+    value = scores[name]
+    if name.endswith("total"):
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if is_score(name) and in_percent(scores) else f"{value:.4f}"
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+
+
+def make_page(runs: Sequence[RunFiles]) -> str:
+    """The page as one HTML file, with the picture inside. Raises InputError: matplotlib is not installed."""
+    heads = ("run", "steps", "ranks", "global batch", "learning rate", "last loss", "examples/s (median)")
+    rows = [
+        (
+            run.name,
+            f"{run.steps[-1]['step']:,} of {run.plan['steps']:,}",
+            str(run.plan["size"]),
+            str(run.plan["global_batch_size"]),
+            f"{run.plan['learning_rate']:.3g}",
+            f"{run.steps[-1]['loss']:.4f}",
+            f"{run.median('examples_per_s'):.1f}",
         )
-        cells = (
-            run["folder"].name,
-            f"{last['step']:,} of {plan['steps']:,}",
-            str(plan["size"]),
-            str(plan["global_batch_size"]),
-            f"{plan['learning_rate']:.3g}",
-            f"{last['loss']:.4f}",
-            f"{_median(run, 'examples_per_s'):.1f}",
-            scores or "not yet",
-        )
-        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    heads = ("run", "steps", "ranks", "global batch", "rate", "last loss", "examples/s (median)", "scores")
-    head = "".join(f"<th>{name}</th>" for name in heads)
+        for run in runs
+    ]
     commands = "".join(
-        f"<p><b>{html.escape(run['folder'].name)}</b>: "
-        f"<code>{html.escape(' '.join(run['environment']['command']))}</code>"
-        f"<br>{html.escape(run['environment']['machine'])}</p>"
+        f"<p><b>{html.escape(run.name)}</b>: <code>{html.escape(command_of(run))}</code>"
+        f"<br>{html.escape(run.environment.get('machine', ''))}</p>"
         for run in runs
     )
-    title = html.escape(" · ".join(run["folder"].name for run in runs))
+    title = html.escape(" · ".join(run.name for run in runs))
+    picture = base64.b64encode(draw(runs)).decode()
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<h1>{title}</h1><table><tr>{head}</tr>{''.join(rows)}</table>"
-        f'<img alt="curves over steps" src="data:image/png;base64,{base64.b64encode(draw(runs)).decode()}">'
+        f"<h1>{title}</h1>{table(heads, rows)}<h2>Scores</h2>{score_table(runs)}"
+        f'<h2>Curves</h2><img alt="curves over steps" src="data:image/png;base64,{picture}">'
         f"<h2>How they were run</h2>{commands}</html>\n"
     )
 
 
-def draw(runs: list[dict[str, Any]]) -> bytes:
-    """PNG: loss, rate, gradient norm, speed over steps, and where the time of a step goes."""
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
+    body = ("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(body)}</table>"
+
+
+def score_table(runs: Sequence[RunFiles]) -> str:
+    """A line for each score, a column for each run."""
+    names = dict.fromkeys(name for run in runs for name in run.scores or {})
+    if not names:
+        return "<p>Not yet.</p>" if any(run.scores is None for run in runs) else "<p>None.</p>"
+
+    def cell(run: RunFiles, name: str) -> str:
+        if run.scores is None:
+            return "not yet"
+        return shown(name, run.scores) if name in run.scores else ""
+
+    return table(("", *(run.name for run in runs)), [(name, *(cell(run, name) for run in runs)) for name in names])
+
+
+def command_of(run: RunFiles) -> str:
+    """The command of a run, to be given to a shell; run.json has what each rank got from its launcher."""
+    program, *arguments = run.environment.get("command", [""])
+    path = Path(program)
+    words = [path.name]
+    if path.name == "__main__.py":
+        words = ["python", "-m", f"{path.parent.parent.name}.{path.parent.name}"]
+    elif path.suffix == ".py":
+        words = ["python", program]
+    size = run.plan["size"]
+    return shlex.join([*(["mpirun", "-np", str(size)] if size > 1 else []), *words, *arguments])
+
+
+# -- the picture --------------------------------------------------------------------------------------------------
+
+
+def draw(runs: Sequence[RunFiles]) -> bytes:
+    """PNG: loss, rate, gradient norm and speed over steps, where the time of a step goes, and the scores."""
     try:
         import matplotlib
     except ImportError as error:
@@ -118,71 +217,76 @@ def draw(runs: list[dict[str, Any]]) -> bytes:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(3, 2, figsize=(11, 10.5), layout="constrained")
-    for axis, (key, label) in zip(axes.flat, PANELS, strict=False):
+    for axis, (key, label) in zip(axes.flat, PANELS.items(), strict=False):
         for number, run in enumerate(runs):
-            points = [(m["step"], m[key]) for m in run["steps"] if key in m]
-            axis.plot(*zip(*points, strict=True), label=run["folder"].name, linewidth=1.3, color=f"C{number}")
-            if key == "loss":
-                _draw_evaluations(axis, run, lambda name: name.endswith("loss"), alpha=0.6)
+            points = [(line["step"], line[key]) for line in run.steps if key in line]
+            axis.plot(
+                *zip(*points, strict=True),
+                label=run.name if len(runs) > 1 else key,
+                linewidth=1.3,
+                color=f"C{number}",
+            )
         axis.set(title=label, xlabel="step")
+        axis.locator_params("x", integer=True)
         axis.grid(alpha=0.3)
-        if key in ("loss", "examples_per_s", "gradient_norm"):
-            axis.set_ylim(bottom=0)
-    if len(runs) > 1 or runs[0]["evaluations"]:
+    draw_evaluations(axes[0, 0], runs, losses=True)
+    for axis in (axes[0, 0], axes[1, 0], axes[1, 1]):
+        axis.set_ylim(bottom=0)
+    if len(runs) > 1 or runs[0].evaluations:
         axes[0, 0].legend(fontsize=8)
-    time_axis = axes[2, 0]
-    names = [run["folder"].name for run in runs]
-    left = [0.0] * len(runs)
-    for part in PARTS:
-        widths = [_median(run, part) * 1e3 for run in runs]
-        time_axis.barh(names, widths, left=left, label=part.removesuffix("_s"), height=0.5)
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    time_axis.set(title="where a step's time goes (median)", xlabel="ms", ylim=(-0.8, len(runs)))
-    time_axis.legend(ncols=4, fontsize=8)
-    _draw_scores(axes[2, 1], runs)
+    draw_parts(axes[2, 0], runs)
+    if any(run.evaluations for run in runs):
+        draw_evaluations(axes[2, 1], runs, losses=False)
+        axes[2, 1].set(title="scores on held-out data", xlabel="step")
+        axes[2, 1].grid(alpha=0.3)
+        axes[2, 1].legend(fontsize=8)
+    else:
+        draw_scores(axes[2, 1], runs)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     pyplot.close(figure)
     return buffer.getvalue()
 
 
-def _draw_evaluations(axis: Any, run: dict[str, Any], is_wanted: Callable[[str], bool], **style: Any) -> None:
-    """What was measured while training, over steps: one dashed line per score."""
-    names = {name for line in run["evaluations"] for name in line if is_wanted(name)} - {"step", "time", "rows"}
-    for name in sorted(names):
-        points = [(line["step"], line[name]) for line in run["evaluations"] if name in line]
-        axis.plot(
-            *zip(*points, strict=True), "o--", label=f"{run['folder'].name} {name}", linewidth=1, markersize=3
-        )
+def draw_evaluations(axis: Any, runs: Sequence[RunFiles], losses: bool) -> None:
+    """What was measured while training, over steps: a dashed line for each loss, or for each score."""
+    for run in runs:
+        names = {name for line in run.evaluations for name in line} - {"step", "time", "rows"}
+        for name in sorted(names):
+            if name.endswith("loss") if losses else is_score(name):
+                points = [(line["step"], line[name]) for line in run.evaluations if name in line]
+                label = f"{run.name} {name}" if len(runs) > 1 else name
+                axis.plot(*zip(*points, strict=True), "o--", label=label, linewidth=1, markersize=3)
 
 
-def _draw_scores(axis: Any, runs: list[dict[str, Any]]) -> None:
-    """The scores over steps where they were measured while training, else those of the end as bars."""
-    if any(run["evaluations"] for run in runs):
-        for run in runs:
-            _draw_evaluations(axis, run, lambda name: not name.endswith("loss"))
-        axis.set(title="scores on held-out data", xlabel="step")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-        return
-    scores = [(run["folder"].name, run["result"].get("scores", {})) for run in runs]
-    bars = [
-        (f"{run} {name}", value) for run, found in scores for name, value in found.items() if "loss" not in name
-    ]
-    if not bars:
+def draw_parts(axis: Any, runs: Sequence[RunFiles]) -> None:
+    names = [run.name for run in runs]
+    left = [0.0] * len(runs)
+    for part in PARTS:
+        widths = [run.median(part) * 1e3 for run in runs]
+        axis.barh(names, widths, left=left, label=part.removesuffix("_s"), height=0.5)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axis.set(title="where a step's time goes (median)", xlabel="ms", ylim=(len(runs), -0.8))
+    axis.legend(ncols=4, fontsize=8, loc="lower right")
+
+
+def draw_scores(axis: Any, runs: Sequence[RunFiles]) -> None:
+    """The scores at the end as bars, in percent where any run's are; losses, counts and thresholds are no bars."""
+    percent = any(in_percent(run.scores or {}) for run in runs)
+    lowest = 0.0  # correlations may be negative
+    for number, run in enumerate(runs):
+        scores = run.scores or {}
+        scale = 100 if percent and not in_percent(scores) else 1
+        values = {name: scale * value for name, value in scores.items() if is_score(name)}
+        lowest = min(lowest, *values.values(), 0.0)
+        labels = [f"{run.name} {name}" if len(runs) > 1 else name for name in values]
+        bars = axis.barh(labels, list(values.values()), height=0.5, color=f"C{number}")
+        axis.bar_label(bars, fmt="%.2f" if percent else "%.4f", padding=3)
+    if not axis.patches:
         axis.set_axis_off()
         return
-    percent = max(value for _, value in bars) > 1
-    drawn = axis.barh([name for name, _ in bars], [value for _, value in bars], height=0.5)
-    axis.bar_label(drawn, fmt="%.2f" if percent else "%.4f", padding=3)
-    axis.set(title="scores (percent)" if percent else "scores", xlim=(0, 112 if percent else 1.2))
+    axis.set(title="scores (percent)" if percent else "scores", xlim=(1.2 * lowest, 120 if percent else 1.2))
     axis.invert_yaxis()
-
-
-def _median(run: dict[str, Any], key: str) -> float:
-    # The first entry holds the compilation, unless it is the only one.
-    values = [m[key] for m in run["steps"] if key in m]
-    return statistics.median(values[1:] or values) if values else 0.0
 
 
 if __name__ == "__main__":

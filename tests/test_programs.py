@@ -112,40 +112,6 @@ def test_bench_allreduce_needs_ranks():
     assert done.stderr == f"bert-bench: error: {needed}\n"
 
 
-def test_report_draws_a_run_from_its_files(tmp_path, capsys):
-    from tasks import report
-
-    folder = tmp_path / "some_run"
-    folder.mkdir()
-    plan = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3}
-    environment = {"command": ["bert-squad", "--do_train"], "machine": "2 cores"}
-    (folder / "run.json").write_text(json.dumps({"plan": plan, "environment": environment}))
-    parts = {"data_s": 0.0, "compute_s": 0.1, "reduce_s": 0.02, "apply_s": 0.01, "examples_per_s": 480.0}
-    curves = {"learning_rate": 1e-4, "gradient_norm": 1.0}
-    lines = [json.dumps({"step": step, "loss": 4 - step / 20, **curves, **parts}) for step in (1, 20, 40)]
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 4')  # a line that is being written
-    report.main([str(folder)])
-    assert capsys.readouterr().out.strip() == str(folder / "report.html")
-    page = (folder / "report.html").read_text()
-    assert "40 of 40" in page
-    assert "not yet" in page
-    assert "data:image/png;base64,iVBOR" in page
-    (folder / "result.json").write_text(json.dumps({"scores": {"exact_match": 81.25, "f1": 88.5}}))
-    report.main([str(folder)])
-    assert "f1 88.50" in (folder / "report.html").read_text()
-    measured = json.dumps({"step": 40, "rows": 1, "time": 1.0, "eval_accuracy": 0.75, "eval_loss": 0.5})
-    (folder / "metrics.jsonl").write_text("\n".join([*lines, measured]) + "\n")  # the last line is an evaluation
-    (folder / "result.json").write_text(json.dumps({"scores": {"eval_accuracy": 0.75}}))
-    report.main([str(folder)])
-    page = (folder / "report.html").read_text()
-    assert "eval_accuracy 0.7500" in page
-    assert "<td>2.0000</td>" in page  # the last loss, of the line before
-    with pytest.raises(SystemExit) as stop:
-        report.main([str(tmp_path)])
-    assert stop.value.code == 1
-    assert capsys.readouterr().err == f"bert-report: error: {tmp_path}: no run of ringbert (run.json is missing)\n"
-
-
 def test_out_of_memory_names_the_flags():
     import numpy as np
     import tensorflow as tf
