@@ -77,16 +77,16 @@ def stop(text: str, status: int) -> NoReturn:
 
 def _parse(config_class: type[Config], argv: Sequence[str], prog: str, description: str) -> Config:
     fields = fields_of(config_class)
-    given = _read_command_line(argv, [*GENERAL, *fields, *old_flags.old_flags(fields)])
-    if given.get("help"):
+    command_line = _read_command_line(argv, [*GENERAL, *fields, *old_flags.accepted(fields)])
+    if command_line.get("help"):
         stop(usage.of_program(fields, prog, description), 0)
-    if given.get("version"):
+    if command_line.get("version"):
         stop(f"ringbert {ringbert.__version__}", 0)
 
-    values = _read_file(given["config"], fields) if "config" in given else {}
-    precision = old_flags.precision(given, values, fields)
-    notes = old_flags.notes_on(given, fields, prog)
-    values |= {field.name: given[field.name] for field in fields if field.name in given}
+    values = _read_file(command_line["config"], fields) if "config" in command_line else {}
+    precision = old_flags.precision(command_line, values, fields)
+    notes = old_flags.notes_on(command_line, fields, prog)
+    values |= {field.name: command_line[field.name] for field in fields if field.name in command_line}
     values |= precision
     if missing := [f"--{field.name}" for field in fields if field.is_required and field.name not in values]:
         raise InputError(f"{' and '.join(missing)} must be given")
@@ -116,7 +116,7 @@ class _Parser(absl_flags.ArgumentParser[Any]):
 
 
 def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
-    """The last value given for each flag."""
+    """The value of each flag on the command line, the last one if there are several."""
     registry = absl_flags.FlagValues()  # absl's global one holds the flags of other libraries
     for field in fields:
         flag = absl_flags.Flag(_Parser(field=field), None, field.name, None, None, boolean=field.is_boolean)

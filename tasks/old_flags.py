@@ -6,10 +6,9 @@ from typing import Any
 from ringbert.errors import InputError
 from ringbert.settings import Field, alternatives
 
-# Refused, with what to use.
+# Unknown, with what to use instead.
 INSTEAD = {
-    "bert_hub_module_handle": "TF Hub modules cannot be loaded; pass the module's checkpoint as "
-    "--init_checkpoint, or use --model"
+    "bert_hub_module_handle": "pass the TF Hub module's checkpoint as --init_checkpoint, or use --model",
 }
 # Accepted and ignored: the type, and the reason.
 IGNORED: dict[str, tuple[type, str]] = {
@@ -29,7 +28,7 @@ IGNORED: dict[str, tuple[type, str]] = {
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 
 
-def old_flags(fields: Sequence[Field]) -> list[Field]:
+def accepted(fields: Sequence[Field]) -> list[Field]:
     """The old names that these fields leave free; --fp16 and --bf16 where there is a precision to choose."""
     kinds = {name: kind for name, (kind, _) in IGNORED.items()}
     if reduced_precisions(fields):
@@ -37,10 +36,10 @@ def old_flags(fields: Sequence[Field]) -> list[Field]:
     return [Field(name, kind) for name, kind in kinds.items() if name not in _names(fields)]
 
 
-def notes_on(given: Mapping[str, Any], fields: Sequence[Field], prog: str) -> list[str]:
-    """One line for each ignored flag among those given. Raises InputError if a TPU is asked for."""
-    ignored = [name for name in IGNORED if name in given and name not in _names(fields)]
-    if "use_tpu" in ignored and given["use_tpu"]:
+def notes_on(flags: Mapping[str, Any], fields: Sequence[Field], prog: str) -> list[str]:
+    """One line for each ignored flag among those of the command line. Raises InputError if a TPU is asked for."""
+    ignored = [name for name in IGNORED if name in flags and name not in _names(fields)]
+    if "use_tpu" in ignored and flags["use_tpu"]:
         raise InputError("--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs")
     precisions = reduced_precisions(fields)
     instead_of_amp = f"use --precision {' or '.join(precisions)}" if precisions else "it has no effect here"
@@ -48,21 +47,24 @@ def notes_on(given: Mapping[str, Any], fields: Sequence[Field], prog: str) -> li
     return [f"--{name} is ignored: {reason}" for name, reason in reasons.items()]
 
 
-def precision(given: Mapping[str, Any], from_file: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, str]:
-    """The `precision` that --fp16 or --bf16 asks for; empty without them. Raises InputError on a contradiction."""
-    switches = {name: given[name] for name in REDUCED_PRECISIONS if name in given and name not in _names(fields)}
+def precision(flags: Mapping[str, Any], file: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, str]:
+    """The `precision` that --fp16 or --bf16 asks for; empty without them. Raises InputError on a contradiction.
+
+    `flags` come from the command line and `file` from the TOML file, by names.
+    """
+    switches = {name: flags[name] for name in REDUCED_PRECISIONS if name in flags and name not in _names(fields)}
     chosen = [name for name, is_on in switches.items() if is_on]
     if not chosen:
         defaults = {field.name: field.default for field in fields}
-        name = str((defaults | dict(from_file) | dict(given)).get("precision"))
+        name = str((defaults | dict(file) | dict(flags)).get("precision"))
         if name in switches:
             raise InputError(f"--{name}=false contradicts precision {name}; set --precision")
         return {}
     if len(chosen) > 1:
         raise InputError("--fp16 and --bf16 cannot both be given")
     name, allowed = chosen[0], reduced_precisions(fields)
-    if given.get("precision", name) != name:
-        raise InputError(f"--{name} contradicts --precision {given['precision']}; give one of them")
+    if flags.get("precision", name) != name:
+        raise InputError(f"--{name} contradicts --precision {flags['precision']}; give one of them")
     if name not in allowed:
         raise InputError(f"--{name} is not supported; use --{allowed[0]}")
     return {"precision": name}

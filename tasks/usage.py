@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from ringbert.settings import GROUPS, Field, alternatives
-from tasks.old_flags import IGNORED, old_flags, reduced_precisions
+from tasks import old_flags
 
 MAX_WIDTH = 100
 GENERAL = {
@@ -20,16 +20,16 @@ that may be unset."""
 
 
 def of_program(fields: Sequence[Field], prog: str, description: str) -> str:
-    """Usage, description, the flags by group (those without one first), and notes."""
+    """Usage, description, the flags by group (those without one first, required ones at the top), and notes."""
     groups = {"": [_entry(flag, text) for flag, text in GENERAL.items()]}
-    for field in fields:
+    for field in sorted(fields, key=lambda field: not field.is_required):
         groups.setdefault(field.group, []).append(_entry(_left_side(field), _text(field)))
     order = ("", *GROUPS, *groups)
     parts = [f"usage: {prog} [--config FILE.toml] [--flag=value ...]", _wrapped(description)]
     for group in sorted(groups, key=order.index):
         parts.append("\n".join([f"{group}:", *groups[group]] if group else groups[group]))
-    ignored = " ".join(field.name for field in old_flags(fields) if field.name in IGNORED)
-    shortcuts = "".join(f" --{name} is --precision {name}." for name in reduced_precisions(fields))
+    ignored = " ".join(field.name for field in old_flags.accepted(fields) if field.name in old_flags.IGNORED)
+    shortcuts = "".join(f" --{name} is --precision {name}." for name in old_flags.reduced_precisions(fields))
     parts.append(_wrapped(f"{EPILOG}{shortcuts} Accepted from old command lines and ignored: {ignored}."))
     return "\n\n".join(parts)
 
