@@ -135,8 +135,8 @@ def test_argv_defaults_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--use_gpu", "unknown flag --use_gpu; --help lists all flags"),
         (
             "--bert_hub_module_handle=x",
-            "unknown flag --bert_hub_module_handle; pass the TF Hub module's checkpoint as --init_checkpoint, or use "
-            "--model",
+            "unknown flag --bert_hub_module_handle; pass the TF Hub module's checkpoint as --init_checkpoint, "
+            "or use --model",
         ),
         ("--nodo_train=1", "--nodo_train=1 does not take an argument"),
         ("train.json", "unexpected argument 'train.json'; write --flag=value"),
