@@ -12,6 +12,7 @@ GENERAL = {
     "-h, --help": "print this help and exit",
     "--version": "print the version and exit",
     "--config FILE.toml": "read flags from the lines `flag = value` of a file; the command line wins over it",
+    "--flagfile FILE": "read flags from the lines `--flag=value` of a file, as if they stood on the command line",
 }
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
 EPILOG = """Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag, --flag=false or --flag

@@ -88,6 +88,8 @@ def test_help_lists_flags_by_group(capsys: pytest.CaptureFixture[str], monkeypat
         print the version and exit
   --config FILE.toml
         read flags from the lines `flag = value` of a file; the command line wins over it
+  --flagfile FILE
+        read flags from the lines `--flag=value` of a file, as if they stood on the command line
   --layers TEXT
         which layers, 100 % by number (default: -1)
 
