@@ -24,10 +24,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from distributed.collectives import Collectives
+from distributed.collectives import Collectives, CollectivesSettings
 from distributed.host import host_view
 from distributed.world import World
 
+DEFAULT_SETTINGS = CollectivesSettings()
 BUCKET_BYTES = 1 << 24  # of gradients that travel together while others are computed
 LINE = 16  # numbers: the 64 bytes of a cache line in float32
 # The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
@@ -55,9 +56,9 @@ class AllreduceOptimizer:
       variables: the trainable variables, in the order of the gradients; all of one dtype.
       loss_terms: names of the loss terms, whose sums travel behind the gradient.
       clip_norm: global norm that the summed gradient is clipped to, as tf.clip_by_global_norm does; None for none.
-      compresses: gradients travel between machines as bfloat16; the losses do not.
-      overlaps: gradients are summed while the backward pass goes on, where the backend can: `sum_in_buckets`.
       scales_loss: multiply the losses by a scale that adapts itself, for a model that computes in float16.
+      settings: whether gradients (not losses) travel between machines as bfloat16, and whether they are summed
+        during the backward pass (`sum_in_buckets`), where the backend can do so.
     """
 
     def __init__(
@@ -69,8 +70,7 @@ class AllreduceOptimizer:
         loss_terms: Sequence[str] = ("loss",),
         clip_norm: float | None = 1.0,
         scales_loss: bool = False,
-        compresses: bool = False,
-        overlaps: bool = False,
+        settings: CollectivesSettings = DEFAULT_SETTINGS,
     ):
         kinds = {variable.dtype for variable in variables}
         if len(kinds) != 1:
@@ -78,8 +78,8 @@ class AllreduceOptimizer:
         self.optimizer, self.trainable = optimizer, list(variables)
         self.world, self.collectives = world, collectives
         self.loss_terms, self.clip_norm = tuple(loss_terms), clip_norm
-        self.compresses = compresses and collectives.compresses
-        self.overlaps = overlaps and collectives.sum_in_graph is not None
+        self.compresses = settings.compression == "bf16" and collectives.compresses
+        self.overlaps = settings.overlap == "auto" and collectives.sum_in_graph is not None
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]

@@ -13,7 +13,7 @@ NUM_GROUPS = 4  # of --packing auto
 
 
 def grouping_of(packing: str) -> "Grouping":
-    """How `--packing` auto or off groups a batch's rows, where XLA does not compile the whole."""
+    """How `--packing` auto or off groups the rows of a batch, unless XLA compiles the whole gradient."""
     from bert.packing import ByLength, in_one_group
 
     return in_one_group if packing == "off" else ByLength(NUM_GROUPS)
@@ -34,17 +34,20 @@ def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
     """The encoder's four inputs and `first_tokens`, int32, one example per row.
 
     Args:
-      fields: `input_ids` (values, offsets) of B rows, and `sentence_a_tokens` (int [B]): how many leading tokens
-        of each row are of type 0; those after them are of type 1.
-      groups: of the rows. Inputs of one group that is not fixed are [B, T]; others are flat [R], with `groups`.
-    `first_tokens` [B] are the indices of each row's first token into R, or B*T. The groups may have more rows than
-    there are examples: B counts them, and their tokens are padding.
+      fields: `input_ids` (values, offsets) of B rows, and `sentence_a_tokens` (int [B]), the number of leading
+        tokens of type 0 in each row; the others are of type 1.
+      groups: of the rows. The inputs of one group that is not fixed are [B, T]; others are flat, [R], and come
+        with `groups`.
+    `first_tokens` [B] are the indices of each row's first token in the flat inputs. Groups may hold more rows than
+    there are examples; B counts those too, and their tokens are padding.
     """
     import numpy as np
 
+    from ringbert.ragged import padded
+
     values, offsets = fields["input_ids"]
     widths = groups.widths
-    sentence_a_tokens = filled(fields["sentence_a_tokens"], len(widths))
+    sentence_a_tokens = padded(fields["sentence_a_tokens"], len(widths))
     offsets = np.pad(offsets, (0, len(widths) + 1 - len(offsets)), "edge")
     ends = np.cumsum(widths, dtype=np.int32)
     first = ends - widths
@@ -64,23 +67,16 @@ def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
 
 
 def prediction_batches(lengths: "np.ndarray", batch_size: int, max_seq_length: int) -> "list[np.ndarray]":
-    """Row numbers in batches of rows of like length, each of as many as have the tokens of `batch_size` rows of
-    `max_seq_length` with their padding."""
+    """Row numbers in batches of rows of like length; with its padding each batch has at most the tokens of
+    `batch_size` rows of `max_seq_length`."""
     from bert.packing import rounded_up
     from distributed.order import fixed_batches
 
     return fixed_batches(rounded_up(lengths), batch_size * rounded_up(max_seq_length))
 
 
-def filled(values: "np.ndarray", size: int, value: int = 0) -> "np.ndarray":
-    """An array with so many elements, the new ones at its end."""
-    import numpy as np
-
-    return np.pad(values, (0, size - len(values)), constant_values=value)
-
-
 def num_examples(batch: "Batch") -> int:
-    """Rows that are no padding."""
+    """Rows that hold an example."""
     import numpy as np
 
     return int((np.ravel(batch["example_ids"])[batch["first_tokens"]] > 0).sum())

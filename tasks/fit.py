@@ -158,8 +158,7 @@ def allreduce_optimizer(
         job.collectives,
         training.loss_terms,
         scales_loss=config.precision == "fp16",
-        compresses=config.compression == "bf16",
-        overlaps=config.overlap == "auto",
+        settings=config,
     )
 
 

@@ -65,8 +65,7 @@ class BenchTraining:
             world,
             collectives,
             scales_loss=load.precision == "fp16",
-            compresses=load.compression == "bf16",
-            overlaps=load.overlap == "auto",
+            settings=load,
         )
         self.optimizer.broadcast_variables()
         is_fixed = load.xla == "on"

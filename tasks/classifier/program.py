@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringbert.errors import InputError
+from ringbert.ragged import padded
 from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples, prediction_batches
+from tasks.batches import INPUTS, encoder_inputs, grouped, num_examples, prediction_batches
 from tasks.classifier.sets import (
     DataSet,
     Labels,
@@ -259,7 +260,7 @@ def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields, groups)
-    return batch | {"label": filled(fields["label"], len(batch["first_tokens"]))}
+    return batch | {"label": padded(fields["label"], len(batch["first_tokens"]))}
 
 
 def class_weights(given: str | None, labels: Labels, rows: "Rows") -> "np.ndarray | None":

@@ -6,7 +6,8 @@ Tensors bear their shape as a suffix: B rows, T positions of a row, M masked tok
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tasks.batches import encoder_inputs, filled, grouped, num_examples
+from ringbert.ragged import padded
+from tasks.batches import encoder_inputs, grouped, num_examples
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -51,11 +52,11 @@ def collate(
     }
     if "is_random_next" in fields:
         labels = fields["is_random_next"].astype(np.int32)
-        batch["next_sentence_label"] = filled(labels, len(batch["first_tokens"]))
+        batch["next_sentence_label"] = padded(labels, len(batch["first_tokens"]))
     if groups.is_fixed and most:
         size = sum(rows * most(length) for rows, length in groups.pairs)
-        batch["masked_tokens"] = filled(batch["masked_tokens"], size)
-        batch["masked_ids"] = filled(batch["masked_ids"], size, NOT_MASKED)
+        batch["masked_tokens"] = padded(batch["masked_tokens"], size)
+        batch["masked_ids"] = padded(batch["masked_ids"], size, NOT_MASKED)
     return batch
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from ringbert.ragged import padded
 from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks.batches import INPUTS, encoder_inputs, filled, grouped, num_examples, prediction_batches
+from tasks.batches import INPUTS, encoder_inputs, grouped, num_examples, prediction_batches
 from tasks.fit import TrainingSettings, fit, load_for_prediction
 from tasks.job import Job, cache_folder, run_on_ranks
 from tasks.origin import Needs, Origin, find_origin
@@ -181,7 +182,7 @@ def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
     answers = ("start_position", "end_position")
-    return batch | {name: filled(fields[name], len(batch["first_tokens"])) for name in answers}
+    return batch | {name: padded(fields[name], len(batch["first_tokens"])) for name in answers}
 
 
 # -- training -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from distributed.checkpoint import (
     newest_intact,
     read_state,
 )
-from distributed.collectives import Collectives
+from distributed.collectives import Collectives, CollectivesSettings
 from distributed.feed import Feed
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
@@ -76,9 +76,20 @@ def squared_loss(model: keras.Model) -> Callable:
     return lambda batch, key: {"loss": tf.reduce_sum(tf.square(errors(model, batch)))}
 
 
-def make_optimizer(model: keras.Model, world: World, collectives: Collectives, **options) -> AllreduceOptimizer:
-    inner = options.pop("optimizer", None) or keras.optimizers.Adam(0.01)
-    return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
+def make_optimizer(
+    model: keras.Model,
+    world: World,
+    collectives: Collectives,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    compresses: bool = False,
+    overlaps: bool = False,
+    **options,
+) -> AllreduceOptimizer:
+    settings = CollectivesSettings(
+        compression="bf16" if compresses else "none", overlap="auto" if overlaps else "off"
+    )
+    inner = optimizer or keras.optimizers.Adam(0.01)
+    return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, settings=settings, **options)
 
 
 def make_checkpoints(folder: Path, world: World, model: keras.Model, keep: int = 5) -> Checkpoints:
