@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from distributed.collectives import CollectivesSettings
 from ringbert.errors import InputError
 from ringbert.settings import check_at_least, setting
 from tasks.bench.settings import ModelSize
@@ -31,7 +32,7 @@ SEED = 42  # of the order of real windows
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepLoad(ComputeSettings):
+class StepLoad(CollectivesSettings, ComputeSettings):
     """What a measured step computes; names and meanings as in training."""
 
     model_size: ModelSize = setting("minilm", "a published size", "model")
@@ -49,8 +50,6 @@ class StepLoad(ComputeSettings):
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load")
     num_warmup: int = setting(3, "steps before the measurement", "load")
     num_steps: int = setting(10, "steps measured", "load")
-    compression: Literal["none", "bf16"] = setting("none", "as in training", "machine")
-    overlap: Literal["auto", "off"] = setting("auto", "as in training", "machine")
     recompute: bool = setting(False, "as in training", "machine")
     xla: Literal["on", "off"] = setting("off", "on: XLA compiles the gradient as a whole", "machine")
 
