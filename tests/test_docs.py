@@ -23,6 +23,7 @@ OTHERS_FLAGS = {
     "bind_to", "with_ft",  # mpirun
     "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # srun, sbatch
 }  # fmt: skip
+PACKAGES = ("ringbert", "bert", "distributed", "tasks")
 MOST_CHARACTERS = 12_000
 
 
@@ -69,6 +70,19 @@ def test_files_and_modules_that_are_named_exist(page):
         assert importlib.util.find_spec(module), module
     for program in re.findall(r"`(bert-(?!base-|tensorflow)[\w-]+)", text):
         assert program in SCRIPTS, program
+
+
+def test_the_common_errors_are_messages_of_ours():
+    sources = "".join(path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+    sources = re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\s*\n\s*f?"', "", sources))
+    section = (ROOT / "README.md").read_text().partition("## Common errors")[2].partition("\n## ")[0]
+    messages = [
+        cell for row in re.findall(r"^\|(.*?)\|", section, re.MULTILINE) for cell in re.findall("`(.+?)`", row)
+    ]
+    assert len(messages) > 5
+    for message in messages:
+        for words in re.split("…|[0-9]+", message):
+            assert words.strip() in sources, words
 
 
 # Flags: every program is asked for its help, in this process.
