@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 BENCHMARKS = ("compare", "prepare", "update", "corpus_google")
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
-SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SCRIPTS = PROJECT["scripts"]
 COMMANDS = {"bert-corpus": ("vocab", "build", "verify"), "bert-bench": ("step", "scaling", "allreduce", "corpus")}
 OTHERS_FLAGS = {
     "bind_to", "with_ft",  # mpirun
@@ -57,6 +58,14 @@ def test_links_lead_somewhere(page):
 
 def test_readme_fits_on_a_front_page():
     assert len((ROOT / "README.md").read_text()) <= MOST_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [("README.md", "Version {} "), ("CHANGELOG.md", "## [{}] "), ("CITATION.cff", "version: {}\n")],
+)
+def test_the_version_is_the_same_everywhere(page, line):
+    assert line.format(PROJECT["version"]) in (ROOT / page).read_text()
 
 
 @pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=name_of)
