@@ -10,8 +10,8 @@
                                                                         # unless optimizer.overlaps
     result = optimizer.update(flat, weights)                            # compiled: check, clip, update
 
-Every rank ends a step with the same bits. It stands in the place of Horovod's `DistributedOptimizer`, but is no
-Keras optimizer: `apply_gradients` would see gradients, and not what their sums have to be divided by.
+Every rank ends a step with the same bits. This replaces Horovod's `DistributedOptimizer`, but it is not a Keras
+optimizer: `apply_gradients` sees the gradients, and not the weights that their sum must be divided by.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ from distributed.host import host_view
 from distributed.world import World
 
 DEFAULT_SETTINGS = CollectivesSettings()
-BUCKET_BYTES = 1 << 24  # of gradients that travel together while others are computed
+BUCKET_BYTES = 1 << 24  # gradients that travel together while others are computed
 LINE = 16  # numbers: the 64 bytes of a cache line in float32
 # The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
-# numbers of PyTorch's GradScaler and Keras' LossScaleOptimizer, which agree but for the first scale.
+# numbers of PyTorch's GradScaler and Keras' LossScaleOptimizer, which agree except for the first scale.
 LOSS_SCALE = "loss_scale"
 FIRST_LOSS_SCALE, STEPS_TO_GROW, LEAST_LOSS_SCALE = 2.0**15, 2000, 1.0
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one optimizer step did: mean of each loss term over all ranks, norm before clipping, rate, applied."""
+    """What a step did: mean loss terms over all ranks, gradient norm before clipping, rate, whether applied."""
 
     losses: dict[str, float]
     gradient_norm: float
@@ -51,11 +51,11 @@ class AllreduceOptimizer:
     """Wraps a Keras optimizer: flat-buffer sum over ranks, finite check, global-norm clip, one compiled update.
 
     Args:
-      optimizer: any Keras optimizer without clipping of its own (that would clip after ours). One with a method
-        `apply_scaled(gradients, scale)` multiplies by what clipping leaves in its own pass.
-      variables: the trainable variables, in the order of the gradients; all of one dtype.
+      optimizer: any Keras optimizer without clipping of its own, which would clip again. If it has a method
+        `apply_scaled(gradients, scale)`, it multiplies by the scale of clipping in its own pass over memory.
+      variables: the trainable variables, in the order of the gradients, all of one dtype.
       loss_terms: names of the loss terms, whose sums travel behind the gradient.
-      clip_norm: global norm that the summed gradient is clipped to, as tf.clip_by_global_norm does; None for none.
+      clip_norm: the global norm to which the summed gradient is clipped, as by tf.clip_by_global_norm; or None.
       scales_loss: multiply the losses by a scale that adapts itself, for a model that computes in float16.
       settings: whether gradients (not losses) travel between machines as bfloat16, and whether they are summed
         during the backward pass (`sum_in_buckets`), where the backend can do so.
@@ -87,7 +87,7 @@ class AllreduceOptimizer:
         self._buckets = buckets([4 * LINE * lines for lines in self._lines[:-1]], BUCKET_BYTES)
         start = (FIRST_LOSS_SCALE, 0.0)  # and how many steps in a row were finite
         self._loss_scale = keras.Variable(start, dtype="float32", trainable=False) if scales_loss else None
-        # On CPUs XLA would take 10 s to compile the whole; an optimizer may compile its parts (bert/optimizer.py).
+        # On CPUs XLA would take 10 s to compile the whole; an optimizer may compile its own parts.
         self._compiled_update = tf.function(self._update, jit_compile=world.device == "gpu", autograph=False)
 
     @property
@@ -95,10 +95,9 @@ class AllreduceOptimizer:
         return int(self.optimizer.iterations.numpy())
 
     def state(self) -> dict[str, keras.Variable]:
-        """The optimizer's variables but for the rate, under names that depend on their order alone, and the loss
-        scale."""
-        kept = [v for v in self.optimizer.variables if v is not self.optimizer._learning_rate]
-        named = {f"{number:04d}": variable for number, variable in enumerate(kept)}
+        """The optimizer's variables except the learning rate, named by their order, and the loss scale."""
+        variables = [v for v in self.optimizer.variables if v is not self.optimizer._learning_rate]
+        named = {f"{number:04d}": variable for number, variable in enumerate(variables)}
         return named if self._loss_scale is None else named | {LOSS_SCALE: self._loss_scale}
 
     def reduce_weights(self, weights: Mapping[str, float], stop: bool = False) -> tuple[dict[str, float], bool]:
@@ -118,7 +117,7 @@ class AllreduceOptimizer:
     def flatten(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """[gradient | loss sums] as one vector in the variables' dtype; sparse gradients become dense.
 
-        Zeros fill each gradient up to whole lines of a cache, so that no part has to be copied to be used alone.
+        Zeros extend each gradient to whole cache lines, so that no part needs a copy to be used alone.
         """
         parts = [self._lined(*pair) for pair in zip(gradients, self._sizes, strict=True)]
         return tf.concat([*itertools.chain(*parts), *self._lined_sums(loss_sums)], 0)
@@ -126,18 +125,20 @@ class AllreduceOptimizer:
     def sum_in_buckets(
         self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor], before: tf.Tensor | None
     ) -> tf.Tensor:
-        """The same, plus the buffer `before` of earlier micro-batches, summed over ranks; part of the graph of the
-        backward pass, in buckets from the last variables to the first, each on its way while others are computed.
+        """The same plus `before`, the buffer of earlier micro-batches, summed over ranks.
+
+        Belongs to the graph of the backward pass: buckets, from the last variables to the first, are summed while
+        other gradients are computed.
         """
         ends = np.cumsum(self._lines) * LINE
-        found: list[tf.Tensor] = []
-        for bucket in self._buckets:  # in one order on all ranks: each waits for the one before
+        summed: list[tf.Tensor] = []
+        for bucket in self._buckets:  # in the same order on all ranks: each waits for the one before
             parts = [*itertools.chain(*(self._lined(gradients[place], self._sizes[place]) for place in bucket))]
             first, last = ends[bucket[0]] - self._lines[bucket[0]] * LINE, ends[bucket[-1]]
-            found.append(self._summed_after(parts, before, slice(first, last), found, self.compresses))
+            summed.append(self._summed_after(parts, before, slice(first, last), summed, self.compresses))
         parts, numbers = self._lined_sums(loss_sums), slice(ends[-1] - self._lines[-1] * LINE, ends[-1])
-        sums = self._summed_after(parts, before, numbers, found, False)
-        return tf.concat([*reversed(found), sums], 0)
+        sums = self._summed_after(parts, before, numbers, summed, False)
+        return tf.concat([*reversed(summed), sums], 0)
 
     def _summed_after(
         self, parts: list, before: tf.Tensor | None, place: slice, earlier: list, compresses: bool
@@ -158,8 +159,8 @@ class AllreduceOptimizer:
         return [sums, tf.zeros([-len(self.loss_terms) % LINE], self.dtype)]
 
     def unflatten(self, flat: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The gradients, in the shapes of the variables, and the loss sums of a buffer that `flatten` made."""
-        *pieces, sums = tf.split(tf.reshape(flat, [-1, LINE]), self._lines)  # rows of a line are not copied
+        """The gradients in the shapes of the variables, and the loss sums, of a buffer that `flatten` made."""
+        *pieces, sums = tf.split(tf.reshape(flat, [-1, LINE]), self._lines)  # splitting whole lines copies nothing
         gradients = [
             tf.reshape(tf.reshape(piece, [-1])[:size] if size % LINE else piece, variable.shape)
             for piece, size, variable in zip(pieces, self._sizes, self.trainable, strict=True)
@@ -175,8 +176,7 @@ class AllreduceOptimizer:
         return tf.concat([self.collectives.all_reduce_sum_bf16(flat[:numbers]), sums], 0)
 
     def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
-        """What each loss term's sum is multiplied by before the backward pass: [terms], 1 / its weight over all
-        ranks, times the loss scale."""
+        """The factors of the loss sums before the backward pass, [terms]: loss scale / weight over all ranks."""
         return tf.constant([self.loss_scale / totals[term] for term in self.loss_terms], self.dtype)
 
     @property
@@ -185,11 +185,11 @@ class AllreduceOptimizer:
 
     @property
     def loss_scale(self) -> float:
-        """What the losses are multiplied by so that float16 gradients do not vanish; 1 without `scales_loss`."""
+        """The factor that keeps float16 gradients from vanishing; 1 without `scales_loss`."""
         return 1.0 if self._loss_scale is None else float(self._loss_scale.numpy()[0])
 
     def update(self, flat: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
-        """Checks, clips and applies a reduced buffer; a gradient that is not finite is skipped on every rank."""
+        """Checks, clips and applies a summed buffer; every rank skips a gradient that is not finite."""
         sums, norm, finite, rate = self._compiled_update(flat, tf.constant(1 / self.loss_scale, self.dtype))
         losses = {t: float(s) / weights[t] for t, s in zip(self.loss_terms, sums.numpy(), strict=True)}
         result = StepResult(losses, float(norm.numpy()), float(rate.numpy()), bool(finite.numpy()))
@@ -202,7 +202,7 @@ class AllreduceOptimizer:
         rate = tf.identity(self.optimizer.learning_rate)
         gradients, sums = self.unflatten(flat)
         whole = tf.reshape(flat, [-1, LINE])[: -self._lines[-1]]
-        # One pass over memory; the product of the vector with itself would lose digits.
+        # One pass over memory; the dot product of the vector with itself would lose digits.
         norm = tf.sqrt(2.0 * tf.nn.l2_loss(whole)) * unscale
         finite = tf.math.is_finite(norm)
         scale = unscale
@@ -239,19 +239,19 @@ class AllreduceOptimizer:
 
 
 def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
-    """Neighbouring places, ascending, in lists from the last to the first, each of at least so many bytes but for
-    the first places."""
-    found: list[list[int]] = [[]]
+    """Lists of neighbouring places, from the last places to the first, each of at least `least` bytes except the
+    one with the first places."""
+    lists: list[list[int]] = [[]]
     for place in reversed(range(len(sizes))):
-        if sum(sizes[other] for other in found[-1]) >= least:
-            found.append([])
-        found[-1].insert(0, place)
-    return found
+        if sum(sizes[other] for other in lists[-1]) >= least:
+            lists.append([])
+        lists[-1].insert(0, place)
+    return lists
 
 
 def next_loss_scale(scale: float, finite_steps: float, applied: bool) -> tuple[float, float]:
-    """The scale and the number of finite steps in a row after a step: halved when its gradient was not finite,
-    doubled after 2,000 that were. Every rank comes to the same, as `applied` is decided after the reduction."""
+    """The loss scale and the number of finite steps in a row, after a step: the scale is halved when a gradient was
+    not finite and doubled after 2,000 that were. All ranks agree: `applied` is decided after the sum over ranks."""
     if not applied:
         return max(scale / 2, LEAST_LOSS_SCALE), 0.0
     if finite_steps + 1 == STEPS_TO_GROW:
