@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ringbert.errors import InputError
 from ringbert.settings import setting
 from tasks import flags
-from tasks.bench.corpus import FORMATS, LABELS, TextSettings, Workshop, prepare_text, rates_of
+from tasks.bench.corpus import FORMATS, LABELS, MeasuredTextSettings, Workshop, prepare_text, rates_of
 from tasks.bench.process import ProgramError, Timing, run_timed
 from tasks.bench.program import measure_alone
 from tasks.bench.timing import in_turn, ratio
@@ -30,7 +30,7 @@ GOOGLES_FILES = ("create_pretraining_data.py", "tokenization.py")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoogleConfig(TextSettings):
+class GoogleConfig(MeasuredTextSettings):
     """bert-corpus build beside Google's script: speed, start-up and memory on one core."""
 
     google_dir: str = setting(help=f"checkout of {GOOGLE}, whose script is measured", group="load")

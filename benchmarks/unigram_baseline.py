@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
-from bert.corpus import build as corpus
 from bert.corpus.masking import Masking
+from bert.corpus.shards import open_table, tokenizer_folder
 from bert.text import tokenizer
 from distributed.rows import Rows
 from tasks.pretraining.evaluation import EVALUATION_SEED
@@ -20,12 +20,12 @@ from tasks.pretraining.examples import collate
 
 def main() -> None:
     train, held_out = sys.argv[1:3]
-    words = tokenizer.load(None, corpus.tokenizer_folder(train))
-    table, _ = corpus.open_table(train)
+    words = tokenizer.load(None, tokenizer_folder(train))
+    table, _ = open_table(train)
     ids, _ = Rows(table).column("input_ids")
     counts = np.bincount(ids, minlength=words.vocab_size)
     counts[list(words.special_ids)] = 0  # never masked, so never right
-    asked_table, manifest = corpus.open_table(held_out)
+    asked_table, manifest = open_table(held_out)
     rows, built = Rows(asked_table), manifest["settings"]
     numbers = np.arange(min(len(rows), int(sys.argv[3]) if len(sys.argv) > 3 else 800))
     masking = Masking(

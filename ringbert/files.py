@@ -24,9 +24,10 @@ def replacing(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the `with` block ends without an exception.
 
     An exception leaves the old file as it was and nothing beside it. Without `sync` a power cut may
-    lose the file or damage it, which saves time for files that can be made again.
+    lose the file or damage it, and what killed processes left beside it is not removed. That saves time for files
+    that can be made again, above all in a folder of many files.
     """
-    temporary = _temporary_name(path)
+    temporary = _temporary_name(path, clean=sync)
     try:
         with temporary.open("wb") as file:
             yield file
@@ -128,6 +129,22 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
     return True
 
 
+def add_to_folder(final: Path, fill: Callable[[Path], None], last: str) -> None:
+    """Adds the files that `fill(folder)` writes to the folder `final`, when all are written.
+
+    A new or empty folder appears whole. To one that holds other files they are moved one after the other, the file
+    named `last` at the end.
+    """
+    with _filled_beside(final, fill) as new:
+        try:
+            new.rename(final)
+        except OSError:  # not empty
+            for path in sorted(new.iterdir(), key=lambda path: path.name == last):
+                path.replace(final / path.name)
+            sync_folder(final)
+        sync_folder(final.parent)
+
+
 @contextlib.contextmanager
 def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
     """A folder filled and synced under a temporary name, removed in the end unless it was renamed."""
@@ -141,10 +158,10 @@ def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _temporary_name(final: Path) -> Path:
-    """A free name beside `final` for this process; what dead processes left under such names is removed."""
+def _temporary_name(final: Path, clean: bool = True) -> Path:
+    """A free name beside `final` for this process; with `clean`, removes what dead processes left there."""
     prefix = f".{final.name}.{_machine()}."
-    for left in final.parent.glob(f"{glob.escape(prefix)}*.tmp"):
+    for left in final.parent.glob(f"{glob.escape(prefix)}*.tmp") if clean else ():
         process_id = left.name.removeprefix(prefix).removesuffix(".tmp")
         # After a reboot or in a restarted container a dead process may have had this one's number.
         if process_id.isdigit() and (int(process_id) == os.getpid() or not is_running(int(process_id))):

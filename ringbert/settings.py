@@ -15,7 +15,9 @@ import types
 import typing
 from typing import Any, Literal
 
-GROUPS = ("data", "model", "training", "evaluation", "prediction", "machine")  # headings of --help, in this order
+GROUPS = (  # headings of --help, in this order
+    "data", "output", "model", "examples", "masks", "training", "evaluation", "prediction", "machine",
+)  # fmt: skip
 
 
 class Settings:

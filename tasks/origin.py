@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert.text.tokenizer import TokenizerSettings
 from ringbert.errors import InputError
-from ringbert.settings import Settings, setting
+from ringbert.settings import setting
 
 if TYPE_CHECKING:
     from transformers import BertConfig
@@ -20,7 +21,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings(Settings):
+class ModelSettings(TokenizerSettings):
     """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
 
     model: str | None = setting(
@@ -32,20 +33,7 @@ class ModelSettings(Settings):
     bert_config_file: str | None = setting(
         None, "BERT configuration (JSON)", "model", shown_default="the model's own"
     )
-    vocab_file: str | None = setting(
-        None,
-        "WordPiece vocabulary; with --spm_model_file the ids of its pieces",
-        "model",
-        shown_default="the model's own",
-    )
-    spm_model_file: str | None = setting(None, "SentencePiece model, instead of a WordPiece vocabulary", "model")
     init_checkpoint: str | None = setting(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
-    do_lower_case: bool | None = setting(
-        None,
-        "lower-case the text and strip its accents",
-        "model",
-        shown_default="as the tokenizer's files say, else true for WordPiece",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +183,8 @@ def _tokenizer(
         config.init_checkpoint or config.model or "",
         config.spm_model_file,
     )
-    if tokenizer.lacks_capitals(words):
-        say(f"warning: {words.source} has no capital letters, so they become [UNK]: give --do_lower_case")
+    if words.case_problem:
+        say(f"warning: {words.case_problem}")
     if words.vocab_size > vocab_size:
         raise InputError(
             f"{words.source} has {words.vocab_size} entries, the model's configuration {vocab_size}: "

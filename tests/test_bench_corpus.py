@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from texts import write_small_corpus
 
-from bert.corpus.documents import Source
+from bert.corpus.settings import TextSettings
 from bert.text import tokenizer
 from distributed.world import World
 from ringbert.errors import InputError
@@ -114,7 +114,8 @@ def test_text_is_written_as_sentences(tmp_path):
         "The end.",
     ]
     (tmp_path / "running.txt").write_text("\n".join(lines))
-    source = Source(str(tmp_path / "running.txt"), split_sentences=True, document_separator="blanks")
+    file = str(tmp_path / "running.txt")
+    source = TextSettings(input_file=file, split_sentences=True, document_separator="blanks")
     sentences = tmp_path / "sentences.txt"
     megabytes = bench_corpus.write_lines(sentences, bench_corpus.sentence_lines(source), 1)
     assert sentences.read_text() == (

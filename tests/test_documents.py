@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 from real_data import real
 
-from bert.corpus import documents, sentences
-from bert.corpus.documents import Source
+from bert.corpus import documents, inputs, sentences
+from bert.corpus.settings import TextSettings
 from ringbert.errors import InputError
 
 TEXTS = [["The first.", "그는 갔다.", "x " * 30], ["One alone."], ["café – naïve", "Ünder"], ["last", "of all"]]
@@ -21,8 +21,8 @@ def written(path, separator="\n", newline="\n"):
     return path
 
 
-def read(source: Source) -> list[list[str]]:
-    return [text for unit in documents.find_units(source)[0] for text in documents.documents(unit, source)]
+def read(source: TextSettings) -> list[list[str]]:
+    return [text for unit in inputs.find_units(source)[0] for text in documents.documents(unit, source)]
 
 
 STRIPPED = [[sentence.strip() for sentence in text] for text in TEXTS]
@@ -35,7 +35,7 @@ STRIPPED = [[sentence.strip() for sentence in text] for text in TEXTS]
 @pytest.mark.parametrize("separator", ["\n", "\n\n \n"])
 def test_plain_text(tmp_path, separator, newline):
     written(tmp_path / "a.txt", separator, newline)
-    assert read(Source(str(tmp_path / "*.txt"))) == STRIPPED
+    assert read(TextSettings(input_file=str(tmp_path / "*.txt"))) == STRIPPED
 
 
 def test_gzip_and_zstandard(tmp_path):
@@ -47,8 +47,8 @@ def test_gzip_and_zstandard(tmp_path):
             file.write(half)
         with open(tmp_path / "b.txt.zst", "ab") as file:
             file.write((tmp_path / "part").read_bytes() if half else b"")
-    assert read(Source(str(tmp_path / "a.txt.gz"))) == STRIPPED
-    found = read(Source(str(tmp_path / "b.txt.zst")))
+    assert read(TextSettings(input_file=str(tmp_path / "a.txt.gz"))) == STRIPPED
+    found = read(TextSettings(input_file=str(tmp_path / "b.txt.zst")))
     # The second frame goes on where the first ended: its first document continues the last.
     assert [s for text in found for s in text] == [s for text in STRIPPED * 2 for s in text]
 
@@ -61,7 +61,7 @@ def test_a_compressed_file_that_is_cut_short(tmp_path, ending):
         file.write(b"\n".join(content[at : at + 80] for at in range(0, len(content), 80)))
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(InputError, match=rf"a\.txt{ending}: damaged or cut short"):
-        read(Source(str(path)))
+        read(TextSettings(input_file=str(path)))
 
 
 def rows():
@@ -74,15 +74,15 @@ def test_json_lines_parquet_and_a_local_data_set(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
     table = pa.Table.from_pylist([*rows(), {"body": None, "id": 9}])
     pa.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-    assert read(Source(str(tmp_path / "a.jsonl"), text_column="body")) == STRIPPED
-    assert read(Source(str(tmp_path / "a.parquet"), text_column="body")) == STRIPPED
+    assert read(TextSettings(input_file=str(tmp_path / "a.jsonl"), text_column="body")) == STRIPPED
+    assert read(TextSettings(input_file=str(tmp_path / "a.parquet"), text_column="body")) == STRIPPED
     folder = tmp_path / "set"
     folder.mkdir()
     pa.parquet.write_table(table, folder / "train.parquet")
-    assert read(Source(dataset_name=str(folder), text_column="body")) == STRIPPED
+    assert read(TextSettings(dataset_name=str(folder), text_column="body")) == STRIPPED
     for source in ({"input_file": str(tmp_path / "a.parquet")}, {"dataset_name": str(folder)}):
-        with pytest.raises(InputError, match="no column text; there are body, id"):
-            read(Source(**source))
+        with pytest.raises(InputError, match="no column text; its columns are body, id"):
+            read(TextSettings(**source))
 
 
 # -- units --------------------------------------------------------------------------------------------------------
@@ -102,32 +102,32 @@ def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_b
         path = tmp_path / "a.jsonl"
         content = "".join(json.dumps({"text": "\n".join(text)}, ensure_ascii=False) + "\n" for text in texts)
     path.write_text(content, encoding="utf-8")
-    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", unit_bytes)
-    units, _ = documents.find_units(Source(str(path)))
+    monkeypatch.setattr(inputs, "LARGEST_UNIT_BYTES", unit_bytes)
+    units, _ = inputs.find_units(TextSettings(input_file=str(path)))
     assert len(units) == -(-path.stat().st_size // unit_bytes)
-    assert read(Source(str(path))) == texts
+    assert read(TextSettings(input_file=str(path))) == texts
 
 
 def test_small_files_share_a_unit(tmp_path):
     for number in range(30):
         (tmp_path / f"{number:02d}.txt").write_text(f"text {number}\n")
-    units, _ = documents.find_units(Source(str(tmp_path / "*.txt")))
+    units, _ = inputs.find_units(TextSettings(input_file=str(tmp_path / "*.txt")))
     assert len(units) == 1
-    assert read(Source(str(tmp_path / "*.txt"))) == [[f"text {number}"] for number in range(30)]
+    assert read(TextSettings(input_file=str(tmp_path / "*.txt"))) == [[f"text {number}"] for number in range(30)]
 
 
 @pytest.mark.parametrize("separator", ["blank", "file"])
 def test_a_long_document_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, separator):
-    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", 4000)
+    monkeypatch.setattr(inputs, "LARGEST_UNIT_BYTES", 4000)
     monkeypatch.setattr(documents, "MOST_DOCUMENT_BYTES", 700)
     monkeypatch.setattr(sentences, "MOST_DOCUMENT_BYTES", 700)
     lines = [f"sentence {number}" for number in range(2000)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
-    source = Source(str(tmp_path / "a.txt"), document_separator=separator)
+    source = TextSettings(input_file=str(tmp_path / "a.txt"), document_separator=separator)
     found = read(source)
     assert [line for text in found for line in text] == lines
     assert max(sum(map(len, text)) for text in found) < 700 + 20
-    assert len(documents.find_units(source)[0]) > 5
+    assert len(inputs.find_units(source)[0]) > 5
 
 
 def test_an_endless_line_is_refused(tmp_path, monkeypatch):
@@ -135,7 +135,7 @@ def test_an_endless_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "READ_BYTES", 1000)
     (tmp_path / "a.txt").write_text("short\n" + "x" * 100_000)
     with pytest.raises(InputError, match=r"a\.txt: the line at byte 6 is longer"):
-        read(Source(str(tmp_path / "a.txt")))
+        read(TextSettings(input_file=str(tmp_path / "a.txt")))
 
 
 # -- faults -------------------------------------------------------------------------------------------------------
@@ -143,34 +143,34 @@ def test_an_endless_line_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("unit_bytes", [100, 1 << 20])
 def test_invalid_utf8_is_named_with_its_byte(tmp_path, monkeypatch, unit_bytes):
-    monkeypatch.setattr(documents, "LARGEST_UNIT_BYTES", unit_bytes)
+    monkeypatch.setattr(inputs, "LARGEST_UNIT_BYTES", unit_bytes)
     good = "한국어 문장이다.\n".encode() * 40
     (tmp_path / "a.txt").write_bytes(good + b"ab\xff\n" + good)
     with pytest.raises(InputError, match=rf"a\.txt: byte {len(good) + 2:,} \(0xff\) is not UTF-8"):
-        read(Source(str(tmp_path / "a.txt")))
+        read(TextSettings(input_file=str(tmp_path / "a.txt")))
 
 
 def test_faults_of_the_input_are_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"--input_file .*nothing\*: no file matches"):
-        read(Source(f"{written(tmp_path / 'a.txt')},{tmp_path}/nothing*"))
-    with pytest.raises(InputError, match="it is a folder"):
-        read(Source(str(tmp_path)))
+        read(TextSettings(input_file=f"{written(tmp_path / 'a.txt')},{tmp_path}/nothing*"))
+    with pytest.raises(InputError, match="this is a folder"):
+        read(TextSettings(input_file=str(tmp_path)))
     (tmp_path / "empty.txt").touch()
-    assert documents.find_units(Source(str(tmp_path / "*.txt")))[1] == [str(tmp_path / "empty.txt")]
-    with pytest.raises(InputError, match="all files are empty"):
-        read(Source(str(tmp_path / "empty.txt")))
+    assert inputs.find_units(TextSettings(input_file=str(tmp_path / "*.txt")))[1] == [str(tmp_path / "empty.txt")]
+    with pytest.raises(InputError, match="every matching file is empty"):
+        read(TextSettings(input_file=str(tmp_path / "empty.txt")))
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": 3}\n')
-    with pytest.raises(InputError, match=r"a\.jsonl: the line at byte 17: text is no text: 3"):
-        read(Source(str(tmp_path / "a.jsonl")))
+    with pytest.raises(InputError, match=r"a\.jsonl: the line at byte 17: text is not text: 3"):
+        read(TextSettings(input_file=str(tmp_path / "a.jsonl")))
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": "cut\n')
     with pytest.raises(InputError, match=r"the line at byte 17: not JSON"):
-        read(Source(str(tmp_path / "a.jsonl")))
+        read(TextSettings(input_file=str(tmp_path / "a.jsonl")))
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": "a \\ud800 b"}\n')
     with pytest.raises(InputError, match=r"the line at byte 17: text holds half a surrogate pair \(\\ud800\)"):
-        read(Source(str(tmp_path / "a.jsonl")))
+        read(TextSettings(input_file=str(tmp_path / "a.jsonl")))
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(100))
-    with pytest.raises(InputError, match=r"a\.parquet: no Parquet file"):
-        read(Source(str(tmp_path / "a.parquet")))
+    with pytest.raises(InputError, match=r"a\.parquet: not a Parquet file"):
+        read(TextSettings(input_file=str(tmp_path / "a.parquet")))
 
 
 # -- running text -------------------------------------------------------------------------------------------------
@@ -213,15 +213,15 @@ def test_wrapped_lines_are_joined_and_paragraphs_are_not(tmp_path):
     ]
     second = ["CHAPTER II", "The end."]
     source = {"input_file": str(tmp_path / "a.txt"), "split_sentences": True}
-    assert read(Source(**source, document_separator="blanks")) == [first, second]
-    assert read(Source(**source, document_separator="file")) == [first + second]
-    assert read(Source(**source)) == [first[:3], first[3:4], first[4:], second]
+    assert read(TextSettings(**source, document_separator="blanks")) == [first, second]
+    assert read(TextSettings(**source, document_separator="file")) == [first + second]
+    assert read(TextSettings(**source)) == [first[:3], first[3:4], first[4:], second]
 
 
 def test_splitting_novels_loses_no_word():
     folder = real("text/british_fiction")
     whole = " ".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))).split()
-    found = read(Source(str(folder / "*.txt"), split_sentences=True))
+    found = read(TextSettings(input_file=str(folder / "*.txt"), split_sentences=True))
     assert [word for text in found for sentence in text for word in sentence.split()] == whole
     lengths = [len(sentence.split()) for text in found for sentence in text]
     assert 10 < sum(lengths) / len(lengths) < 30  # English prose has about 20 words to a sentence

@@ -160,7 +160,7 @@ def test_a_run_leaves_its_files(trained, corpus):
 )
 def test_shards_are_found_by_folder_and_glob(corpus, shards, kind, files):
     """Other files of the folder, manifest and tokenizer, are no shards, whatever the glob."""
-    from bert.corpus.build import find_shards, open_table
+    from bert.corpus.shards import find_shards, open_table
 
     (corpus / "foreign").mkdir(exist_ok=True)
     shutil.copy(next((corpus / "tf").glob("*.tfrecord")), corpus / "foreign" / "part-1")

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from bert.text import tokenizer, vocabulary
+from bert.text.vocabulary import VocabularySettings
 from ringbert.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -34,6 +35,11 @@ def english():
     return [line for line in text.split("\n") if line.strip()][:3000]
 
 
+def train(texts, folder: Path, kind: str, vocab_size: int, do_lower_case: bool = False, **options) -> Path:
+    settings = VocabularySettings(kind=kind, vocab_size=vocab_size, do_lower_case=do_lower_case, **options)
+    return vocabulary.train(texts, folder, settings)
+
+
 def files(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
@@ -42,7 +48,7 @@ def files(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     folder = tmp_path / "words"
-    path = vocabulary.train(iter(english), folder, kind, 3000, do_lower_case=lower_case)
+    path = train(iter(english), folder, kind, 3000, lower_case)
     given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
     ours = tokenizer.load(folder=folder)
     assert (ours.vocab_size, ours.lower_case) == (3000, lower_case)
@@ -61,7 +67,7 @@ def test_it_works_everywhere(english, tmp_path, kind, lower_case):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_the_saved_tokenizer_gives_the_ids_of_the_model(korean, tmp_path, kind):
-    path = vocabulary.train(iter(korean), tmp_path / "words", kind, 4000, do_lower_case=False)
+    path = train(iter(korean), tmp_path / "words", kind, 4000)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     ids, _ = tokenizer.load(folder=tmp_path / "words").encode(korean)
     different = sum(own.tolist() != their for own, their in zip(ids, processor.encode(korean), strict=True))
@@ -74,11 +80,11 @@ def test_two_processes_give_the_same_files(korean, tmp_path):
     program = f"""
 import sys
 from pathlib import Path
-from bert.text import vocabulary
+from bert.text.vocabulary import VocabularySettings, train
 for kind in {KINDS}:
     with open({str(tmp_path / "text.txt")!r}, encoding="utf-8") as lines:
-        folder, lower = Path(sys.argv[1]) / kind, kind != "wordpiece"
-        vocabulary.train(lines, folder, kind, 4000, do_lower_case=lower, max_sentences=2000)
+        settings = VocabularySettings(kind=kind, vocab_size=4000, do_lower_case=kind != "wordpiece")
+        train(lines, Path(sys.argv[1]) / kind, settings, max_sentences=2000)
 """
     running = [
         subprocess.Popen(
@@ -95,14 +101,13 @@ for kind in {KINDS}:
     assert not any("trainer" in text for text in said)  # SentencePiece's log
     for kind in KINDS:
         assert files(tmp_path / "1" / kind) == files(tmp_path / "2" / kind)
-        words = tokenizer.load(folder=tmp_path / "1" / kind)
-        assert not tokenizer.splits_hangul(words)
+        assert tokenizer.load(folder=tmp_path / "1" / kind).case_problem == ""
     # Twice in one process too, and another seed draws other texts.
     same, other = tmp_path / "same", tmp_path / "other"
-    with (tmp_path / "text.txt").open(encoding="utf-8") as lines:
-        vocabulary.train(lines, same, "unigram", 4000, do_lower_case=True, max_sentences=2000)
-    with (tmp_path / "text.txt").open(encoding="utf-8") as lines:
-        vocabulary.train(lines, other, "unigram", 4000, do_lower_case=True, max_sentences=2000, seed=5)
+    settings = VocabularySettings(kind="unigram", vocab_size=4000, do_lower_case=True)
+    for folder, seed in ((same, 12345), (other, 5)):
+        with (tmp_path / "text.txt").open(encoding="utf-8") as lines:
+            vocabulary.train(lines, folder, settings, max_sentences=2000, seed=seed)
     assert files(same) == files(tmp_path / "1" / "unigram")
     assert files(other)["spiece.model"] != files(same)["spiece.model"]
 
@@ -110,9 +115,7 @@ for kind in {KINDS}:
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path, lower_case):
     """The library's trainer on the sentences themselves: its choice between equally frequent pairs varies."""
-    path = vocabulary.train(
-        english, tmp_path / "words", "wordpiece", 2500, do_lower_case=lower_case, character_coverage=1.0
-    )
+    path = train(english, tmp_path / "words", "wordpiece", 2500, lower_case, character_coverage=1.0)
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     theirs.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
@@ -146,9 +149,9 @@ def test_words_are_counted_as_bert_splits_them(korean, english):
 
 def test_character_coverage(tmp_path):
     texts = ["aaaa bbbb cccc"] * 300 + ["aaaaß"]  # one character in 3,605
-    path = vocabulary.train(texts, tmp_path / "all", "wordpiece", 15, do_lower_case=False, character_coverage=1.0)
+    path = train(texts, tmp_path / "all", "wordpiece", 15, character_coverage=1.0)
     assert "##ß" in path.read_text(encoding="utf-8").split("\n")
-    path = vocabulary.train(texts, tmp_path / "most", "wordpiece", 14, do_lower_case=False)
+    path = train(texts, tmp_path / "most", "wordpiece", 14)
     assert "ß" not in path.read_text(encoding="utf-8")
     assert "##a" in path.read_text(encoding="utf-8")
 
@@ -159,13 +162,13 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     program = """
 import resource, sys
 from pathlib import Path
-from bert.text import vocabulary
+from bert.text.vocabulary import VocabularySettings, train
 most, folder = int(sys.argv[1]), Path(sys.argv[2])
 words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
 texts = (f"{words[i % 150]} {words[i * 7 % 150]} " * 20 for i in range(most))
-vocabulary.train(texts, folder / "a", "wordpiece", 100, do_lower_case=True)
+train(texts, folder / "a", VocabularySettings(vocab_size=100))
 texts = (f"{words[i % 150]} {words[i * 7 % 150]} " * 20 for i in range(most))
-vocabulary.train(texts, folder / "b", "bpe", 60, do_lower_case=True, max_sentences=1000)
+train(texts, folder / "b", VocabularySettings(kind="bpe", vocab_size=60, do_lower_case=True), max_sentences=1000)
 assert next(texts, None) is None
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -186,21 +189,22 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_cannot_be_trained(korean, tmp_path, kind):
-    def train(texts, size, **options):
+    def refusal(texts, size):
         with pytest.raises(InputError) as caught:
-            vocabulary.train(iter(texts), tmp_path / "words", kind, size, do_lower_case=False, **options)
+            train(iter(texts), tmp_path / "words", kind, size)
         assert not list(tmp_path.iterdir())
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     few = "--vocab_size 500000 is more than the "
-    assert train(korean[:300], 500_000).startswith(few)
-    entries = int(train(korean[:300], 500_000).removeprefix(few).split()[0])
-    assert 1000 < entries < 20_000
-    assert "--vocab_size 30 cannot hold the " in train(korean[:300], 30)
-    assert "is empty" in train([], 1000)
-    assert "is empty" in train(["", "  "], 1000)
-    assert "--character_coverage 1.5" in train(korean[:10], 1000, character_coverage=1.5)
+    message = refusal(korean[:300], 500_000)
+    assert message.startswith(few)
+    assert 1000 < int(message.removeprefix(few).split()[0]) < 20_000
+    assert "--vocab_size 30 cannot hold the " in refusal(korean[:300], 30)
+    assert "is empty" in refusal([], 1000)
+    assert "is empty" in refusal(["", "  "], 1000)
+    with pytest.raises(ValueError, match=r"^--character_coverage must be above 0 and at most 1, got 1\.5"):
+        VocabularySettings(kind=kind, character_coverage=1.5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -210,20 +214,20 @@ def test_a_fault_of_the_text_is_what_is_reported(tmp_path, kind):
         raise InputError("corpus.txt: line 101 is not UTF-8")
 
     with pytest.raises(InputError, match=r"^corpus\.txt: line 101 is not UTF-8$"):
-        vocabulary.train(texts(), tmp_path / "words", kind, 100, do_lower_case=False)
+        train(texts(), tmp_path / "words", kind, 100)
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(english, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    vocabulary.train(english, tmp_path, "wordpiece", 1000, do_lower_case=True)
+    train(english, tmp_path, "wordpiece", 1000)
     before = files(tmp_path)
     assert sorted(before) == ["notes.txt", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
     with pytest.raises(InputError, match=r"already holds vocab\.txt, tokenizer_config\.json, tokenizer\.json"):
-        vocabulary.train(english, tmp_path, "wordpiece", 2000, do_lower_case=True)
+        train(english, tmp_path, "wordpiece", 2000)
     assert files(tmp_path) == before
-    with pytest.raises(InputError, match="a file of this name is there"):
-        vocabulary.train(english, tmp_path / "notes.txt", "bpe", 2000, do_lower_case=True)
+    with pytest.raises(InputError, match=r"--output_dir .*notes\.txt is a file"):
+        train(english, tmp_path / "notes.txt", "bpe", 2000)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
@@ -231,13 +235,13 @@ def test_a_kill_leaves_no_half_vocabulary(tmp_path, kind):
     program = f"""
 import itertools, sys
 from pathlib import Path
-from bert.text import vocabulary
+from bert.text.vocabulary import VocabularySettings, train
 def texts():
     for number in itertools.count():
         if number == 1000:
             print("reading", flush=True)
         yield f"text number {{number % 1000}}"
-vocabulary.train(texts(), Path(sys.argv[1]), {kind!r}, 100, do_lower_case=True)
+train(texts(), Path(sys.argv[1]), VocabularySettings(kind={kind!r}, vocab_size=100))
 """
     process = subprocess.Popen(
         [sys.executable, "-c", program, tmp_path / "words"],
@@ -251,23 +255,23 @@ vocabulary.train(texts(), Path(sys.argv[1]), {kind!r}, 100, do_lower_case=True)
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "words").exists()
     texts = [f"text number {number}" for number in range(1000)]
-    assert vocabulary.train(texts, tmp_path / "words", kind, 36, do_lower_case=True).is_file()
+    assert train(texts, tmp_path / "words", kind, 36).is_file()
 
 
 def test_lower_case_strips_accents_and_keeps_hangul(tmp_path):
     texts = ["École CAFÉ 한국어를 배운다", "한국어 배운다 école café"] * 50
     for kind, size in (("unigram", 22), ("bpe", 30)):
-        vocabulary.train(texts, tmp_path / kind, kind, size, do_lower_case=True)
+        train(texts, tmp_path / kind, kind, size, True)
         words = tokenizer.load(folder=tmp_path / kind)
         assert words.encode(["ÉCOLE 한국어"])[0][0].tolist() == words.encode(["ecole 한국어"])[0][0].tolist()
         assert words.unk_id not in words.encode(["ÉCOLE 한국어"])[0][0]
         assert all(unicodedata.normalize("NFC", piece) == piece for piece in words._tokens)
     # BERT's own lower-casing takes syllables apart.
     with pytest.raises(InputError, match=r"50% of the words are Korean, .* apart into letters: give --nodo_lower"):
-        vocabulary.train(texts, tmp_path / "wordpiece", "wordpiece", 50, do_lower_case=True)
+        train(texts, tmp_path / "wordpiece", "wordpiece", 50, True)
     assert not (tmp_path / "wordpiece").exists()
-    vocabulary.train(texts, tmp_path / "wordpiece", "wordpiece", 40, do_lower_case=False)
+    train(texts, tmp_path / "wordpiece", "wordpiece", 40, False)
     words = tokenizer.load(folder=tmp_path / "wordpiece")
     assert any("한" in piece for piece in words._tokens)
     few = [*texts, *["plain english words here"] * 5000]  # a name in an English text stops nothing
-    vocabulary.train(few, tmp_path / "few", "wordpiece", 70, do_lower_case=True)
+    train(few, tmp_path / "few", "wordpiece", 70, True)

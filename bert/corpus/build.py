@@ -1,181 +1,160 @@
-"""Sharded pretraining corpora: build, verify, open.
+"""Builds a corpus of sharded pretraining examples.
 
-`build` goes three times through the corpus, with files between the passes in `output_dir/.work`: text -> token ids
-(corpus_tokens.py), token ids -> examples (corpus_examples.py), examples -> shards in one random order over the
-whole corpus (corpus_shards.py). What each piece of work gives depends on the input and the settings alone, so the
-bytes are the same on any number of workers and hosts, and a build that was killed goes on where it was.
-
-An Arrow shard has the columns
-  input_ids           large_list<uint16, or int32 above 65,536 entries>: [CLS] A [SEP] B [SEP], without padding
-  sentence_a_tokens   int32: how many leading tokens are of type 0
-  is_random_next      int8: 1 when B does not follow A; absent without next-sentence prediction
-and with static masks (then input_ids are masked already)
-  masked_lm_positions large_list<int32>, sorted;  masked_lm_ids, in the type of input_ids: what stood there
+A build makes three passes, with files between them in `output_dir/.work`: text to token ids (tokens.py), token
+ids to examples (examples.py), examples to shards in one random order over the whole corpus (shard_writer.py). The
+result of each piece of work depends on the input and the settings alone. So any number of workers and hosts write
+the same bytes, and a build that was killed continues where it was.
 """
 
-import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert.corpus.builder import Builder, Settings, shard_marker
-from bert.corpus.documents import Source, documents, find_units
+from bert.corpus.documents import documents
 from bert.corpus.encoder import Words
-from bert.corpus.shards import (
-    MANIFEST,
-    TOKENIZER,
-    differences,
-    find_shards,
-    open_table,
-    read_manifest,
-    tokenizer_folder,
-    total,
-    verify,
-)
-from bert.corpus.tokens import batches, sync_folder, unit_path, write_json
+from bert.corpus.inputs import find_units
+from bert.corpus.passes import CorpusWork, total
+from bert.corpus.settings import BuildSettings
+from bert.corpus.shards import MANIFEST, TOKENIZER, differences, read_manifest
+from bert.corpus.tokens import batches, unit_path
 from bert.corpus.workers import Workers
 from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
-from ringbert.errors import InputError
+from ringbert.errors import InputError, shortened
+from ringbert.files import read_json, write_json
 
-__all__ = ["Settings", "build", "find_shards", "open_table", "read_manifest", "tokenizer_folder", "verify"]
-
-CHECKED_CHARACTERS = 1 << 17  # before the work begins
+CHECKED_CHARACTERS = 1 << 17  # of the text, before the work begins
 MOST_RANDOM_NEXT = 0.9
 
 
 def build(
-    source: Source,
-    settings: Settings,
+    settings: BuildSettings,
     tokenizer: Tokenizer,
-    output_dir: Path,
     *,
     workers: Workers,
     share: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] = lambda: None,
-    allow_unknown: bool = False,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Makes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
+    """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
     Args:
-      workers: the processes of this rank, or none.
-      share: this rank's number and how many ranks build together, on a file system that all see.
+      workers: the processes of this rank.
+      share: this rank's number and the number of ranks that build together, on a file system that they share.
       barrier: returns when every rank has called it.
-    Raises InputError: unreadable input; more than 10 % of the tokens are [UNK] and not `allow_unknown`; an
-      `output_dir` with the work or the corpus of other settings; too few documents or examples.
+    Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder holds a corpus,
+      or unfinished work, of other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
-    units, empty = find_units(source)
-    words = Words.of(tokenizer, settings.masking == "static" and settings.do_whole_word_mask)
-    builder = Builder(source, settings, words, output_dir, tuple(units))
-    if (output_dir / MANIFEST).is_file():
-        return _finished(builder, say)
+    units, empty = find_units(settings)
+    words = Words.of(tokenizer, settings.has_static_masks and settings.do_whole_word_mask)
+    work = CorpusWork(settings, words, tuple(units))
+    if (work.output_dir / MANIFEST).is_file():
+        return _finished(work, say)
     if empty:
-        say(
-            f"warning: {len(empty)} input file{'s are' if len(empty) > 1 else ' is'} empty: {', '.join(empty[:3])}"
+        say(f"warning: {len(empty)} input file{'s are' if len(empty) > 1 else ' is'} empty: {shortened(empty, 3)}")
+    if rank == 0:
+        _prepare_folder(work)
+        if not settings.allow_unknown and not unit_path(work.folder, 0).is_file():
+            _check_beginning(work, tokenizer)
+    barrier()
+    _refuse_others(read_json(_settings_file(work)), work, "work")
+
+    def run(method: str, is_done: Callable[[int], bool], numbers: range, what: str) -> None:
+        workers.run(method, [number for number in numbers[rank::num_ranks] if not is_done(number)], what)
+        barrier()
+
+    workers.work_on(work)
+    run("tokenize", work.is_tokenized, range(len(units)), "units of text")
+    _check_counts(work, tokenizer)
+    run("sample", work.is_sampled, range(len(work.tasks)), "blocks of examples")
+    num_examples = total(work.task_counts, "examples")
+    if num_examples < work.num_shards:
+        raise InputError(
+            f"--num_shards must be at most the number of examples, {num_examples}, got {work.num_shards}"
         )
+    run("write", work.is_written, range(work.num_shards), "shards")
     if rank == 0:
-        _prepare(builder)
-        if not allow_unknown and not unit_path(builder.work, 0).is_file():
-            _check_first(builder, tokenizer)
+        _finish(work, tokenizer, say)
     barrier()
-    _check_same_work(builder)
-
-    workers.work_on(builder)
-    workers.run("tokenize", _missing(builder.is_tokenized, range(rank, len(units), num_ranks)), "units of text")
-    barrier()
-    _check_counts(builder, tokenizer, allow_unknown)
-    tasks = range(rank, len(builder.tasks), num_ranks)
-    workers.run("sample", _missing(builder.is_sampled, tasks), "blocks of examples")
-    barrier()
-    num_shards, num_examples = builder.num_shards, total(builder.task_counts, "examples")
-    if num_examples < num_shards:
-        raise InputError(f"--num_shards {num_shards} is more than the corpus has examples ({num_examples})")
-    shards = range(rank, num_shards, num_ranks)
-    workers.run("write", _missing(builder.is_written, shards), "shards")
-    barrier()
-    if rank == 0:
-        _finish(builder, tokenizer, say)
-    barrier()
-    return read_manifest(output_dir)
+    return read_manifest(work.output_dir)
 
 
-def _missing(is_done: Callable[[int], bool], numbers: Sequence[int]) -> list[int]:
-    return [number for number in numbers if not is_done(number)]
+# -- what the folder holds already --------------------------------------------------------------------------------
 
 
-# -- what is there already ----------------------------------------------------------------------------------------
-
-
-def _finished(builder: Builder, say: Callable[[str], None]) -> dict[str, Any]:
-    manifest = read_manifest(builder.output_dir, "--output_dir")
-    _refuse_others({name: manifest[name] for name in builder.facts}, builder, "a finished corpus")
-    shutil.rmtree(builder.work, ignore_errors=True)
-    say(f"{builder.output_dir} is complete: nothing to do")
+def _finished(work: CorpusWork, say: Callable[[str], None]) -> dict[str, Any]:
+    manifest = read_manifest(work.output_dir, "--output_dir")
+    _refuse_others({name: manifest[name] for name in work.facts}, work, "a finished corpus")
+    shutil.rmtree(work.folder, ignore_errors=True)
+    say(f"{work.output_dir} is complete: nothing to do")
     return manifest
 
 
-def _prepare(builder: Builder) -> None:
-    path, mine = builder.work / "settings.json", builder.facts | {"changed": builder.changed}
-    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != mine:
-        if any(builder.work.glob("unit-*.json")):
-            _refuse_others(json.loads(path.read_text(encoding="utf-8")), builder, "the unfinished work")
-        shutil.rmtree(builder.work)
-    builder.work.mkdir(parents=True, exist_ok=True)
+def _settings_file(work: CorpusWork) -> Path:
+    return work.folder / "settings.json"
+
+
+def _prepare_folder(work: CorpusWork) -> None:
+    path, mine = _settings_file(work), work.facts | {"changed": work.changed}
+    if path.is_file() and (stored := read_json(path)) != mine:
+        if any(work.folder.glob("unit-*.json")):
+            _refuse_others(stored, work, "unfinished work")
+        shutil.rmtree(work.folder)
+    work.folder.mkdir(parents=True, exist_ok=True)
     if not path.is_file():
         write_json(path, mine, indent=1)
 
 
-def _check_same_work(builder: Builder) -> None:
-    stored = json.loads((builder.work / "settings.json").read_text(encoding="utf-8"))
-    _refuse_others(stored, builder, "the work")
-
-
-def _refuse_others(stored: dict[str, Any], builder: Builder, what: str) -> None:
-    mine = builder.facts | ({"changed": builder.changed} if "changed" in stored else {})
-    told = []
+def _refuse_others(stored: dict[str, Any], work: CorpusWork, what: str) -> None:
+    mine = work.facts | ({"changed": work.changed} if "changed" in stored else {})
+    problems = []
     for name in dict.fromkeys([*stored, *mine]):
         if different := differences(stored.get(name), mine.get(name)):
-            told.append("an input file was changed" if name == "changed" else f"{name}: {different}")
-    if told:
+            problems.append("an input file has changed" if name == "changed" else f"{name}: {different}")
+    if problems:
         raise InputError(
-            f"--output_dir {builder.output_dir} holds {what} of other settings than now: {'; '.join(told)}: "
-            "give another --output_dir, or remove this one"
+            f"--output_dir {work.output_dir} holds {what} with other settings: {'; '.join(problems)}: give "
+            "another --output_dir, or remove this one"
         )
 
 
 # -- checks -------------------------------------------------------------------------------------------------------
 
 
-def _check_first(builder: Builder, tokenizer: Tokenizer) -> None:
+def _check_beginning(work: CorpusWork, tokenizer: Tokenizer) -> None:
     """Tokenizes the beginning of the corpus, so that a wrong vocabulary is noticed at once."""
-    first = next(batches(documents(builder.units[0], builder.source), CHECKED_CHARACTERS), [])
-    ids, _ = builder.encoder([sentence for document in first for sentence in document])
-    where = f"{builder.source.input_file or builder.source.dataset_name} (the first {len(ids):,} tokens)"
+    beginning = next(batches(documents(work.units[0], work.settings), CHECKED_CHARACTERS), [])
+    ids, _ = work.encoder([sentence for document in beginning for sentence in document])
+    where = f"{_input_name(work)} (the first {len(ids):,} tokens)"
     check_unknown(unknown_share([ids], tokenizer.unk_id), where, tokenizer, allow_unknown=False)
 
 
-def _check_counts(builder: Builder, tokenizer: Tokenizer, allow_unknown: bool) -> None:
-    counts = builder.unit_counts
-    num_documents, where = total(counts, "documents"), builder.source.input_file or builder.source.dataset_name
+def _check_counts(work: CorpusWork, tokenizer: Tokenizer) -> None:
+    counts, settings = work.unit_counts, work.settings
+    num_documents = total(counts, "documents")
     if not num_documents:
-        raise InputError(f"{where}: there is no text in it")
-    check_unknown(total(counts, "unknown") / total(counts, "tokens"), str(where), tokenizer, allow_unknown)
-    if num_documents == 1 and builder.settings.next_sentence:
+        raise InputError(f"{_input_name(work)}: there is no text in it")
+    share = total(counts, "unknown") / total(counts, "tokens")
+    check_unknown(share, _input_name(work), tokenizer, settings.allow_unknown)
+    if num_documents == 1 and settings.next_sentence:
         raise InputError(
-            "the corpus is one document, and a random next sentence comes from another one: separate documents by "
-            "blank lines (--document_separator), or give --nonext_sentence"
+            "the corpus is one document, but a random next sentence must come from another one: separate "
+            "documents by blank lines (--document_separator), or give --nonext_sentence"
         )
+
+
+def _input_name(work: CorpusWork) -> str:
+    return str(work.settings.input_file or work.settings.dataset_name)
 
 
 # -- the end ------------------------------------------------------------------------------------------------------
 
 
-def _finish(builder: Builder, tokenizer: Tokenizer, say: Callable[[str], None]) -> None:
-    units, tasks = builder.unit_counts, builder.task_counts
-    shards = [json.loads(shard_marker(builder.work, n).read_text()) for n in range(builder.num_shards)]
-    folder = builder.output_dir / TOKENIZER
+def _finish(work: CorpusWork, tokenizer: Tokenizer, say: Callable[[str], None]) -> None:
+    units, tasks = work.unit_counts, work.task_counts
+    shards = [read_json(work.shard_marker(number)) for number in range(work.num_shards)]
+    folder = work.output_dir / TOKENIZER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     tokenizer.save(folder)
@@ -191,10 +170,8 @@ def _finish(builder: Builder, tokenizer: Tokenizer, say: Callable[[str], None]) 
     if counts["examples_with_random_next"] > MOST_RANDOM_NEXT * counts["examples"]:
         say(
             f"warning: the next sentence is random in {counts['examples_with_random_next']:,} of "
-            f"{counts['examples']:,} examples, as documents of one sentence have no other: check "
+            f"{counts['examples']:,} examples, because documents of one sentence have no other: check "
             "--document_separator and --split_sentences, or give --nonext_sentence"
         )
-    write_json(builder.work / MANIFEST, builder.facts | {"counts": counts, "shards": shards}, indent=1)
-    (builder.work / MANIFEST).replace(builder.output_dir / MANIFEST)
-    sync_folder(builder.output_dir)
-    shutil.rmtree(builder.work)
+    write_json(work.output_dir / MANIFEST, work.facts | {"counts": counts, "shards": shards}, indent=1)
+    shutil.rmtree(work.folder)

@@ -1,4 +1,4 @@
-"""Sentences of a corpus -> token ids, the same as `Tokenizer.encode` gives, several times faster for WordPiece."""
+"""Sentences of a corpus -> the token ids that `Tokenizer.encode` gives, several times faster for WordPiece."""
 
 import itertools
 import json
@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 import tokenizers
 
 from bert.text.tokenizer import MAX_CHARACTERS_PER_WORD, Tokenizer
+from ringbert.ragged import gather
 
 MOST_CACHED_WORDS = 1 << 18
 MOST_CACHED_CHARACTERS = 1 << 21
 WORDS_AT_ONCE = 1 << 10
 
-# What a byte of UTF-8 is. Odd ones are words; the others begin one behind those, and a blank behind a letter too:
-# so a word has its blank before it.
+# Kinds of UTF-8 bytes. A byte of an odd kind is a word of its own. A byte of an even kind begins a word after one
+# of those, and a blank also begins one after a letter: blanks belong to the word that follows them.
 _BLANK, _ALONE, _LETTER, _LINE_END = 0, 1, 2, 3
 _KINDS = np.full(256, _LETTER, np.uint8)
 _KINDS[np.frombuffer(b" \t\r", np.uint8)] = _BLANK
@@ -28,11 +29,11 @@ _KINDS[ord("\n")] = _LINE_END
 
 
 def _ideographs() -> np.ndarray:
-    """bool [65536]: characters of three bytes of UTF-8 that BERT makes words of their own, the common ones."""
-    found = np.zeros(1 << 16, bool)
-    found[0x3400:0x4DC0] = found[0x4E00:0xA000] = True  # tokenization.py, _is_chinese_char
-    found[[ord(mark) for mark in "“”‘’„‹›–—…、。，！？；：「」『』（）"]] = True
-    return found
+    """bool [65536]: the common characters of three UTF-8 bytes that BERT treats as words of their own."""
+    table = np.zeros(1 << 16, bool)
+    table[0x3400:0x4DC0] = table[0x4E00:0xA000] = True  # tokenization.py, _is_chinese_char
+    table[[ord(mark) for mark in "“”‘’„‹›–—…、。，！？；：「」『』（）"]] = True
+    return table
 
 
 _IDEOGRAPHS = _ideographs()
@@ -40,11 +41,11 @@ _IDEOGRAPHS = _ideographs()
 
 @dataclass(frozen=True)
 class Words:
-    """What workers need of a tokenizer; to read it back takes no `transformers`, which is slow to import.
+    """What workers need of a tokenizer, read back without `transformers`, which is slow to import.
 
     Attributes:
       serialized: the Rust tokenizer as JSON.
-      continues_word: as in `bert.masking.Masking`, when whole words are masked.
+      continues_word: as in `bert.corpus.masking.Masking`; None unless whole words are masked.
     """
 
     vocab_size: int
@@ -61,26 +62,25 @@ class Words:
     def of(cls, tokenizer: Tokenizer, whole_words: bool = False) -> "Words":
         serialized = tokenizer._backend.to_str()
         names = ("vocab_size", "unk_id", "cls_id", "sep_id", "mask_id", "digest", "lower_case")
-        taken = {name: getattr(tokenizer, name) for name in names}
-        return cls(
-            **taken, serialized=serialized, continues_word=tokenizer.continues_word if whole_words else None
-        )
+        facts = {name: getattr(tokenizer, name) for name in names}
+        continues_word = tokenizer.continues_word if whole_words else None
+        return cls(**facts, serialized=serialized, continues_word=continues_word)
 
 
 class Encoder:
     """Sentences -> token ids.
 
-    WordPiece looks at one word at a time: what white space separates, and each punctuation mark and ideograph is a
-    word of its own. So each distinct word is tokenized once, and its ids are then copied. Other tokenizers get
-    whole sentences.
+    WordPiece looks at one word at a time. Words are separated by white space, and each punctuation mark or
+    ideograph is a word of its own. So each distinct word is tokenized once and its ids are then copied. Other
+    tokenizers get whole sentences.
     """
 
     def __init__(self, words: Words):
         self._backend = tokenizers.Tokenizer.from_str(words.serialized)
-        self._backend.encode_special_tokens = True  # as in bert/tokenizer.py; the JSON does not hold it
+        self._backend.encode_special_tokens = True  # as in bert/text/tokenizer.py; the JSON does not hold it
         parts = json.loads(words.serialized)
         self._by_word, self._lower_case = _splits_at_white_space(parts), words.lower_case
-        # All that is left to do with a word of ASCII letters in the right case; half the time.
+        # All that a word of ASCII letters in the right case still needs: half the time of the whole tokenizer.
         self._plain = tokenizers.Tokenizer(self._backend.model)
         self._plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         vocabulary: dict[str, int] = parts["model"]["vocab"] if self._by_word else {}
@@ -90,30 +90,28 @@ class Encoder:
             if word.isascii() and word.isalnum() and len(word) <= MAX_CHARACTERS_PER_WORD
         }
         self._marks = {mark: vocabulary[mark] for mark in string.punctuation if mark in vocabulary}
-        self._known = _Known()
+        self._words = _WordIds()
 
     def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids of all sentences, int32 [tokens], and how many each has, int64 [sentences].
 
-        No sentence has a line end in it.
+        Sentences must not contain line ends.
         """
         if not self._by_word:
             return _encode(self._backend, sentences)
-        if self._known.is_full:
-            self._known = _Known()
-        found, is_end = _words_of("".join(f"{text}\n" for text in sentences).encode())
-        words = found.dictionary.to_pylist()
-        numbers = self._known.numbers_of(words)
-        unknown = self._known.unknown
-        if unknown:
-            self._known.learn(*self._encode_words(unknown))
-        # to_numpy() imports pandas: 0.3 s.
-        indices = np.frombuffer(found.indices.buffers()[1], np.int32, len(found.indices))
-        values, lengths = self._known.ids_of(numbers, indices)
-        return values, np.diff(np.cumsum(lengths)[is_end], prepend=0)
+        if self._words.is_full:
+            self._words = _WordIds()
+        words, line_ends = _words_of("".join(f"{text}\n" for text in sentences).encode())
+        numbers = self._words.numbers_of(words.dictionary.to_pylist())
+        if self._words.new:
+            self._words.add(*self._encode_words(self._words.new))
+        # to_numpy() imports pandas, which takes 0.3 s.
+        indices = np.frombuffer(words.indices.buffers()[1], np.int32, len(words.indices))
+        values, lengths = self._words.ids_of(numbers, indices)
+        return values, np.diff(np.cumsum(lengths)[line_ends], prepend=0)
 
     def _encode_words(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of single words, with blanks around them or without."""
+        """The ids of single words, which may have blanks around them, and how many each has."""
         places: tuple[list[int], ...] = ([], [], [])
         whole: list[int] = []
         plain: list[str] = []
@@ -131,17 +129,17 @@ class Encoder:
             else:
                 others.append(word)
                 places[2].append(place)
-        found = [(np.array(whole, np.int32), np.ones(len(whole), np.int64))]
+        parts = [(np.array(whole, np.int32), np.ones(len(whole), np.int64))]
         for backend, texts in ((self._plain, plain), (self._backend, others)):
-            for at in range(0, len(texts), WORDS_AT_ONCE):
-                found.append(self._encode_marked(texts[at : at + WORDS_AT_ONCE], backend))
-        values, lengths = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+            for start in range(0, len(texts), WORDS_AT_ONCE):
+                parts.append(self._encode_marked(texts[start : start + WORDS_AT_ONCE], backend))
+        values, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.argsort(np.array([*chain.from_iterable(places)], np.int64))
         starts = np.cumsum(lengths) - lengths
         return gather(values, starts[order], lengths[order]), lengths[order]
 
     def _encode_marked(self, words: list[str], backend: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-        """The same by the Rust library: many in one text, behind each a mark that is in none of them."""
+        """The same by the Rust library: all words in one text, after each a mark that none of them contains."""
         used = set("".join(words))
         for mark, token in self._marks.items():
             if mark in used:
@@ -149,27 +147,27 @@ class Encoder:
             ids, _ = _encode(backend, [f" {mark} ".join(words) + f" {mark}"])
             is_mark = ids == token
             ends = np.flatnonzero(is_mark)
-            if len(ends) == len(words):  # not if a letter of them is decomposed into the mark
+            if len(ends) == len(words):  # more, if a letter of theirs is decomposed into the mark
                 return ids[~is_mark], np.diff(ends, prepend=-1) - 1
         return _encode(backend, words)
 
 
 def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    # Without the places in the text, which `Tokenizer.encode` gives too.
+    # Fast because it does not compute the characters that each token came from.
     encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
     ids = [encoding.ids for encoding in encodings]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(chain.from_iterable(ids), np.int32), lengths
 
 
-class _Known:
-    """Words and their token ids, each word by the number that it got at first sight.
+class _WordIds:
+    """The token ids of words; each word has a number, in order of first sight.
 
-    `unknown` are those of the last call whose ids are still to be learnt.
+    `new` are the words first seen in the last call of `numbers_of`, whose ids must then be added.
     """
 
     def __init__(self) -> None:
-        self.unknown: list[str] = []
+        self.new: list[str] = []
         self._numbers, self._characters = _Numbers(), 0
         self._values = np.empty(0, np.int32)
         self._starts = np.zeros(1, np.int64)  # of each word in `_values`, and the end
@@ -180,19 +178,19 @@ class _Known:
 
     def numbers_of(self, words: Sequence[str]) -> np.ndarray:
         """The words' numbers, int64 [words]."""
-        known = len(self._numbers)
+        before = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
-        self.unknown = list(itertools.islice(self._numbers, known, None))
+        self.new = list(itertools.islice(self._numbers, before, None))
         return numbers
 
-    def learn(self, values: np.ndarray, lengths: np.ndarray) -> None:
-        """Takes the ids of all that is unknown, and how many each word has."""
-        self._characters += sum(map(len, self.unknown))
+    def add(self, values: np.ndarray, lengths: np.ndarray) -> None:
+        """Adds the ids of all new words, and how many each has."""
+        self._characters += sum(map(len, self.new))
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
         self._values = np.concatenate([self._values, values])
 
     def ids_of(self, numbers: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of the words with numbers[indices], int32 [tokens], and how many each has, int64 [indices]."""
+        """The ids of the words numbers[indices], int32 [tokens], and how many each has, int64 [indices]."""
         starts = self._starts[numbers]
         lengths = (self._starts[numbers + 1] - starts)[indices]
         return gather(self._values, starts[indices], lengths), lengths
@@ -207,15 +205,17 @@ class _Numbers(dict):
 
 
 def _words_of(text: bytes) -> tuple[pa.DictionaryArray, np.ndarray]:
-    """The words of lines of UTF-8, in order, each with the blanks before it. Line ends are words too: the second
-    array says which, int64 [lines]."""
+    """The words of UTF-8 lines, in order, each with the blanks before it.
+
+    Line ends are words too; the second array, int64 [lines], holds their places.
+    """
     data = np.frombuffer(text, np.uint8)
     kinds = _KINDS[data]
     is_alone, is_blank = (kinds & 1).view(bool), kinds == _BLANK
     is_start = np.ones(len(data), bool)
     is_start[1:] = is_alone[1:] | is_alone[:-1] | (is_blank[1:] & ~is_blank[:-1])
     if not text.isascii():
-        first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))  # of three bytes
+        first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))  # of three UTF-8 bytes
         high, middle, low = (data[first + place].astype(np.int32) for place in range(3))
         ideographs = first[_IDEOGRAPHS[(high & 0x0F) << 12 | (middle & 0x3F) << 6 | low & 0x3F]]
         is_start[ideographs] = is_start[ideographs + 3] = True
@@ -226,26 +226,9 @@ def _words_of(text: bytes) -> tuple[pa.DictionaryArray, np.ndarray]:
 
 
 def _splits_at_white_space(parts: dict) -> bool:
-    """Whether it is BERT's: no token, no normalization reaches over white space, marks or ideographs."""
+    """Whether this is BERT's: no token and no normalization reaches across white space, marks or ideographs."""
     kinds = tuple((parts.get(name) or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model"))
     special = all(token.get("special") for token in parts.get("added_tokens") or ())
     settings = parts.get("normalizer") or {}
     splits = bool(settings.get("clean_text") and settings.get("handle_chinese_chars"))
     return kinds == ("BertNormalizer", "BertPreTokenizer", "WordPiece") and special and splits
-
-
-def gather(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The concatenation of values[start : start + length] for each start and length."""
-    if not len(starts):
-        return values[:0]
-    ends = np.cumsum(lengths)
-    places = np.repeat(starts - (ends - lengths), lengths)
-    places += np.arange(len(places))
-    return values[places]
-
-
-def sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The sums of consecutive groups of these sizes."""
-    totals = np.concatenate([[0], np.cumsum(values)])
-    ends = np.cumsum(counts)
-    return totals[ends] - totals[ends - counts]

@@ -1,8 +1,8 @@
 """Masked-language-model masking as a pure function of keys, over a whole batch at once.
 
-The rules are those of google-research/bert `create_pretraining_data.py` (`create_masked_lm_predictions`); the
+The rules are those of google-research/bert `create_pretraining_data.py` (`create_masked_lm_predictions`). The
 random numbers are hashes of (key of the example, position of the token), so masks can be drawn when a row is read:
-the same key gives the same masks, whatever else is in the batch, on any rank.
+the same key gives the same masks on any rank, whatever else is in the batch.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a word drawn from the whole vocabulary
-LONGEST = 1 << 16
+from ringbert.hashing import mixed
+from ringbert.ragged import offsets_of
+
+MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary
+LONGEST = 1 << 16  # tokens of an example
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,10 @@ class Masking:
     """How to mask.
 
     Attributes:
-      special_ids: [CLS] and [SEP], which are never predicted.
-      masked_lm_prob: share of an example's tokens, special ones included, to predict.
-      continues_word: bool [vocab_size], True for pieces that continue a word (`##ing`); masks whole words.
+      special_ids: of [CLS] and [SEP], which are never predicted.
+      masked_lm_prob: share of an example's tokens to predict; special tokens count too.
+      continues_word: bool [vocab_size], True for pieces that continue a word (`##ing`). If given, whole words are
+        masked.
     """
 
     vocab_size: int
@@ -37,15 +41,19 @@ class Masking:
         assert self.continues_word is None or self.continues_word.shape == (self.vocab_size,)
 
     def num_predictions(self, lengths):
-        """How many tokens of examples of these lengths are predicted at most; int64, an array or a number."""
+        """The most predictions of examples of these lengths; int64, an array or a number."""
         wanted = np.rint(lengths * self.masked_lm_prob).astype(np.int64)
         return np.minimum(np.maximum(wanted, 1), self.max_predictions_per_seq)
 
 
 class Masked(NamedTuple):
-    """Masked examples: the flat `values` (int32) with masks applied; of what is to be predicted the flat
-    `positions` (int32, index within the example, ascending) and `original_ids` (int32), with
-    `position_offsets` (int64 [n + 1]).
+    """Masked examples.
+
+    Attributes:
+      values: int32, the token ids of all examples with masks applied.
+      positions: int32, the predicted tokens' indices within their example, ascending.
+      position_offsets: int64 [n + 1], where each example's predictions start.
+      original_ids: int32, the ids to predict.
     """
 
     values: np.ndarray
@@ -57,10 +65,10 @@ class Masked(NamedTuple):
 def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Masking) -> Masked:
     """Masks n examples by their keys (uint64 [n], from `example_keys`).
 
-    `values` holds all tokens, special ones included, and `offsets` (int64 [n + 1]) where each example starts. Of
-    an example of L tokens min(max_predictions_per_seq, max(1, round(L · masked_lm_prob))) are predicted, half
-    rounding to even: [MASK] in 80 %, themselves in 10 %, a uniform draw from the vocabulary in 10 % of cases.
-    Fewer when it has fewer candidates, or when whole words do not fit.
+    `values` holds the token ids of all examples, special tokens included, and `offsets` (int64 [n + 1]) where each
+    example starts. Of an example of L tokens min(max_predictions_per_seq, max(1, round(L · masked_lm_prob))) are
+    predicted (halves round to even), or fewer if it has fewer candidates or whole words do not fit. A predicted
+    token becomes [MASK] in 80 % of cases, a random entry of the vocabulary in 10 %, and stays as it is in 10 %.
     """
     lengths = np.diff(offsets)
     length = int(lengths.max(initial=0))
@@ -83,16 +91,17 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     masked = np.array(values, np.int32)
     original_ids = masked[of_token]
     masked[of_token] = _replacements(hashes[rows, positions], original_ids, masking)
-    position_offsets = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]).astype(np.int64)
-    return Masked(masked, positions.astype(np.int32), position_offsets, original_ids)
+    return Masked(masked, positions.astype(np.int32), offsets_of(chosen.sum(axis=1)), original_ids)
 
 
 def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
-    """A key (uint64 [n]) for each example: a hash of the seed and of parts such as row number and epoch, [n] or
-    one for all. Keys of different seeds or parts are as good as independent."""
-    state = _mixed(_words(seed) + _STEP)
+    """A key (uint64 [n]) for each example: a hash of the seed and of parts such as row number and epoch.
+
+    A part is an array [n] or one number for all. Keys of different seeds or parts are statistically independent.
+    """
+    state = mixed(_words(seed) + _STEP)
     for part in parts:
-        state = _mixed(state + (_words(part) + np.uint64(1)) * _STEP)
+        state = mixed(state + (_words(part) + np.uint64(1)) * _STEP)
     return state
 
 
@@ -100,7 +109,7 @@ def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
 
 
 def _smallest(hashes: np.ndarray, candidate: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The `wanted` candidates of smallest hash of each row: the first ones in random order. Bool [n, length]."""
+    """Bool [n, length]: the `wanted` candidates of each row with the smallest hashes."""
     wanted = np.minimum(wanted, candidate.sum(axis=1))
     if not wanted.any():
         return np.zeros_like(candidate)
@@ -112,10 +121,10 @@ def _smallest(hashes: np.ndarray, candidate: np.ndarray, wanted: np.ndarray) -> 
 def _whole_words(
     hashes: np.ndarray, candidate: np.ndarray, continues: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
-    """Words in random order, each taken unless it would exceed `wanted`. Bool [n, length].
+    """Bool [n, length]: words in random order, each taken unless the row would then exceed `wanted`.
 
-    A piece that continues a word belongs to the word before it, as Google has it also across [SEP]; the first
-    candidate of an example starts one in any case.
+    A piece that continues a word belongs to the word before it, even across [SEP], as in Google's code. The first
+    candidate of an example always starts a word.
     """
     if not candidate.any():
         return candidate
@@ -138,8 +147,8 @@ def _whole_words(
 
 
 def _replacements(hashes: np.ndarray, original_ids: np.ndarray, masking: Masking) -> np.ndarray:
-    """What stands in the place of each predicted token."""
-    draws = _mixed(hashes + _STEP)
+    """The id that takes the place of each predicted token."""
+    draws = mixed(hashes + _STEP)
     share = (draws >> np.uint64(32)) / 2.0**32
     word = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(masking.vocab_size)) >> np.uint64(32)
     other = np.where(share < MASKED_SHARE + KEPT_SHARE, original_ids, word.astype(np.int32))
@@ -153,23 +162,17 @@ _LARGEST = np.uint64((1 << 64) - 1)
 
 
 def _hashes(keys: np.ndarray, length: int) -> np.ndarray:
-    """A hash of each (key, position), uint64 [n, length]; no two of a row are equal, so their order is no accident
-    of a sorting algorithm."""
+    """A hash of each (key, position), uint64 [n, length].
+
+    No two hashes of a row are equal, so that their order does not depend on the sorting algorithm.
+    """
     position = np.arange(length, dtype=np.uint64)
-    hashes = _mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
+    hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
     return (hashes & ~np.uint64(LONGEST - 1)) | position
 
 
-def _mixed(words: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators): a
-    bijection of uint64 in which a bit of the input changes half of those of the output."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
 def _words(part: "np.ndarray | int") -> np.ndarray:
-    """As uint64 [n] or [1]; negative numbers as their two's complement."""
+    """The part as uint64 [n] or [1]; negative numbers as their two's complement."""
     if isinstance(part, int):
         part = np.array([part & int(_LARGEST)], np.uint64)
     return np.atleast_1d(part).astype(np.uint64)

@@ -5,17 +5,20 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-MOST_DOCUMENT_BYTES = 1 << 20  # a longer document is cut there: what is held in memory stays bounded
-# A line of hard-wrapped prose is shorter than this only where its paragraph ends, or in headings and verse.
+MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, so that memory stays bounded
+# In hard-wrapped prose a shorter line (in characters) ends its paragraph, or is a heading or verse.
 SHORT_LINE = 40
 
 Separator = Literal["blank", "blanks", "file"]
 
 
 def gather_documents(blocks: Iterable[list[str]], separator: Separator, running: bool) -> Iterator[list[str]]:
-    """Lines, in blocks, -> documents; `running`: their lines are running text, to be cut into sentences."""
+    """Blocks of lines -> documents, each a list of sentences.
+
+    With `running` the lines are running text, to be cut into sentences; else each line is a sentence.
+    """
     needed = {"blank": 1, "blanks": 2, "file": 1 << 62}[separator]
-    found: list[str] = []
+    document: list[str] = []
     paragraph: list[str] = []
     size = blanks = 0
     for line in itertools.chain.from_iterable(blocks):
@@ -23,28 +26,28 @@ def gather_documents(blocks: Iterable[list[str]], separator: Separator, running:
         if line:
             blanks = 0
             size += len(line)
-            (paragraph if running else found).append(line)
+            (paragraph if running else document).append(line)
             if size < MOST_DOCUMENT_BYTES:
                 if running and len(line) < SHORT_LINE:
-                    found += split_sentences(" ".join(paragraph))
+                    document += split_sentences(" ".join(paragraph))
                     paragraph = []
                 continue
         else:
             blanks += 1
         if paragraph:
-            found += split_sentences(" ".join(paragraph))
+            document += split_sentences(" ".join(paragraph))
             paragraph = []
-        if found and (blanks >= needed or size >= MOST_DOCUMENT_BYTES):
-            yield found
-            found, size = [], 0
+        if document and (blanks >= needed or size >= MOST_DOCUMENT_BYTES):
+            yield document
+            document, size = [], 0
     if paragraph:
-        found += split_sentences(" ".join(paragraph))
-    if found:
-        yield found
+        document += split_sentences(" ".join(paragraph))
+    if document:
+        yield document
 
 
-# The end of a sentence: marks, closing quotes and brackets, white space. After the full-width marks of Chinese and
-# Japanese none is needed.
+# The end of a sentence: punctuation, closing quotes or brackets, white space. The full-width punctuation of
+# Chinese and Japanese needs no white space.
 _CLOSING = r"[\"'”’»)\]_]*"
 _END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？]+[”’」』）]*\s*")
 _OPENING = "\"'“‘«([_-—"
@@ -58,12 +61,12 @@ _ABBREVIATIONS = frozenset(
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cuts running text after `.`, `!`, `?` or `…` (closing quotes included) and white space, and after `。！？`.
+    """Cuts running text into sentences: after `.`, `!`, `?` or `…` before white space, and after `。！？`.
 
-    Not where the next word starts with a small letter, and not at a full stop after an abbreviation of a short
-    English list or after a single capital letter (an initial).
+    There is no cut before a lower-case letter, nor at a full stop after a common English abbreviation or a single
+    capital letter (an initial).
     """
-    found, start = [], 0
+    sentences, start = [], 0
     for match in _END.finditer(text):
         stop = match.end()
         following = text[stop : stop + 4].lstrip(_OPENING)[:1]
@@ -75,9 +78,9 @@ def split_sentences(text: str) -> list[str]:
                 continue
         sentence = text[start:stop].strip()
         if sentence:
-            found.append(sentence)
+            sentences.append(sentence)
         start = stop
     rest = text[start:].strip()
     if rest:
-        found.append(rest)
-    return found
+        sentences.append(rest)
+    return sentences

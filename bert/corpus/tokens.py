@@ -1,7 +1,6 @@
-"""The first pass of a corpus: each unit of text becomes token ids in files that are then read at random places."""
+"""The first pass of a corpus: units of text become files of token ids, which are then read at random places."""
 
 import bisect
-import json
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bert.corpus.documents import Source, Unit, documents
-from bert.corpus.encoder import Encoder, sums
+from bert.corpus.documents import documents
+from bert.corpus.encoder import Encoder
+from bert.corpus.inputs import Unit
+from bert.corpus.settings import TextSettings
+from ringbert.errors import InputError
+from ringbert.files import read_json, write_json
 
 BATCH_CHARACTERS = 1 << 20
-BLOCK_TOKENS = 1 << 20  # what the second pass holds at a time, plus at most one document
-OPEN_FILES = 256
+BLOCK_TOKENS = 1 << 20  # the second pass holds a block of so many tokens in memory, plus at most one document
+MOST_OPEN_FILES = 256
 MOST_KEPT_BYTES = 1 << 21  # of offsets
 
 
@@ -25,12 +28,12 @@ def id_type(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
 
-# -- files of a unit ----------------------------------------------------------------------------------------------
+# -- writing ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class UnitCounts:
-    """What the files of a unit hold. `blocks`: its documents' numbers at which the blocks start, and their end."""
+    """What the files of a unit hold. `blocks`: the documents that begin a block, and the number of documents."""
 
     documents: int
     sentences: int
@@ -40,15 +43,16 @@ class UnitCounts:
 
 
 def unit_path(folder: Path, number: int) -> Path:
-    """The file that says that a unit is done; `.tokens`, `.sentences`, `.documents` stand beside it."""
+    """The file that marks a unit as done; its `.tokens`, `.sentences` and `.documents` are beside it."""
     return folder / f"unit-{number:06d}.json"
 
 
 def tokenize_unit(
-    folder: Path, number: int, unit: Unit, source: Source, encoder: Encoder, unk_id: int, dtype: np.dtype
+    marker: Path, unit: Unit, text: TextSettings, encoder: Encoder, unk_id: int, dtype: np.dtype
 ) -> None:
-    """Writes the token ids of a unit, where its sentences start (int64, tokens) and its documents (sentences)."""
-    marker = unit_path(folder, number)
+    """Writes the token ids of a unit and where its sentences (int64, in tokens) and documents (int64, in
+    sentences) start, and then `marker`, of `unit_path`.
+    """
     num_documents = num_sentences = num_tokens = unknown = 0
     blocks, block_start = [0], 0
     with (
@@ -58,19 +62,17 @@ def tokenize_unit(
     ):
         sentences.write(np.zeros(1, np.int64).tobytes())
         bounds.write(np.zeros(1, np.int64).tobytes())
-        for batch in batches(documents(unit, source)):
+        for batch in batches(documents(unit, text)):
             values, sentence_lengths = encoder(list(chain.from_iterable(batch)))
-            document_sizes = np.fromiter(map(len, batch), np.int64, len(batch))
             filled = sentence_lengths > 0
-            document_sizes = sums(filled, document_sizes)
-            document_sizes = document_sizes[document_sizes > 0]
-            sentence_lengths = sentence_lengths[filled]
+            sizes = _group_sums(filled, np.fromiter(map(len, batch), np.int64, len(batch)))
+            sizes, sentence_lengths = sizes[sizes > 0], sentence_lengths[filled]
             tokens.write(values.astype(dtype).tobytes())
             sentences.write((num_tokens + np.cumsum(sentence_lengths)).tobytes())
-            bounds.write((num_sentences + np.cumsum(document_sizes)).tobytes())
+            bounds.write((num_sentences + np.cumsum(sizes)).tobytes())
             num_tokens += len(values)
             num_sentences += len(sentence_lengths)
-            num_documents += len(document_sizes)
+            num_documents += len(sizes)
             unknown += int((values == unk_id).sum())
             if num_tokens - block_start >= BLOCK_TOKENS:
                 blocks.append(num_documents)
@@ -78,54 +80,28 @@ def tokenize_unit(
     if blocks[-1] < num_documents:
         blocks.append(num_documents)
     counts = UnitCounts(num_documents, num_sentences, num_tokens, unknown, tuple(blocks))
-    write_json(marker, asdict(counts), is_forced=False)
+    write_json(marker, asdict(counts), indent=None, sync=False)
 
 
-def read_counts(folder: Path, number: int) -> UnitCounts:
-    values = json.loads(unit_path(folder, number).read_text())
+def read_counts(marker: Path) -> UnitCounts:
+    values = read_json(marker)
     return UnitCounts(**values | {"blocks": tuple(values["blocks"])})
 
 
-def is_tokenized(folder: Path, number: int, dtype: np.dtype) -> bool:
-    """Whether a unit is done and its files are whole. They are not forced to the disk, which takes time: a power
-    cut may have left parts of them."""
+def is_tokenized(marker: Path, dtype: np.dtype) -> bool:
+    """Whether a unit is done and its files are whole: unsynced, they may have been damaged by a power cut."""
     try:
-        counts = read_counts(folder, number)
-        sizes = [
-            unit_path(folder, number).with_suffix(f".{name}").stat().st_size
-            for name in ("tokens", "sentences", "documents")
-        ]
-    except (OSError, ValueError):
+        counts = read_counts(marker)
+        sizes = [marker.with_suffix(f".{name}").stat().st_size for name in ("tokens", "sentences", "documents")]
+    except (OSError, InputError):
         return False
     return sizes == [dtype.itemsize * counts.tokens, 8 * (counts.sentences + 1), 8 * (counts.documents + 1)]
 
 
-def write_json(path: Path, values: object, indent: int | None = None, is_forced: bool = True) -> None:
-    """Writes a file whole or not at all; with `is_forced` through a power cut too."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(values, indent=indent, ensure_ascii=False) + "\n")
-        if is_forced:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
-    if is_forced:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames within a folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def batches(found: Iterable[list[str]], characters: int = BATCH_CHARACTERS) -> Iterator[list[list[str]]]:
-    """Documents in lists of about so many characters."""
+def batches(texts: Iterable[list[str]], characters: int = BATCH_CHARACTERS) -> Iterator[list[list[str]]]:
+    """Documents in lists of about this many characters."""
     batch, size = [], 0
-    for document in found:
+    for document in texts:
         batch.append(document)
         size += sum(map(len, document))
         if size >= characters:
@@ -133,6 +109,16 @@ def batches(found: Iterable[list[str]], characters: int = BATCH_CHARACTERS) -> I
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _group_sums(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The sums of consecutive groups of these sizes."""
+    totals = np.concatenate([[0], np.cumsum(values)])
+    ends = np.cumsum(sizes)
+    return totals[ends] - totals[ends - sizes]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
 
 
 class OpenFiles:
@@ -145,29 +131,30 @@ class OpenFiles:
         """`count` bytes from byte `place` on. Raises OSError: the file is shorter."""
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            if len(self._descriptors) >= OPEN_FILES:
+            if len(self._descriptors) >= MOST_OPEN_FILES:
                 os.close(self._descriptors.popitem(last=False)[1])
             descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY)
         else:
             self._descriptors.move_to_end(path)
         data = os.pread(descriptor, count, place)
         while len(data) < count:
-            more = os.pread(descriptor, count - len(data), place + len(data))
-            if not more:
-                raise OSError(0, f"ends at byte {place + len(data)}, needed are {place + count}", str(path))
-            data += more
+            rest = os.pread(descriptor, count - len(data), place + len(data))
+            if not rest:
+                raise OSError(0, f"ends at byte {place + len(data)}, expected {place + count} bytes", str(path))
+            data += rest
         return data
-
-    def close(self) -> None:
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
 
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring documents of a unit: token ids; where sentences start in them; where documents start among
-    the sentences (both int64, with the end); the first document's number in the corpus."""
+    """Neighbouring documents of a unit.
+
+    Attributes:
+      tokens: their token ids.
+      sentences: int64, where each sentence starts among the tokens, and the end.
+      documents: int64, where each document starts among the sentences, and the end.
+      first_document: the first document's number in the corpus.
+    """
 
     tokens: np.ndarray
     sentences: np.ndarray
@@ -178,15 +165,16 @@ class Block:
 class TokenFiles:
     """The token ids of the whole corpus, read where they are needed."""
 
-    def __init__(self, folder: Path, documents_of_units: Sequence[int], dtype: np.dtype):
+    def __init__(self, folder: Path, unit_documents: Sequence[int], dtype: np.dtype):
+        """`unit_documents`: the number of documents of each unit."""
         self.dtype = dtype
-        self._ends = np.cumsum(documents_of_units).tolist()
+        self._ends = np.cumsum(unit_documents).tolist()
         self._files = OpenFiles()
         self._kept: dict[tuple[int, int], memoryview] = {}
         self._room = MOST_KEPT_BYTES
-        paths = [unit_path(folder, number) for number in range(len(self._ends))]
+        markers = [unit_path(folder, number) for number in range(len(self._ends))]
         self._paths = [
-            [path.with_suffix(f".{name}") for name in ("tokens", "sentences", "documents")] for path in paths
+            [marker.with_suffix(f".{name}") for name in ("tokens", "sentences", "documents")] for marker in markers
         ]
 
     @property
@@ -202,8 +190,11 @@ class TokenFiles:
         return Block(tokens, sentences - sentences[0], bounds - bounds[0], before + start)
 
     def continuation(self, document: int, place: float, needed: int) -> bytes:
-        """Tokens of whole sentences of a document, from the one at share `place` (in [0, 1)) of them on, until at
-        least `needed` tokens or its end are reached; at least one sentence."""
+        """Token ids of whole consecutive sentences of a document, at least one sentence.
+
+        They begin with the sentence at the share `place` (in [0, 1)) of the document and end when there are
+        `needed` tokens, or with the document.
+        """
         unit = bisect.bisect_right(self._ends, document)
         local = document - (self._ends[unit - 1] if unit else 0)
         start, stop = self._kept_offsets(unit, 2, local, local + 1)
@@ -214,8 +205,7 @@ class TokenFiles:
         return self._tokens(unit, offsets[0], offsets[last])
 
     def _kept_offsets(self, unit: int, kind: int, start: int, stop: int) -> memoryview:
-        """The offsets start, …, stop of a file. It stays in memory if there is room: small reads cost more than
-        what they find."""
+        """The offsets start, …, stop of a file. Kept in memory when it fits, because small reads are slow."""
         kept, path = self._kept.get((unit, kind)), self._paths[unit][kind]
         if kept is None:
             size = path.stat().st_size
@@ -232,6 +222,5 @@ class TokenFiles:
         return self._files.read(self._paths[unit][0], size * start, size * (stop - start))
 
     def _offsets(self, unit: int, kind: int, start: int, stop: int) -> np.ndarray:
-        return np.frombuffer(
-            self._files.read(self._paths[unit][kind], 8 * start, 8 * (stop - start + 1)), np.int64
-        )
+        data = self._files.read(self._paths[unit][kind], 8 * start, 8 * (stop - start + 1))
+        return np.frombuffer(data, np.int64)

@@ -1,4 +1,4 @@
-"""Processes that work through numbered pieces of a build."""
+"""Processes that share numbered pieces of work."""
 
 import concurrent.futures
 import gc
@@ -16,35 +16,35 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-TOLD_EVERY_S = 30.0
-# In a worker process: what it works on, and the shared count of pieces that are taken.
-_builder: Any = None
+PROGRESS_EVERY_S = 30.0
+# In a worker process: the object that it works on, and the shared count of pieces that are taken.
+_object: Any = None
 _taken: Any = None
 
 
 class Workers:
-    """Calls methods of one object for many numbers. One worker is this process, the others have their own.
+    """Calls methods of one object for many numbers. One worker is this process, the others are new processes.
 
-    Those start when the `with` block is entered and import what they need while this one prepares the
-    object. They are spawned, never forked: a fork after MPI started is unsafe. They end with their parent, however
-    it ends. Parallelism is theirs: each tokenizes on one thread. Meanwhile no cycles of objects are looked for:
-    the work makes none, and to go through all its words takes 3 % of the time.
+    Those start when the `with` block is entered, and import what they need while this process prepares the object.
+    They are spawned, never forked, because a fork after MPI has started is unsafe. They end with their parent,
+    however it ends. Each tokenizes on one thread, since there is one worker per core. The garbage collector is
+    off: this work creates no reference cycles, and traversing its many words takes 3 % of the time.
     """
 
     def __init__(self, num_workers: int, say: Callable[[str], None]):
         self._num_workers, self._say = num_workers, say
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._threads = os.environ.get("TOKENIZERS_PARALLELISM")
-        self._builder: Any = None
+        self._object: Any = None
         self._count: Any = None  # of the pieces that are taken, shared by all workers
 
     def __enter__(self) -> "Workers":
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        self._collected = gc.isenabled()
+        self._had_collector = gc.isenabled()
         gc.disable()
         if self._num_workers > 1:
             self._folder = tempfile.TemporaryDirectory(prefix="ringbert-workers-")
-            self._object = Path(self._folder.name, "object")
+            self._object_file = Path(self._folder.name, "object")
             context = multiprocessing.get_context("spawn")
             self._count = context.Value("q", 0)
             self._pool = concurrent.futures.ProcessPoolExecutor(
@@ -58,56 +58,57 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._folder.cleanup()
-        if self._collected:
+        if self._had_collector:
             gc.enable()
         if self._threads is None:
             os.environ.pop("TOKENIZERS_PARALLELISM", None)
         else:
             os.environ["TOKENIZERS_PARALLELISM"] = self._threads
 
-    def work_on(self, builder: Any) -> None:
-        """The object whose methods `run` calls; workers get a copy."""
-        self._builder = builder
+    def work_on(self, work: Any) -> None:
+        """Sets the object whose methods `run` calls; the other processes get a copy."""
+        self._object = work
         if self._pool is not None:
-            self._object.write_bytes(pickle.dumps(builder))
+            self._object_file.write_bytes(pickle.dumps(work))
 
     def run(self, method: str, numbers: Sequence[int], what: str) -> None:
-        """Calls `builder.<method>(number)` for each; the first exception ends it and is raised here.
+        """Calls `work.<method>(number)` for each number; the first exception ends the run and is raised here.
 
-        Each worker takes the next number when it is ready, so none waits before the last ones.
+        Each worker takes the next number when it is ready, so none is idle before the last ones. `what` names the
+        numbers in messages of progress.
         """
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         if self._count is not None:
             self._count.value = 0
         others: list[concurrent.futures.Future] = []
         try:
             if self._pool is not None:
                 tasks = range(self._num_workers - 1)
-                others = [self._pool.submit(_work, self._object, method, numbers) for _ in tasks]
+                others = [self._pool.submit(_work, self._object_file, method, numbers) for _ in tasks]
             for done, number in enumerate(numbers if self._count is None else _next_of(numbers, self._count), 1):
-                getattr(self._builder, method)(number)
+                getattr(self._object, method)(number)
                 for other in others:
                     if other.done():
                         other.result()
-                if time.monotonic() - told > TOLD_EVERY_S:
-                    told = time.monotonic()
+                if time.monotonic() - reported > PROGRESS_EVERY_S:
+                    reported = time.monotonic()
                     if self._count is not None:
                         done = max(done, min(self._count.value, len(numbers)) - len(others))
-                    self._say(f"{method}: {done:,} of {len(numbers):,} {what}, {told - began:.0f} s")
+                    self._say(f"{method}: {done:,} of {len(numbers):,} {what}, {reported - began:.0f} s")
             for other in concurrent.futures.as_completed(others):
                 other.result()
         except BrokenProcessPool as error:
             raise RuntimeError(
-                "a worker process was killed (out of memory?): the same command goes on where this one ended; "
-                "fewer --num_workers need less memory"
+                "a worker process was killed (out of memory?): run the same command again to continue; fewer "
+                "--num_workers need less memory"
             ) from error
         finally:
             if self._count is not None:
-                self._count.value = len(numbers)  # whoever still works takes no more
+                self._count.value = len(numbers)  # the others take no more
 
 
 def _next_of(numbers: Sequence[int], count: Any) -> Iterator[int]:
-    """Those that no other worker has taken."""
+    """The numbers that no other worker has taken."""
     while True:
         with count.get_lock():
             taken = count.value
@@ -121,17 +122,17 @@ def _start(count: Any) -> None:
     global _taken
     _taken = count
     gc.disable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work
-    # At the end of its work it goes at once: to free what it holds, one object after the other, takes a while.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    # Exit at once when the work is done: freeing all objects one after the other takes a while.
     multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=0)
-    threading.Thread(target=_end_with, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _prepare() -> None:
-    import bert.corpus.builder  # noqa: F401  what an object needs that is read from a file
+    import bert.corpus.passes  # noqa: F401  what unpickling the object will need
 
 
-def _end_with() -> None:
+def _end_with_parent() -> None:
     process = multiprocessing.parent_process()
     if process is not None:
         process.join()
@@ -140,8 +141,8 @@ def _end_with() -> None:
 
 
 def _work(path: Path, method: str, numbers: Sequence[int]) -> None:
-    global _builder
+    global _object
     for number in _next_of(numbers, _taken):
-        if _builder is None:
-            _builder = pickle.loads(path.read_bytes())
-        getattr(_builder, method)(number)
+        if _object is None:
+            _object = pickle.loads(path.read_bytes())
+        getattr(_object, method)(number)

@@ -3,23 +3,42 @@
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from bert.text import sentencepiece
+from bert.text.case import case_problem, check_case, stated_case
+from bert.text.sentencepiece_model import read_ids, read_model
 from ringbert.errors import InputError
+from ringbert.files import read_json
 from ringbert.settings import Settings, setting
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; transformers says 100
 MOST_UNKNOWN_SHARE = 0.10
-LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # beside those named uncased
-HANGUL_SYLLABLES, HANGUL_LETTERS = re.compile("[\uac00-\ud7a3]"), re.compile("[\u1100-\u11ff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings(Settings):
+    """The files of a tokenizer, unless a model brings its own."""
+
+    vocab_file: str | None = setting(
+        None,
+        "WordPiece vocabulary; with --spm_model_file, the ids of its pieces",
+        "model",
+        shown_default="the model's own",
+    )
+    spm_model_file: str | None = setting(None, "SentencePiece model, instead of a WordPiece vocabulary", "model")
+    do_lower_case: bool | None = setting(
+        None,
+        "lower-case the text and strip its accents",
+        "model",
+        shown_default="as the tokenizer's files say, else true for WordPiece",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +56,20 @@ class Tokenizer:
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
       vocab_size: the largest id + 1.
       lower_case: whether text is lower-cased and stripped of accents.
-      digest: of the vocabulary and settings; equal digests give equal ids.
+      source: the file that it was loaded from, for messages.
+      digest: of the vocabulary and settings; equal digests mean equal ids.
     """
 
     kind: Literal["wordpiece", "sentencepiece"]
 
     def __init__(self, fast, lower_case: bool, source: str, spm_model: bytes | None = None):
-        """`fast` is transformers' tokenizer; `spm_model` the bytes of the SentencePiece model, saved with it."""
+        """`fast` is transformers' tokenizer; `spm_model` is the SentencePiece model's file, for `save`."""
         self._fast, self.lower_case, self.source, self._spm_model = fast, lower_case, source, spm_model
         self._backend = backend = _as_google(fast)
         self.kind = "wordpiece" if hasattr(backend.model, "max_input_chars_per_word") else "sentencepiece"
         vocabulary = fast.get_vocab()
         if self.kind == "wordpiece":
-            own = backend.get_vocab(with_added_tokens=False)  # without what transformers silently adds
+            own = backend.get_vocab(with_added_tokens=False)  # without the tokens that transformers silently adds
             absent = [token for token in SPECIAL_TOKENS if token not in own]
             if absent:
                 raise InputError(f"{source}: the vocabulary has no {', '.join(absent)} (--vocab_file)")
@@ -59,16 +79,16 @@ class Tokenizer:
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
 
     def __getstate__(self):
-        made_anew = ("_backend", "_blanks", "_tokens", "continues_word")
-        return {name: value for name, value in vars(self).items() if name not in made_anew}
+        remade = ("_backend", "_blanks", "_tokens", "continues_word")
+        return {name: value for name, value in vars(self).items() if name not in remade}
 
     def __setstate__(self, state):
         vars(self).update(state)
-        self._backend = _as_google(self._fast)  # transformers' pickle forgets what was set
+        self._backend = _as_google(self._fast)  # transformers' pickle forgets its settings
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """Ids that are no text, in order: [PAD], [UNK], [CLS], [SEP], [MASK] and other control pieces."""
+        """The sorted ids that are not text: of [PAD], [UNK], [CLS], [SEP], [MASK] and other control pieces."""
         added = self._backend.get_added_tokens_decoder()
         own = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
         return tuple(sorted({*own, *(number for number, token in added.items() if token.special)}))
@@ -77,7 +97,8 @@ class Tokenizer:
     def continues_word(self) -> np.ndarray:
         """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked.
 
-        In WordPiece those that start with ##, in SentencePiece those that do not start with ▁; no special token.
+        These are pieces that start with ## (WordPiece) or do not start with ▁ (SentencePiece), never special
+        tokens.
         """
         if self.kind == "wordpiece":
             continues = [token.startswith("##") for token in self._tokens]
@@ -90,7 +111,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _tokens(self) -> list[str]:
-        """Id -> token; empty where a vocabulary lists a token twice and this is not its last line."""
+        """Id -> token. A token that the vocabulary lists twice has its last id; the first maps to ""."""
         tokens = [""] * self.vocab_size
         for token, number in self._fast.get_vocab().items():
             tokens[number] = token
@@ -101,13 +122,13 @@ class Tokenizer:
         return sentencepiece.blanks(self._backend)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of these ids as text, as the vocabulary writes them (`##ing`, `▁the`)."""
+        """The tokens of these ids as the vocabulary writes them (`##ing`, `▁the`)."""
         return [self._tokens[number] for number in ids]
 
     def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of each text.
 
-        No special tokens are added. All cores work at once, in the Rust library's own threads.
+        No special tokens are added. The Rust library uses all cores.
         """
         encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         ids = [np.asarray(encoding.ids, np.int32) for encoding in encodings]
@@ -117,15 +138,22 @@ class Tokenizer:
         return ids, spans
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The token ids that `encode` gives, without the spans: less work."""
+        """The token ids that `encode` gives, without the spans, which take time."""
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
 
+    @property
+    def case_problem(self) -> str:
+        """What this vocabulary loses by lower-casing, or without it, and the flag to give; "" if nothing."""
+        normalizer = self._backend.normalizer
+        problem = case_problem(self._tokens, self.lower_case, normalizer.normalize_str if normalizer else str)
+        return problem and f"{self.source} has {problem}"
+
     def save(self, folder: Path) -> None:
-        """Writes the tokenizer's files; `transformers.AutoTokenizer` gives the same ids from them."""
+        """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids."""
         self._fast.save_pretrained(folder)
-        # transformers 5 builds a BertTokenizer anew from its vocabulary, with a limit of 100 characters per word;
-        # this class takes tokenizer.json as it is.
+        # With its class BertTokenizer, transformers 5 would rebuild it from the vocabulary, with a limit of 100
+        # characters per word; this class takes tokenizer.json as it is.
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -133,14 +161,13 @@ class Tokenizer:
         settings["do_lower_case"] = self.lower_case
         path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if self.kind == "wordpiece":
-            # A token that a vocabulary lists twice has its last id: the line of the first stays empty.
             (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in self._tokens), encoding="utf-8")
         if self._spm_model is not None:
             (folder / "spiece.model").write_bytes(self._spm_model)
 
 
 def _as_google(fast):
-    """The Rust tokenizer inside, set to do what google-research/bert `tokenization.py` does."""
+    """The Rust tokenizer inside, set to behave like google-research/bert `tokenization.py`."""
     backend = fast.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -157,23 +184,24 @@ def load(
     checkpoint_name: str = "",
     spm_model_file: str | None = None,
 ) -> Tokenizer:
-    """The tokenizer of `--spm_model_file` (its ids from `--vocab_file`, if given), else of `--vocab_file`, else of
-    a model folder: its tokenizer.json, else a `.model` file (ids from vocab.txt, if there is one), else vocab.txt.
+    """The tokenizer of a SentencePiece model, a vocabulary file or a model folder, the first that is given.
 
-    `do_lower_case` None means: what the folder's tokenizer file says, else True for WordPiece and False for
-    SentencePiece.
+    A SentencePiece model takes its ids from `vocab_file`, if that is given too. Of a folder counts the first that
+    exists: tokenizer.json; a `.model` file, with ids from vocab.txt, if there is one; vocab.txt.
 
-    Raises InputError: no vocabulary, a flag that contradicts the tokenizer file, or (Google's check) a
-    `--do_lower_case` that contradicts the published checkpoint named `checkpoint_name`; a SentencePiece model
-    without [MASK] or the other special tokens, or one that does not belong to the `--vocab_file`.
+    Args:
+      do_lower_case: None means what the folder's tokenizer files say, else True for WordPiece and False for
+        SentencePiece.
+      checkpoint_name: of the model. The names of Google's published checkpoints say their case.
+    Raises InputError: there is no vocabulary; `do_lower_case` contradicts the tokenizer's files or the
+      checkpoint's name; a special token is missing; the SentencePiece model and the vocabulary file do not belong
+      together.
     """
-    stated = _stated_case(folder)
-    if do_lower_case is not None and stated is not None and do_lower_case != stated:
-        if not (vocab_file or spm_model_file):
-            raise InputError(
-                f"--do_lower_case={do_lower_case}, but the tokenizer of {folder} says do_lower_case={stated}"
-            )
-        stated = None
+    stated = stated_case(folder)
+    if do_lower_case not in (None, stated) and stated is not None and not (vocab_file or spm_model_file):
+        raise InputError(
+            f"--do_lower_case={do_lower_case}, but the tokenizer of {folder} says do_lower_case={stated}"
+        )
     path = Path(vocab_file).expanduser() if vocab_file else None
     model = Path(spm_model_file).expanduser() if spm_model_file else None
     saved = None
@@ -184,7 +212,7 @@ def load(
             model, path = _models_of(folder)
     is_wordpiece = _is_wordpiece(saved) if saved else model is None
     lower_case = next((value for value in (do_lower_case, stated) if value is not None), is_wordpiece)
-    validate_case(lower_case, checkpoint_name)
+    check_case(lower_case, checkpoint_name)
     if saved is not None:
         return _saved_wordpiece(saved, lower_case) if is_wordpiece else _saved_sentencepiece(saved, lower_case)
     if model is not None:
@@ -209,13 +237,13 @@ def _saved_wordpiece(path: Path, lower_case: bool) -> Tokenizer:
     try:
         fast = BertTokenizerFast.from_pretrained(str(path.parent), do_lower_case=lower_case)
     except Exception as error:  # the Rust library's errors have no class of their own
-        raise InputError(f"{path}: unreadable: {error} (--model)") from error
+        raise InputError(f"--model {path}: unreadable: {error}") from error
     return Tokenizer(fast, lower_case, str(path))
 
 
 def _sentencepiece(model: Path, vocab_file: Path | None, lower_case: bool) -> Tokenizer:
-    parsed = sentencepiece.read_model(model)
-    tokens = None if vocab_file is None else sentencepiece.read_ids(vocab_file)
+    parsed = read_model(model)
+    tokens = None if vocab_file is None else read_ids(vocab_file)
     backend = sentencepiece.convert(parsed, str(model), tokens, str(vocab_file or ""), lower_case)
     return Tokenizer(
         _for_transformers(backend, lower_case, str(model)), lower_case, str(model), model.read_bytes()
@@ -228,14 +256,14 @@ def _saved_sentencepiece(path: Path, lower_case: bool) -> Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust library's errors have no class of their own
-        raise InputError(f"{path}: unreadable: {error} (--model)") from error
+        raise InputError(f"--model {path}: unreadable: {error}") from error
     models = sorted(path.parent.glob("*.model"))
     model = models[0].read_bytes() if len(models) == 1 else None
     return Tokenizer(_for_transformers(backend, lower_case, str(path)), lower_case, str(path), model)
 
 
 def _for_transformers(backend, lower_case: bool, source: str):
-    """transformers' class around a SentencePiece tokenizer of the Rust library."""
+    """A SentencePiece tokenizer of the Rust library in transformers' class."""
     from transformers import PreTrainedTokenizerFast
 
     core = json.loads(backend.to_str())["model"]
@@ -258,33 +286,17 @@ def _models_of(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def _is_wordpiece(path: Path) -> bool:
-    """Whether a tokenizer.json holds WordPiece; if not, SentencePiece. Raises InputError: neither."""
+    """Whether a tokenizer.json holds WordPiece; if not, it holds SentencePiece. Raises InputError: neither."""
+    values = read_json(path, f"--model {path}")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        kind = values["model"].get("type", "WordPiece")  # files of old versions do not tell
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: no tokenizer file: {error} (--model)") from error
+        kind = values["model"].get("type", "WordPiece")  # files of old versions do not say
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"--model {path}: not a tokenizer file") from error
     if kind in ("Unigram", "BPE") and "Metaspace" in json.dumps(values.get("pre_tokenizer")):
         return False
     if kind != "WordPiece":
-        raise InputError(f"{path}: a {kind} tokenizer is neither WordPiece nor SentencePiece (--model)")
+        raise InputError(f"--model {path}: a {kind} tokenizer is neither WordPiece nor SentencePiece")
     return True
-
-
-def validate_case(do_lower_case: bool, checkpoint_name: str) -> None:
-    """Google's `validate_case_matches_checkpoint`: the published checkpoints' names (of folders) tell their case.
-
-    Raises InputError on a contradiction.
-    """
-    path = PurePath(checkpoint_name)
-    name = (path.parent if "ckpt" in path.name else path).name.lower()
-    cased = "cased" in re.split("[_-]", name)
-    uncased = "uncased" in re.split("[_-]", name) or name in LOWER_CASE_CHECKPOINTS
-    if (cased and do_lower_case) or (uncased and not do_lower_case):
-        needed = "--do_lower_case=False" if cased else "--do_lower_case=True"
-        raise InputError(
-            f"--do_lower_case={do_lower_case} does not match checkpoint {checkpoint_name}: use {needed}"
-        )
 
 
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
@@ -297,8 +309,8 @@ def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown:
     """Raises InputError when more than 10 % of the tokens are [UNK], unless `allow_unknown`.
 
     Args:
-      share: of `unknown_share`.
-      where: the text, as the message names it.
+      share: of [UNK] among the tokens, 0.0 to 1.0.
+      where: the name of the text, for the message.
     """
     if share > MOST_UNKNOWN_SHARE and not allow_unknown:
         raise InputError(
@@ -307,60 +319,17 @@ def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown:
         )
 
 
-def splits_hangul(tokenizer: Tokenizer) -> bool:
-    """Whether the normalization takes Korean syllables apart that the vocabulary knows whole.
-
-    Lower-casing in BERT strips accents by NFD, which turns U+AC00..U+D7A3 into letters U+1100..U+11FF: the pieces
-    with a syllable that does not survive it can never be found. True when those are more than the pieces with
-    letters: a vocabulary made with lower-casing has letters instead.
-    """
-    normalizer = tokenizer._backend.normalizer
-    if normalizer is None:
-        return False
-    lost = letters = 0
-    for token in tokenizer._tokens:
-        syllable = HANGUL_SYLLABLES.search(token)
-        lost += syllable is not None and syllable[0] not in normalizer.normalize_str(syllable[0])
-        letters += HANGUL_LETTERS.search(token) is not None
-    return lost > letters
-
-
-def lacks_capitals(tokenizer: Tokenizer) -> bool:
-    """Whether text keeps its capital letters and the vocabulary has none of A to Z, but has a to z: they all
-    become [UNK]. So it is for ALBERT's model without `--do_lower_case`."""
-    letters = set("".join(token for token in tokenizer._tokens if not re.fullmatch(r"\[.*\]", token)))
-    capitals = {letter for letter in letters if "A" <= letter <= "Z"}
-    return not tokenizer.lower_case and not capitals and letters >= set("abcdefghijklmnopqrstuvwxyz")
-
-
-def _stated_case(folder: Path | None) -> bool | None:
-    """What a folder's files say of lower case: tokenizer_config.json, else the normalizer of tokenizer.json."""
-    for name in ("tokenizer_config.json", "tokenizer.json"):
-        if folder is None or not (folder / name).is_file():
-            continue
-        try:
-            values = json.loads((folder / name).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{folder / name}: not JSON ({error}) (--model)") from error
-        normalizer = values.get("normalizer") or {}
-        stated = values.get("do_lower_case", normalizer.get("lowercase"))
-        if stated is None and "normalizers" in normalizer:  # SentencePiece
-            stated = '"Lowercase"' in json.dumps(normalizer)
-        if stated is not None:
-            return bool(stated)
-    return None
-
-
 def _check_vocabulary(path: Path) -> None:
-    try:
-        tokens = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file (--vocab_file)") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (--vocab_file): {error}") from error
     if path.suffix == ".json":
         raise InputError(
-            f"{path}: no WordPiece vocabulary; for the ids of a SentencePiece model: --spm_model_file"
+            f"--vocab_file {path}: not a WordPiece vocabulary; with the ids of a SentencePiece model give "
+            "--spm_model_file too"
         )
-    if len(tokens) < len(SPECIAL_TOKENS):
-        raise InputError(f"{path}: {len(tokens)} lines are no WordPiece vocabulary (--vocab_file)")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"--vocab_file {path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"--vocab_file {path}: not UTF-8 text: {error}") from error
+    if len(lines) < len(SPECIAL_TOKENS):
+        raise InputError(f"--vocab_file {path}: {len(lines)} lines, too few for a WordPiece vocabulary")

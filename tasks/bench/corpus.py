@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert.corpus.settings import TextSettings
 from ringbert.errors import InputError
 from ringbert.settings import setting
-from tasks import corpus
 from tasks.bench.process import ROOT, ProgramError, Timing, run_timed
 from tasks.bench.reading import ReadingSettings, bench_reading
 from tasks.bench.settings import TurnSettings
@@ -48,7 +48,7 @@ LABELS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSettings(corpus.InputFlags, TurnSettings):
+class MeasuredTextSettings(TextSettings, TurnSettings):
     """The text of the measured builds, and its vocabulary."""
 
     vocab_file: str = setting(help="WordPiece vocabulary", group="vocabulary")
@@ -61,12 +61,11 @@ class TextSettings(corpus.InputFlags, TurnSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        corpus.source(self)  # raises where the input is not named, or named twice
         _check_positive(self, "one_core_megabytes")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusConfig(TextSettings, ReadingSettings):
+class CorpusConfig(MeasuredTextSettings, ReadingSettings):
     """bert-bench corpus: speed and memory of bert-corpus build, and of reading what it built."""
 
     scaling_megabytes: float = setting(300.0, "text built on one core and on all, in units of 10^6 bytes", "load")
@@ -112,7 +111,7 @@ class Workshop:
 
     def num_examples(self, output: str) -> int:
         """How many examples a build made."""
-        from bert.corpus.build import read_manifest
+        from bert.corpus.shards import read_manifest
 
         return read_manifest(self.folder / output)["counts"]["examples"]
 
@@ -136,14 +135,14 @@ def bench_corpus(config: CorpusConfig, world: "World") -> dict[str, Any]:
 
 
 def prepare_text(
-    config: TextSettings, folder: Path, megabytes: float, world: "World"
+    config: MeasuredTextSettings, folder: Path, megabytes: float, world: "World"
 ) -> tuple[Workshop, Path, float]:
     """Writes the first `megabytes` of the input's sentences into the folder; the file and its MB."""
     from bert.text import tokenizer
 
     words = tokenizer.load(config.vocab_file, None, config.do_lower_case)
     shop, text = Workshop(folder, Path(config.vocab_file).expanduser().resolve(), words), folder / "all.txt"
-    text_mb = write_lines(text, sentence_lines(corpus.source(config)), megabytes)
+    text_mb = write_lines(text, sentence_lines(config), megabytes)
     world.say(
         f"{config.input_file or config.dataset_name}: {text_mb:.3g} MB of sentences; "
         f"{GOOGLES_DEFAULTS['max_seq_length']} tokens, {GOOGLES_DEFAULTS['max_predictions_per_seq']} predictions, "
@@ -156,13 +155,14 @@ def prepare_text(
 # -- text ---------------------------------------------------------------------------------------------------------
 
 
-def sentence_lines(source: Any) -> Iterator[str]:
+def sentence_lines(text: TextSettings) -> Iterator[str]:
     """The sentences of the input, and an empty line after each document."""
-    from bert.corpus.documents import documents, find_units
+    from bert.corpus.documents import documents
+    from bert.corpus.inputs import find_units
 
-    units, _ = find_units(source)
+    units, _ = find_units(text)
     for unit in units:
-        for document in documents(unit, source):
+        for document in documents(unit, text):
             yield from document
             yield ""
 
@@ -193,7 +193,7 @@ def write_lines(path: Path, lines: Iterator[str], megabytes: float) -> float:
 # -- measurements -------------------------------------------------------------------------------------------------
 
 
-def bench_one_core(config: TextSettings, shop: Workshop, text: Path, world: "World") -> dict[str, Any]:
+def bench_one_core(config: MeasuredTextSettings, shop: Workshop, text: Path, world: "World") -> dict[str, Any]:
     """MB/s on one core in several formats, one after the other."""
     sample = shop.folder / "sample.txt"
     megabytes = write_lines(sample, lines_of(text), config.one_core_megabytes)

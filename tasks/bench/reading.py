@@ -47,13 +47,13 @@ def bench_reading(
 ) -> dict[str, float]:
     """Reads the Arrow shards of a folder without a model, then pretrains a fresh one from them; the figures."""
     start.import_tensorflow()
-    from bert.corpus import build as corpus
     from bert.corpus.masking import Masking
+    from bert.corpus.shards import open_table
     from distributed.devices import DeviceSettings
     from distributed.rows import Rows
     from distributed.world import World
 
-    table, manifest = corpus.open_table(str(shards))
+    table, manifest = open_table(str(shards))
     rows = Rows(table)
     masking = Masking(tokenizer.vocab_size, tokenizer.mask_id, (tokenizer.cls_id, tokenizer.sep_id))
     rows_per_s = read_alone(rows, masking, settings.batch_size)

@@ -1,0 +1,169 @@
+"""The text of a corpus: files or a data set, cut into units of 4 to 8 MiB that are read independently.
+
+Which document belongs to which unit depends on the input alone, never on who reads it.
+"""
+
+import functools
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bert.corpus.settings import TextSettings
+from ringbert.errors import InputError
+
+LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
+NUM_UNITS = 64  # of a corpus whose units are between these sizes, so that several workers end together
+COMPRESSION_RATIO = 4  # assumed: bytes of text per byte of a compressed file
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file: bytes [start, stop) of text or JSON lines, row groups of Parquet, rows of a data set.
+
+    A compressed file is one piece, with `stop` None.
+    """
+
+    path: str
+    kind: Literal["text", "json", "parquet", "hub"]
+    start: int
+    stop: int | None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Neighbouring pieces, read one after the other by one worker."""
+
+    pieces: tuple[Piece, ...]
+
+
+def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
+    """The files that comma-separated globs match, each once, sorted within each glob.
+
+    Raises InputError that names a glob without a match.
+    """
+    files: dict[str, None] = {}
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        name = os.path.expanduser(pattern)
+        matches = [path for path in sorted(glob.glob(name, recursive=True)) if os.path.isfile(path)]
+        if not matches and os.path.isfile(name):  # a name with brackets in it
+            matches = [name]
+        if not matches:
+            reason = f"this is a folder: give '{pattern}/*'" if os.path.isdir(name) else "no file matches"
+            raise InputError(f"{flag} {pattern}: {reason}")
+        files.update(dict.fromkeys(matches))
+    if not files:
+        raise InputError(f"{flag} '{patterns}' names no file")
+    return list(files)
+
+
+def find_units(text: TextSettings) -> tuple[list[Unit], list[str]]:
+    """The units of the input, in order, and the empty files, which are left out.
+
+    Raises InputError: no file matches, all files are empty, a Parquet file or data set cannot be read.
+    """
+    empty: list[str] = []
+    pieces: list[tuple[Piece, int]] = []  # with their sizes in bytes of text
+    if text.dataset_name is not None:
+        unit_bytes = LARGEST_UNIT_BYTES
+        pieces = _pieces_of_data_set(text)
+    else:
+        files = find_files(text.input_file or "")
+        empty = [path for path in files if os.path.getsize(path) == 0]
+        ratios = (COMPRESSION_RATIO if _without_compression(path)[1] else 1 for path in files)
+        total = sum(os.path.getsize(path) * ratio for path, ratio in zip(files, ratios, strict=True))
+        unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, total // NUM_UNITS))
+        for path in files:
+            if path not in empty:
+                pieces += _pieces_of_file(path, text, unit_bytes)
+    if not pieces:
+        raise InputError(f"--input_file {text.input_file}: every matching file is empty")
+    units, unit_size = [[pieces[0][0]]], pieces[0][1]
+    for piece, size in pieces[1:]:
+        unit_size += size
+        if unit_size > unit_bytes:
+            units.append([])
+            unit_size = size
+        units[-1].append(piece)
+    return [Unit(tuple(unit)) for unit in units], empty
+
+
+def input_facts(text: TextSettings) -> list[tuple[str, int, int]]:
+    """Path, size in bytes and time of last change of every input file, to notice when the input changes.
+
+    Of a data set: its name, number of rows and a number made from its fingerprint.
+    """
+    if text.dataset_name is not None:
+        table = load_data_set(text.dataset_name, text.dataset_config)
+        return [(text.dataset_name, len(table), int(table._fingerprint, 16) % (1 << 62))]
+    stats = [(path, os.stat(path)) for path in find_files(text.input_file or "")]
+    return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+
+
+@functools.lru_cache(maxsize=1)
+def load_data_set(name: str, config: str | None) -> Any:
+    """The split train as a `datasets.Dataset`. Raises InputError: it cannot be loaded."""
+    import datasets
+
+    try:
+        return datasets.load_dataset(name, config, split="train")
+    except Exception as error:  # the hub's errors have no common class
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        where = f"--dataset_name {name}{f' --dataset_config {config}' if config else ''}"
+        raise InputError(f"{where} (train): {reason}") from error
+
+
+def _pieces_of_file(path: str, text: TextSettings, unit_bytes: int) -> list[tuple[Piece, int]]:
+    name, compression = _without_compression(path)
+    size = os.path.getsize(path)
+    if name.endswith(".parquet"):
+        if compression:
+            raise InputError(f"--input_file {path}: unpack it first (Parquet files are compressed inside anyway)")
+        return _pieces_of_parquet(path, text)
+    kind: Literal["text", "json"] = "json" if name.endswith(JSON_LINES) else "text"
+    if compression:
+        return [(Piece(path, kind, 0, None), COMPRESSION_RATIO * size)]
+    stops = [min(start + unit_bytes, size) for start in range(0, size, unit_bytes)]
+    return [
+        (Piece(path, kind, start, stop), stop - start) for start, stop in zip([0, *stops], stops, strict=False)
+    ]
+
+
+def _without_compression(path: str) -> tuple[str, str]:
+    """A file's name in lower case, and its ending `.gz` or `.zst`, if it has one."""
+    name = path.lower()
+    ending = next((ending for ending in (".gz", ".zst") if name.endswith(ending)), "")
+    return name.removesuffix(ending), ending
+
+
+def _pieces_of_parquet(path: str, text: TextSettings) -> list[tuple[Piece, int]]:
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            metadata, columns = file.metadata, file.schema_arrow.names
+    except (OSError, ValueError) as error:
+        raise InputError(f"--input_file {path}: not a Parquet file: {str(error).splitlines()[0]}") from error
+    _check_column(text.text_column, columns, f"--input_file {path}")
+    return [
+        (Piece(path, "parquet", group, group + 1), metadata.row_group(group).total_byte_size)
+        for group in range(metadata.num_row_groups)
+    ]
+
+
+def _pieces_of_data_set(text: TextSettings) -> list[tuple[Piece, int]]:
+    name, where = text.dataset_name or "", f"--dataset_name {text.dataset_name}"
+    table = load_data_set(name, text.dataset_config)
+    _check_column(text.text_column, table.column_names, where)
+    if not len(table):
+        raise InputError(f"{where}: the data set has no rows")
+    step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
+    starts = range(0, len(table), step)
+    return [(Piece(name, "hub", start, min(start + step, len(table))), LARGEST_UNIT_BYTES) for start in starts]
+
+
+def _check_column(column: str, columns: Sequence[str], where: str) -> None:
+    if column not in columns:
+        raise InputError(f"{where}: no column {column}; its columns are {', '.join(columns)} (--text_column)")

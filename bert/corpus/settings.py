@@ -1,0 +1,128 @@
+"""The settings of a corpus: which text, which examples, which files."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bert.text.tokenizer import UnknownSettings
+from ringbert.settings import Settings, check_at_least, check_share, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(Settings):
+    """Which text to read, and how."""
+
+    input_file: str | None = setting(
+        None,
+        "text, JSON lines (.jsonl .ndjson .json) or Parquet, the first two also as .gz or .zst; globs, separated "
+        "by commas",
+        "data",
+    )
+    dataset_name: str | None = setting(
+        None,
+        "instead of files, a data set of the Hugging Face hub or a folder that `datasets` can load (split train)",
+        "data",
+    )
+    dataset_config: str | None = setting(None, "configuration of --dataset_name, if it has several", "data")
+    text_column: str = setting("text", "column or key that holds the text, in all but plain text", "data")
+    split_sentences: bool = setting(
+        False,
+        "read running text: join the lines of a paragraph and cut it into sentences; a blank line, or a line of "
+        "fewer than 40 characters, ends a paragraph. Without it, each line is a sentence",
+        "data",
+    )
+    document_separator: Literal["blank", "blanks", "file"] = setting(
+        "blank",
+        "what ends a document of plain text: a blank line, two or more of them (for books with a blank line "
+        "between paragraphs), or only the end of the file. Documents are cut after 1 MiB",
+        "data",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.input_file is None) == (self.dataset_name is None):
+            raise ValueError("give either --input_file or --dataset_name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSettings(Settings):
+    """What decides the examples, besides the text and the vocabulary. Defaults are Google's."""
+
+    max_seq_length: int = setting(128, "most tokens of an example, [CLS] and [SEP] included", "examples")
+    next_sentence: bool = setting(
+        True,
+        "make examples for next-sentence prediction by Google's rules; with --nonext_sentence, rows are filled to "
+        "the last token with consecutive sentences, with [SEP] between documents",
+        "examples",
+    )
+    short_seq_prob: float = setting(0.1, "share of the documents that get a shorter target length", "examples")
+    dupe_factor: int | None = setting(
+        None,
+        "number of times that examples are made from the whole text",
+        "examples",
+        shown_default="1 with dynamic masks, 10 with static ones",
+    )
+    random_seed: int = setting(12345, "seed of every random choice", "examples")
+
+    format: Literal["arrow", "tfrecord"] = setting("arrow", "format of the shards; tfrecord is Google's", "output")
+
+    masking: Literal["dynamic", "static"] | None = setting(
+        None,
+        "dynamic: masks are drawn anew whenever an example is read, with the settings below unless "
+        "bert-pretraining is given others. static: masks are stored in the shards",
+        "masks",
+        shown_default="dynamic; static for tfrecord",
+    )
+    masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks")
+    max_predictions_per_seq: int = setting(20, "most predictions of an example", "masks")
+    do_whole_word_mask: bool = setting(False, "mask all pieces of a word together", "masks")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 5, "max_seq_length")
+        check_at_least(self, 1, "dupe_factor", "max_predictions_per_seq")
+        check_share(self, "short_seq_prob")
+        if not 0 < self.masked_lm_prob <= 1:
+            raise ValueError(f"--masked_lm_prob must be above 0 and at most 1, got {self.masked_lm_prob}")
+        if self.format == "tfrecord" and self.masking == "dynamic":
+            raise ValueError("--format tfrecord needs --masking static")
+        if self.format == "tfrecord" and not self.next_sentence:
+            raise ValueError("--format tfrecord needs --next_sentence")
+
+    @property
+    def has_static_masks(self) -> bool:
+        return (self.masking or ("static" if self.format == "tfrecord" else "dynamic")) == "static"
+
+    @property
+    def num_duplicates(self) -> int:
+        """The number of times that examples are made from the whole text."""
+        return self.dupe_factor or (10 if self.has_static_masks else 1)
+
+    @property
+    def recorded(self) -> dict[str, object]:
+        """The values as a manifest holds them, with what None stands for; bert-pretraining reads them."""
+        names = [
+            "max_seq_length", "next_sentence", "short_seq_prob", "format", "masking", "dupe_factor",
+            "masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask", "random_seed",
+        ]  # fmt: skip
+        resolved = {
+            "masking": "static" if self.has_static_masks else "dynamic",
+            "dupe_factor": self.num_duplicates,
+        }
+        return {name: resolved.get(name, getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings(TextSettings, ExampleSettings, UnknownSettings):
+    """From what a corpus is built, how, and where it is written."""
+
+    output_dir: str = setting(help="folder of the shards", group="output", aliases=("output_file",))
+    num_shards: int | None = setting(
+        None,
+        "number of shards",
+        "output",
+        shown_default="one for each 67 million tokens, up to 16 for fewer tokens",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "num_shards")

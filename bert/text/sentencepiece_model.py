@@ -1,0 +1,75 @@
+"""The files of a SentencePiece model: the `.model` itself, and vocabulary files that give its pieces other ids."""
+
+import collections
+from pathlib import Path
+
+from ringbert.errors import InputError
+from ringbert.files import read_json, read_text
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # sentencepiece_model.proto
+UNIGRAM, BPE = 1, 2
+
+
+def read_model(path: Path, flag: str = "--spm_model_file"):
+    """The parsed `.model` file, a `sentencepiece_model_pb2.ModelProto`.
+
+    Raises InputError: the file is missing or damaged, or of a kind that `tokenizers` cannot represent.
+    """
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from sentencepiece import sentencepiece_model_pb2
+
+    model, where = sentencepiece_model_pb2.ModelProto(), f"{flag} {path}"
+    try:
+        model.ParseFromString(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror or error}") from error
+    except DecodeError as error:
+        raise InputError(f"{where}: damaged, or not a SentencePiece model: {error}") from error
+    spec = model.trainer_spec
+    if not model.pieces or not model.IsInitialized():
+        raise InputError(f"{where}: a SentencePiece model without pieces; is the file truncated?")
+    if spec.model_type not in (UNIGRAM, BPE):
+        raise InputError(f"{where}: model type {spec.model_type} is neither 1 (unigram) nor 2 (BPE)")
+    if spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
+        raise InputError(
+            f"{where}: a blank must become ▁ before a word: train it without treat_whitespace_as_suffix and with "
+            "escape_whitespaces"
+        )
+    unused = sum(piece.type == UNUSED for piece in model.pieces)
+    if unused:
+        raise InputError(
+            f"{where}: {unused} of {len(model.pieces)} pieces are marked unused: train the model again"
+        )
+    return model
+
+
+def read_ids(path: Path) -> list[str]:
+    """The pieces of a vocabulary file in the order of their ids.
+
+    A JSON file is a list, an object piece -> id, or has one of these under `idx_to_token` or `token_to_idx`, like
+    KoBERT's (GluonNLP's format). A text file has one piece per line; what follows a tab is ignored, as in
+    SentencePiece's `.vocab` files.
+
+    Raises InputError: the file is unreadable, lists a piece twice, or its ids are not 0, 1, 2, ….
+    """
+    where = f"--vocab_file {path}"
+    if path.suffix == ".json":
+        values = read_json(path, where)
+        if isinstance(values, dict):
+            values = values.get("idx_to_token") or values.get("token_to_idx") or values
+    else:
+        lines = read_text(path, where).removesuffix("\n").split("\n")
+        values = [line.rstrip("\r").split("\t")[0] for line in lines]
+    if isinstance(values, dict) and all(type(number) is int for number in values.values()):
+        if sorted(values.values()) != list(range(len(values))):
+            raise InputError(
+                f"{where}: the ids of its {len(values)} pieces must be 0 to {len(values) - 1}, each once; they "
+                f"are {min(values.values())} to {max(values.values())}"
+            )
+        values = sorted(values, key=values.__getitem__)
+    if not isinstance(values, list) or not all(isinstance(piece, str) for piece in values):
+        raise InputError(f"{where}: neither a list of pieces nor an object piece -> id")
+    if len(set(values)) < len(values):
+        repeated = collections.Counter(values).most_common(1)[0][0]
+        raise InputError(f"{where}: {len(values)} lines, but {len(set(values))} pieces: {repeated!r} is repeated")
+    return values
