@@ -100,7 +100,7 @@ def test_a_folder_of_a_tensorflow_1_run_is_refused(model, run):
         ({"model": "someone/not-in-the-cache"}, "--model someone/not-in-the-cache: .*hub"),
         ({"bert_config_file": None}, "no model configuration: give --bert_config_file"),
         ({"vocab_file": None}, "no vocabulary: give --vocab_file"),
-        ({"vocab_file": "missing.txt"}, r"missing.txt: no such file \(--vocab_file\)"),
+        ({"vocab_file": "missing.txt"}, "--vocab_file missing.txt: no such file"),
     ],
 )
 def test_model_files_that_do_not_fit(model, run, changes, message):
