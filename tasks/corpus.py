@@ -71,7 +71,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands: dict[str, type] = {"build": BuildConfig, "verify": VerifyConfig, "vocab": VocabConfig}
     config: Any
     name, config = flags.parse_command(commands, argv, prog="bert-corpus", description=str(__doc__))
-    job.check_packages()
     job.set_environment()
     with _world(f"bert-corpus {name}") as world:
         if name == "build":

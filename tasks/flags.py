@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 from absl import flags as absl_flags
 
 import ringbert
+from distributed.launch import launched_rank
 from ringbert.errors import InputError, one_line
 from ringbert.settings import BOOLEAN_WORDS, Field, fields_of, from_text, of_type
 from tasks import old_flags, usage
@@ -249,6 +250,4 @@ def _print_on_first(text: str, file: TextIO) -> None:
 
 def _is_first() -> bool:
     """Flags are read before MPI starts, so the rank comes from the launcher's variables."""
-    from distributed import launch  # here, because job.check_packages has yet to check whose `distributed` it is
-
-    return launch.launched_rank() == "0"
+    return launched_rank() == "0"

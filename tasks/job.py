@@ -59,7 +59,6 @@ class Job:
 
 def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[[Config, Job], object]") -> None:
     """Joins the ranks and calls `function(config, job)` on each; rank 0 writes `folder`. Errors end all ranks."""
-    check_packages()
     set_environment()
     import_tensorflow()
     from distributed.world import World
@@ -117,22 +116,6 @@ def set_precision(precision: str) -> None:
     import keras
 
     keras.config.set_dtype_policy(POLICIES[precision])
-
-
-def check_packages() -> None:
-    """Stops with one line when another package overwrote or shadows ours (Dask installs a `distributed`)."""
-    import bert
-    import distributed
-    import ringbert
-
-    here = Path(__file__).resolve().parent.parent
-    for package in (bert, distributed, ringbert):
-        found = Path(package.__file__ or "").resolve().parent
-        if found != here / package.__name__:
-            raise SystemExit(
-                f"error: `import {package.__name__}` finds {found}, another package's: install ringbert in an "
-                "environment of its own, or run from a folder without a module of this name"
-            )
 
 
 def cache_folder() -> Path:

@@ -73,7 +73,6 @@ def refuse_moved(argv: Sequence[str]) -> None:
 
 def measure_on_ranks(prog: str, config: Config, measure: "Callable[[Config, World], dict[str, Any]]") -> None:
     """Joins the ranks, calls `measure(config, world)` on each, and writes the first one's figures."""
-    start.check_packages()
     start.set_environment()
     start.import_tensorflow()
     from distributed.world import World
@@ -89,7 +88,6 @@ def measure_alone(prog: str, config: Config, measure: "Callable[[Config, World],
 
     Only the training step of `bench corpus` joins MPI, later.
     """
-    start.check_packages()
     start.set_environment()
     from distributed.world import LAUNCHER_SIZES, World
 
