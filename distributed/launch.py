@@ -46,7 +46,7 @@ examples:
 
 
 class LaunchError(Exception):
-    """A mistake that the user can correct, told in one line; ``status`` is the exit status."""
+    """A mistake that the user can correct, shown as one line; ``status`` is the exit status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Options:
-    """What to start and where; no ``hosts`` (name, slots) means this machine, or the batch job's hosts."""
+    """What to start and where; without ``hosts`` (name, slots) on this machine, or on the batch job's hosts."""
 
     command: tuple[str, ...]
     num_ranks: int
@@ -77,11 +77,11 @@ class Options:
         if not self.command:
             raise LaunchError("no command after --: write bert-launch -np 4 -- bert-squad …", 2)
         if self.num_ranks < 1:
-            raise LaunchError(f"-np {self.num_ranks}: at least 1 rank is needed", 2)
+            raise LaunchError(f"-np must be at least 1, got {self.num_ranks}", 2)
         if self.hosts and self.num_ranks > slots:
-            raise LaunchError(f"-np {self.num_ranks}: -H gives {slots} slots; lower -np or raise them", 2)
+            raise LaunchError(f"-np must be at most the {slots} slots of -H, got {self.num_ranks}", 2)
         if self.ssh_port is not None and not 1 <= self.ssh_port <= 65535:
-            raise LaunchError(f"-p {self.ssh_port}: a port lies between 1 and 65535", 2)
+            raise LaunchError(f"-p must be between 1 and 65535, got {self.ssh_port}", 2)
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,9 @@ def build_command(
     if mpi.implementation != OPEN_MPI:
         return build_hydra_command(mpi, options, environment)
 
-    here = not options.hosts and not hosts_given_elsewhere(options, environment)
-    local_ranks = sum(slots for name, slots in options.hosts if name in local_names)
-    if here:
-        local_ranks = options.num_ranks
+    is_here = not options.hosts and not names_hosts(options, environment)
+    named_slots = sum(slots for name, slots in options.hosts if name in local_names)
+    local_ranks = options.num_ranks if is_here else named_slots
     argv = [mpi.mpirun, "-np", str(options.num_ranks)]
     if is_root:
         argv += ["--allow-run-as-root"]
@@ -125,7 +124,7 @@ def build_command(
         argv += ["--bind-to", "none"]
     if options.hosts:
         argv += ["-H", ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
-    if here and local_ranks > cores:
+    if is_here and local_ranks > cores:
         argv += ["--oversubscribe"]
     if local_ranks > cores:
         # A waiting rank spins; without yielding it keeps the core from the rank that it waits for.
@@ -133,19 +132,19 @@ def build_command(
     if options.ssh_port is not None:
         ssh_args = ("--prtemca", "plm_ssh_args") if mpi.version >= (5, 0) else ("--mca", "plm_rsh_args")
         argv += [*ssh_args, f"-p {options.ssh_port}"]
-    # A variable that the user exports is left to the user: of two Open MPI 5 takes the first, 4.1 the last.
-    users = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
+    # A variable that the user exports is left out: of two, Open MPI 5 takes the first and 4.1 the last.
+    exported = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
     for name in forwarded_variables(environment):
-        if name not in users:
+        if name not in exported:
             argv += ["-x", name]
     return Command((*argv, *options.mpi_args, *options.command), {})
 
 
 def build_hydra_command(mpi: Mpi, options: Options, environment: Mapping[str, str]) -> Command:
-    """The same for MPICH and Intel MPI, whose Hydra minds neither root nor more ranks than cores."""
-    intel = mpi.implementation == INTEL_MPI
+    """The same for MPICH and Intel MPI, whose Hydra accepts root and more ranks than cores."""
+    is_intel = mpi.implementation == INTEL_MPI
     argv = [mpi.mpirun]
-    if intel:
+    if is_intel:
         argv += ["-genv", "I_MPI_PIN", "0"]
     elif "-bind-to" not in options.mpi_args:
         argv += ["-bind-to", "none"]
@@ -156,18 +155,18 @@ def build_hydra_command(mpi: Mpi, options: Options, environment: Mapping[str, st
     argv += [*options.mpi_args, "-np", str(options.num_ranks)]  # -np ends Hydra's global options
     additions = {}
     if options.ssh_port is not None:
-        name = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS" if intel else "HYDRA_LAUNCHER_EXTRA_ARGS"
+        name = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS" if is_intel else "HYDRA_LAUNCHER_EXTRA_ARGS"
         additions[name] = f"-p {options.ssh_port}"
     return Command((*argv, *options.command), additions)
 
 
 def forwarded_variables(environment: Mapping[str, str]) -> list[str]:
-    """Sorted names of the variables that ranks on other hosts need; values stay off the command line."""
+    """Sorted names of the variables that ranks on other hosts need; their values stay off the command line."""
     return sorted(n for n in environment if n in FORWARDED_NAMES or n.startswith(FORWARDED_PREFIXES))
 
 
-def hosts_given_elsewhere(options: Options, environment: Mapping[str, str]) -> bool:
-    """Whether a batch job or ``--mpi-args`` names hosts, so that this machine's cores say nothing."""
+def names_hosts(options: Options, environment: Mapping[str, str]) -> bool:
+    """Whether a batch job or ``--mpi-args`` names the hosts, so that this machine's cores do not matter."""
     in_batch_job = any(environment.get(name) for name in ALLOCATION_VARIABLES)
     return in_batch_job or any(a.startswith("-") and a.lstrip("-") in HOST_OPTIONS for a in options.mpi_args)
 
@@ -181,7 +180,7 @@ def parse_version(text: str) -> tuple[str, tuple[int, int]] | None:
 
 
 def find_mpi() -> Mpi:
-    """The MPI that this Python's mpi4py will use. LaunchError if there is none, or none that is known here.
+    """The MPI that this Python's mpi4py will use. Raises LaunchError if there is none, or an unknown one.
 
     mpi4py looks into its virtual environment first, so an mpirun there goes before the one on PATH: under
     another MPI's mpirun every process would be a world of its own, with one rank.
@@ -191,22 +190,22 @@ def find_mpi() -> Mpi:
     in_environment = sys.prefix != sys.base_prefix
     mpirun = (beside or on_path) if in_environment else (on_path or beside)
     if mpirun is None:
-        told = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
-        raise LaunchError(f"no mpirun found: {told}", 1)
+        raise LaunchError(
+            "no mpirun found: pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module", 1
+        )
     try:
-        shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{mpirun} --version does not run: {error}", 1) from error
-    found = parse_version(shown.stdout + shown.stderr)
-    if found is None:
-        first_line = (shown.stdout + shown.stderr).strip().partition("\n")[0] or "nothing"
-        message = f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}"
-        raise LaunchError(message, 1)
-    return Mpi(*found, mpirun)
+    implementation = parse_version(text := done.stdout + done.stderr)
+    if implementation is None:
+        first_line = text.strip().partition("\n")[0] or "nothing"
+        raise LaunchError(f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}", 1)
+    return Mpi(*implementation, mpirun)
 
 
 def num_cores() -> int:
-    """Physical cores that this process may use: Open MPI's slots, which are not hardware threads."""
+    """Physical cores that this process may use, as Open MPI counts slots; not hardware threads."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cpus = os.sched_getaffinity(0)
@@ -294,17 +293,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.update(command.environment)
         os.execvp(command.argv[0], command.argv)
     return 0
-
-
-def launched_rank(environment: Mapping[str, str] = os.environ) -> str:
-    """This process's rank by the launcher's variables, "0" without one; for what happens before MPI starts."""
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
-        if environment.get(name):
-            return environment[name]
-    # A plain sbatch shell has SLURM_PROCID too; only a step of several tasks is a launch.
-    if environment.get("SLURM_STEP_NUM_TASKS", "1") not in ("", "1"):
-        return environment.get("SLURM_PROCID", "0")
-    return "0"
 
 
 if __name__ == "__main__":

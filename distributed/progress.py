@@ -6,6 +6,8 @@ import time
 
 from tqdm import tqdm
 
+from distributed.environment import RANK_VARIABLES
+
 LINE_INTERVAL_S = 30.0
 SHORTEST_S = 3.0  # what takes less time ends without a line
 
@@ -51,7 +53,7 @@ def is_terminal() -> bool:
     """Whether standard error ends at a terminal; mpirun passes it through a pipe, so mpirun's own is asked too."""
     if sys.stderr.isatty():
         return True
-    if not any(name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")):
+    if not any(name in os.environ for name in RANK_VARIABLES):
         return False
     try:
         return os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty"))

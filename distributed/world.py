@@ -1,7 +1,7 @@
-"""Join MPI, choose this rank's device and cores, and fail together.
+"""The ranks of a job: join MPI, exchange messages, agree, and fail together.
 
-Two things stay on MPI whatever moves the gradients: control messages (objects, barriers, agreement, the weights
-of a step) and the end of the job. `World` is made once, at the start of a program, and passed down.
+Control messages (objects, barriers, agreement, the weights of a step) and the end of the job always go over MPI,
+whatever sums the gradients. A `World` is made once, at the start of a program, and passed down.
 """
 
 import faulthandler
@@ -20,17 +20,16 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from distributed.devices import DeviceSettings, choose_gpu, share_cores, start_tensorflow, usable_gpus, use_gpu
-from distributed.launch import launched_rank
+from distributed.environment import check_launcher, launched_rank
+from distributed.joining import communicator, place_in
 from ringbert.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
-# Variables that launchers set in the processes that they start, and nowhere else.
-LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a rank that waits for another
+POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a waiting rank
 
 
 class FirstRankError(Exception):
-    """`on_first` failed on rank 0; that rank reports it and ends the job."""
+    """`on_first` failed on rank 0, which reports it and ends the job."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,12 @@ class World:
       local_rank, local_size: the same among the ranks that share this machine's memory.
       node, num_nodes: number of this machine, and of machines.
       device: "gpu" or "cpu".
-      threads: cores for this rank's computations.
+      threads: how many threads this rank computes with.
       machine_cores: the cores of all ranks of this machine together.
-      stop_wanted: set once SIGUSR1 came; the next training step saves and stops on all ranks.
-      notes: one line for each decision worth telling, the same on every rank of a node.
+      notes: one line for each decision that the user should know, the same on every rank of a machine.
+      program: its name, for messages.
+      user_errors: types of errors that are shown as one line, without a traceback.
+      stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
     """
 
     rank: int = 0
@@ -83,12 +84,12 @@ class World:
         Raises InputError if a launcher started several processes that MPI sees as one each, or if no GPU fits.
         """
         program = program or Path(sys.argv[0]).name
-        comm, why_alone = _communicator()
+        comm, why_alone = communicator()
         world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
         if comm is not None:
-            world = _place(world, comm)
+            world = replace(world, **place_in(comm))
         with world:
-            _check_launcher(world.size, why_alone, os.environ)
+            check_launcher(world.size, why_alone)
             faulthandler.register(signal.SIGTERM, chain=True)  # a rank stuck in MPI shows where
             signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
             threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
@@ -98,7 +99,7 @@ class World:
     # -- messages between ranks -------------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Waits for all ranks without spinning on a core."""
+        """Waits for all ranks without keeping a core busy."""
         if self.comm is None:
             return
         request, pause = self.comm.Ibarrier(), POLL_S[0]
@@ -158,10 +159,9 @@ class World:
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
 
-        For what is kept in files: on a shared file system the others find it done. Meanwhile that rank may use the
-        cores of its machine's other ranks, too: threads that it starts, as tokenizers does, run on all of them, to
-        their end.
-        Returns the result of this machine's first rank.
+        For work whose results are files: on a shared file system the other machines find them. The calling rank
+        may use the cores of its machine's other ranks meanwhile, also in threads that it starts, as tokenizers
+        does. Returns the result of this machine's first rank.
         """
         result = self.on_first(self._on_all_cores, function, *args)
         if self.local_rank == 0 and self.rank > 0:
@@ -179,19 +179,18 @@ class World:
     def agree(self, facts: Mapping[str, object]) -> None:
         """Stops every rank unless all hold the same facts (name -> anything with a stable `str`).
 
-        Raises InputError that names each fact that differs and its value on each rank.
+        Raises InputError that names the first fact that differs and its value on each rank.
         """
-        mine = {name: str(value) for name, value in facts.items()}
-        everyone = self.all_gather(mine)
+        everyone = self.all_gather({name: str(value) for name, value in facts.items()})
         for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
             values = [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone]
             if len(set(values)) > 1:
-                told = "; ".join(
+                differences = "; ".join(
                     f"rank{'s' if values.count(value) > 1 else ''} "
                     f"{','.join(str(rank) for rank, v in enumerate(values) if v == value)}: {value}"
                     for value in dict.fromkeys(values)
                 )
-                raise InputError(f"the ranks disagree about {name}: {told}")
+                raise InputError(f"the ranks disagree about {name}: {differences}")
 
     def say(self, text: str) -> None:
         """Prints a line to standard error, once for the whole job."""
@@ -210,9 +209,9 @@ class World:
             self.barrier()  # every rank leaves in the same way
             return False
         if self.size == 1 and isinstance(error, self.user_errors):
-            # Under a launcher of another MPI each process is alone and fails alike: one of them tells.
+            # Under the launcher of another MPI each process is alone and fails alike: only one prints the error.
             if launched_rank() == "0":
-                print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+                self._print_user_error(error)
             else:
                 time.sleep(1)
             raise SystemExit(1) from None
@@ -221,77 +220,41 @@ class World:
         return False
 
     def _thread_failed(self, error: BaseException | None) -> None:
-        """Ends the job for an exception that nothing in its thread caught: a prefetcher's, a writer's."""
+        """Ends the job after an uncaught exception in a thread, such as one that prefetches or writes."""
         if error is None or isinstance(error, SystemExit):
             return
         if self.size > 1:
             self._end_all(error)
         if isinstance(error, self.user_errors):
-            print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+            self._print_user_error(error)
         else:
             traceback.print_exception(error)
         sys.stdout.flush()
         os._exit(1)
 
+    def _print_user_error(self, error: BaseException) -> None:
+        print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+
     def _end_all(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return."""
-        faulthandler.unregister(signal.SIGTERM)  # this rank knows why it ends
+        faulthandler.unregister(signal.SIGTERM)  # the reason is known, a stack would only hide it
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         if isinstance(error, FirstRankError):
-            time.sleep(8)  # rank 0 tells the reason, and its abort ends this process meanwhile
+            time.sleep(8)  # meanwhile rank 0 reports the error, and its abort ends this process
         elif self.rank > 0:
-            # Where several ranks fail alike the lowest tells, and its abort ends the others as they wait.
+            # When several ranks fail alike, the lowest reports, and its abort ends the others while they wait.
             time.sleep(min(0.5 + 0.5 * self.rank, 7))
+        place = f"rank {self.rank} of {self.size}"
         if isinstance(error, self.user_errors):
-            text = f"{self.program}: error: {one_line(error)}"
+            self._print_user_error(error)
         elif isinstance(error, SystemExit):
-            text = f"{self.program}: rank {self.rank} of {self.size} exits: {error.code}"
+            print(f"{self.program}: {place} exits: {error.code}", file=sys.stderr, flush=True)
         else:
             trace = "".join(traceback.format_exception(error))
-            text = f"{self.program}: failed on rank {self.rank} of {self.size}\n{trace}"
-        print(text, file=sys.stderr, flush=True)
+            print(f"{self.program}: failed on {place}\n{trace}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        time.sleep(0.2)  # ranks that fail with this one get so far, too, and show no stack when they are ended
+        time.sleep(0.2)  # so that ranks that fail at the same time get here too, and show no stack at their end
         self.comm.Abort(status)
-
-
-def _communicator() -> tuple[Any, str]:
-    """MPI's world communicator, or None and the reason why there is none."""
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        return None, f"mpi4py is not installed ({error})"
-    except RuntimeError as error:
-        return None, f"no MPI library was found ({str(error).splitlines()[0]})"
-    return (MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None), "MPI sees one process"
-
-
-def _check_launcher(size: int, why_alone: str, environ: Mapping[str, str]) -> None:
-    for name in LAUNCHER_SIZES:
-        started = environ.get(name, "")
-        if started.isdigit() and int(started) > 1 and size == 1:
-            raise InputError(
-                f"{name}={started}: the launcher started {started} processes, but each is alone: {why_alone}; "
-                "use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
-            )
-
-
-def _place(world: World, comm) -> World:
-    from mpi4py import MPI
-
-    local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
-    leaders = comm.allgather(comm.rank if local.rank == 0 else -1)
-    leader = local.bcast(comm.rank, root=0)
-    nodes = [rank for rank in leaders if rank >= 0]
-    return replace(
-        world,
-        rank=comm.rank,
-        size=comm.size,
-        local_rank=local.rank,
-        local_size=local.size,
-        node=nodes.index(leader),
-        num_nodes=len(nodes),
-    )
 
 
 def _on_node(world: World, value: T) -> list[T]:
@@ -302,18 +265,18 @@ def _on_node(world: World, value: T) -> list[T]:
 
 def _with_cores(world: World) -> World:
     masks = _on_node(world, frozenset(os.sched_getaffinity(0)))
-    threads, remark = share_cores(masks, world.local_rank, os.cpu_count() or 1)
-    together = frozenset().union(*masks)
-    return replace(world, threads=threads, machine_cores=together, notes=(remark,) if remark else ())
+    threads, note = share_cores(masks, world.local_rank, os.cpu_count() or 1)
+    return replace(world, threads=threads, machine_cores=frozenset().union(*masks), notes=(note,) if note else ())
 
 
 def _with_device(world: World, settings: DeviceSettings) -> World:
     start_tensorflow(world.threads)
     gpus = usable_gpus(settings.device)
-    has_gpus = world.all_gather(bool(gpus))
-    if any(has_gpus) and not all(has_gpus):
-        without = ",".join(str(rank) for rank, has_gpu in enumerate(has_gpus) if not has_gpu)
-        raise InputError(f"ranks {without} see no GPU, but the others do: give each rank one, or --device cpu")
+    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
+    if 0 < len(without) < world.size:
+        raise InputError(
+            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
+        )
     if not gpus:
         use_gpu(None)
         return world

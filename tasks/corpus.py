@@ -146,9 +146,10 @@ def _tokenizer(config: BuildConfig, world: "World") -> "Tokenizer":
 
 def _world(program: str) -> "World":
     """The ranks. MPI is joined only where a launcher started several processes."""
-    from distributed.world import LAUNCHER_SIZES, World
+    from distributed.environment import SIZE_VARIABLES
+    from distributed.world import World
 
-    sizes = [os.environ.get(name, "") for name in LAUNCHER_SIZES]
+    sizes = [os.environ.get(name, "") for name in SIZE_VARIABLES]
     if any(size.isdigit() and int(size) > 1 for size in sizes):
         return World.join(None, program=program, user_errors=USER_ERRORS)
     return World(program=program, user_errors=USER_ERRORS)

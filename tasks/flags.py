@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 from absl import flags as absl_flags
 
 import ringbert
-from distributed.launch import launched_rank
+from distributed.environment import launched_rank
 from ringbert.errors import InputError, one_line
 from ringbert.settings import BOOLEAN_WORDS, Field, fields_of, from_text, of_type
 from tasks import old_flags, usage

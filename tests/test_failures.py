@@ -13,35 +13,34 @@ from mpi import Done, finish, mpirun, started
 from ringbert.errors import Preempted
 
 SECONDS_TO_END = 10.0
-PREEMPTED = Preempted.STATUS
 
 
 def fails(mode: str, *args: object, np: int = 2) -> Done:
     """Runs the program until it fails, which must end all ranks soon and without success."""
     done = mpirun(np, "failures.py", mode, *args, timeout=100)
     ended = time.time()
-    failed = [float(found) for found in re.findall(r"failing at ([0-9.]+)", done.stdout)]
+    failed = [float(seconds) for seconds in re.findall(r"failing at ([0-9.]+)", done.stdout)]
     assert failed, f"nothing failed\n{done}"
     assert done.status != 0, f"mpirun ends as if all were well\n{done}"
     assert ended - min(failed) < SECONDS_TO_END, f"the end took {ended - min(failed):.1f} s\n{done}"
     return done
 
 
-def assert_told(done: Done, line: str) -> None:
+def assert_printed_once(done: Done, line: str) -> None:
     """`line` (a regular expression) is a whole line of the output, and is there once."""
-    found = [text for text in (done.stdout + done.stderr).splitlines() if re.fullmatch(line, text)]
-    assert len(found) == 1, f"{len(found)} times {line!r}\n{done}"
+    lines = [text for text in (done.stdout + done.stderr).splitlines() if re.fullmatch(line, text)]
+    assert len(lines) == 1, f"{len(lines)} times {line!r}\n{done}"
 
 
 def assert_one_traceback(done: Done, rank: int) -> None:
-    assert_told(done, f"prog: failed on rank {rank} of 2")
-    assert_told(done, r"(__main__\.)?Planned: the planned failure")
+    assert_printed_once(done, f"prog: failed on rank {rank} of 2")
+    assert_printed_once(done, r"(__main__\.)?Planned: the planned failure")
     assert done.stderr.count("Traceback (most recent call last)") == 1, done
     assert "in fail" in done.stderr, f"the traceback does not reach the place\n{done}"
 
 
 def assert_one_error_line(done: Done, line: str) -> None:
-    assert_told(done, re.escape(line))
+    assert_printed_once(done, re.escape(line))
     assert (done.stdout + done.stderr).count("prog:") == 1, done
     assert "Traceback" not in done.stderr, done
 
@@ -51,7 +50,7 @@ def assert_one_error_line(done: Done, line: str) -> None:
     [
         ("exception", 1),
         ("on_first", 0),
-        ("thread", 1),
+        pytest.param("thread", 1, marks=pytest.mark.slow),
         pytest.param("exception on all", 0, marks=pytest.mark.slow),
         pytest.param("on_each_machine", 0, marks=pytest.mark.slow),
     ],
@@ -62,16 +61,18 @@ def test_an_exception_ends_all_ranks_and_is_shown_once(mode: str, rank: int) -> 
     assert done.status == 1, done
 
 
-@pytest.mark.parametrize("mode", ["step", pytest.param("prefetch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["step", "prefetch"])
 def test_an_exception_in_training(mode: str, tmp_path: Path) -> None:
     """In the step of rank 1 while rank 0 waits in a sum; in the thread of rank 1 that prepares batches."""
     done = fails(mode, tmp_path)
     assert_one_traceback(done, 1)
 
 
+@pytest.mark.slow
 def test_sys_exit_on_one_rank() -> None:
     done = fails("exit")
-    assert_told(done, "prog: rank 1 of 2 exits: 3")
+    assert_printed_once(done, "prog: rank 1 of 2 exits: 3")
     assert "Traceback" not in done.stderr, done
     assert done.status == 3, done
 
@@ -79,7 +80,7 @@ def test_sys_exit_on_one_rank() -> None:
 @pytest.mark.slow
 def test_sys_exit_with_words_on_one_rank() -> None:
     done = fails("exit with words")
-    assert_told(done, "prog: rank 1 of 2 exits: the words")
+    assert_printed_once(done, "prog: rank 1 of 2 exits: the words")
     assert done.status == 1, done
 
 
@@ -113,25 +114,37 @@ def test_ranks_that_disagree_stop() -> None:
     assert done.status == 1, done
 
 
-def test_sigusr1_to_mpirun_saves_and_exits(tmp_path: Path) -> None:
-    with started(2, "failures.py", "signal", tmp_path) as process:
+def signalled(mode: str, *args: object) -> Done:
+    """Runs the program on two ranks and sends SIGUSR1 to mpirun once rank 0 waits for it."""
+    with started(2, "failures.py", mode, *args) as process:
         assert process.stdout is not None
         deadline = threading.Timer(100, process.terminate)
         deadline.start()
-        told = [process.stdout.readline()]
-        while "in training" not in told[-1]:
-            assert told[-1], f"no training: {process.stderr.read() if process.stderr else ''}"
-            told.append(process.stdout.readline())
+        while line := process.stdout.readline():
+            if "waiting" in line:
+                break
+        assert line, f"the ranks ended: {process.stderr.read() if process.stderr else ''}"
         deadline.cancel()
         process.send_signal(signal.SIGUSR1)
         sent = time.monotonic()
         done = finish(process, timeout=30)
     assert time.monotonic() - sent < SECONDS_TO_END
-    assert done.status == PREEMPTED == 75, done
+    assert done.status == Preempted.STATUS == 75, done
     assert "Traceback" not in done.stderr, done
-    said = re.findall(r"SIGUSR1: saved after step (\d+) of 1000", done.stderr)
-    assert len(said) == 1, done
-    step = int(said[0])
+    return done
+
+
+def test_sigusr1_to_mpirun_reaches_the_ranks_which_leave_alike() -> None:
+    done = signalled("preempted")
+    assert "prog:" not in done.stderr, done
+
+
+@pytest.mark.slow
+def test_sigusr1_to_mpirun_saves_and_exits(tmp_path: Path) -> None:
+    done = signalled("signal", tmp_path)
+    steps = re.findall(r"SIGUSR1: saved after step (\d+) of 1000", done.stderr)
+    assert len(steps) == 1, done
+    step = int(steps[0])
     (checkpoint,) = (tmp_path / "checkpoints").iterdir()
     state = json.loads((checkpoint / "state.json").read_text())
     assert (state["step"], state["position"]) == (step, step * state["global_batch_size"])

@@ -163,8 +163,8 @@ ERRORS = {
     "-np 2 bert-squad": "no -- before the command",
     "-np 2 --": "no command after --",
     "-- bert-squad": "-np",
-    "-np 0 -- bert-squad": "-np 0: at least 1 rank",
-    "-np -3 -- bert-squad": "-np -3: at least 1 rank",
+    "-np 0 -- bert-squad": "-np must be at least 1, got 0",
+    "-np -3 -- bert-squad": "-np must be at least 1, got -3",
     "-np two -- bert-squad": "invalid int value: 'two'",
     "-np 2 --nope -- bert-squad": "--nope",
     "-np 2 -H node1: -- bert-squad": "'node1:' is not host:slots",
@@ -174,8 +174,8 @@ ERRORS = {
     "-np 2 -H 'a b:2' -- bert-squad": "'a b:2' is not host:slots",
     "-np 2 -H -oProxyCommand=x:2 -- bert-squad": "-H",
     "-np 2 -H node1:1,node1:1 -- bert-squad": "node1 is named twice",
-    "-np 5 -H node1:2,node2:2 -- bert-squad": "-np 5: -H gives 4 slots",
-    "-np 2 -p 70000 -- bert-squad": "-p 70000",
+    "-np 5 -H node1:2,node2:2 -- bert-squad": "-np must be at most the 4 slots of -H, got 5",
+    "-np 2 -p 70000 -- bert-squad": "-p must be between 1 and 65535, got 70000",
     '-np 2 --mpi-args "\'" -- bert-squad': "--mpi-args ': No closing quotation",
 }
 
@@ -195,8 +195,8 @@ def test_no_mpirun_is_one_line_and_status_1(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert main(["-np", "2", "--", "bert-squad"]) == 1
-    told = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
-    assert capsys.readouterr().err == f"bert-launch: error: no mpirun found: {told}\n"
+    advice = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
+    assert capsys.readouterr().err == f"bert-launch: error: no mpirun found: {advice}\n"
 
 
 def fake_mpirun(folder, script):

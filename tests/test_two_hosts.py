@@ -12,7 +12,7 @@ from hosts import available, two_hosts
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests" / "programs" / "two_hosts.py"
 
-pytestmark = pytest.mark.skipif(available() is not None, reason=available() or "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(available() is not None, reason=available() or "")]
 
 
 def test_ranks_on_two_hosts_know_their_place_and_add_up() -> None:
@@ -20,11 +20,11 @@ def test_ranks_on_two_hosts_know_their_place_and_add_up() -> None:
         # The second host's ranks know only the variables that bert-launch forwards, such as PYTHONPATH.
         done = hosts.mpirun(2, [sys.executable, str(PROGRAM)], timeout=180, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert told["size"] == 4
-    assert told["num_nodes"] == 2
+    result = json.loads(done.stdout)
+    assert result["size"] == 4
+    assert result["num_nodes"] == 2
     # rank, local_rank, local_size, node, host name: on the second host local_rank is not rank.
-    assert told["places"] == [
+    assert result["places"] == [
         [0, 0, 2, 0, "host1"],
         [1, 1, 2, 0, "host1"],
         [2, 0, 2, 1, "host2"],
@@ -32,7 +32,6 @@ def test_ranks_on_two_hosts_know_their_place_and_add_up() -> None:
     ]
 
 
-@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_on_both_hosts() -> None:
     mark = f"hang-{uuid.uuid4()}"
     with two_hosts() as hosts:

@@ -9,7 +9,7 @@ import pytest
 from mpi import ENVIRONMENT, ROOT
 
 from distributed.devices import choose_gpu, share_cores
-from distributed.world import LAUNCHER_SIZES, _check_launcher
+from distributed.environment import SIZE_VARIABLES, check_launcher
 from ringbert.errors import InputError, one_line
 
 # -- one GPU per rank ---------------------------------------------------------------------------------------------
@@ -103,12 +103,12 @@ def test_ranks_that_are_bound_too_narrowly_are_told(masks: list, threads: int) -
 # -- launchers ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LAUNCHER_SIZES)
+@pytest.mark.parametrize("name", SIZE_VARIABLES)
 def test_a_launcher_of_another_mpi_is_noticed(name: str) -> None:
     with pytest.raises(InputError, match=f"{name}=4: the launcher started 4 processes, .*: MPI sees one process"):
-        _check_launcher(1, "MPI sees one process", {name: "4"})
+        check_launcher(1, "MPI sees one process", {name: "4"})
     for size, environ in ((4, {name: "4"}), (1, {name: "1"}), (1, {name: ""}), (1, {"SLURM_NTASKS": "4"})):
-        _check_launcher(size, "", environ)
+        check_launcher(size, "", environ)
 
 
 JOIN = """

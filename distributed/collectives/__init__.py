@@ -1,7 +1,7 @@
-"""How a buffer is summed over ranks: one file per way, found by the backend's name.
+"""Sums over ranks: one file per backend, found by the backend's name.
 
 A backend's module has `open(world, name) -> Collectives`, called before the first TensorFlow operation, because
-TensorFlow's own collectives must be configured by then. Control messages never come here (see `World`).
+TensorFlow's own collectives must be configured by then. Control messages do not come here (see `World`).
 """
 
 import importlib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
-TRIED_NUMBERS = 1 << 22  # 16 MiB of float32
+TRIAL_SIZE = 1 << 22  # 16 MiB of float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +56,16 @@ class Collectives(Protocol):
         ...
 
     def all_reduce_sum_bf16(self, flat: "tf.Tensor") -> "tf.Tensor":
-        """The same of float32 numbers that travel between machines as bfloat16: half the bytes, 8 bits of each."""
+        """The same for float32 values that travel between machines as bfloat16, in half the bytes."""
         ...
 
     @property
     def sum_in_graph(self) -> "Callable[[tf.Tensor, int, bool], tf.Tensor] | None":
-        """The sum as an operation of a `tf.function`, beside which others run; None where there is none such.
+        """The sum as an operation within a `tf.function`, which overlaps with others; None if the backend has
+        none.
 
-        Called with the vector, a number, the same on every rank and another for each sum of the function, and
-        whether the numbers travel as bfloat16.
+        Its arguments: the vector; a number that tells the sums of one function apart, the same on every rank;
+        whether the values travel as bfloat16.
         """
         ...
 
@@ -85,24 +86,24 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
 
 
 def compression_note(world: "World", collectives: Collectives) -> str:
-    """How long a sum takes with and without bfloat16 on the wire, with a warning where it does not pay."""
+    """How long a sum takes with and without `compression`, with a warning if it does not pay."""
     import tensorflow as tf
 
     if not collectives.compresses:
         return "note: --compression bf16 changes nothing: no gradients travel between machines"
 
-    numbers, seconds = tf.zeros([TRIED_NUMBERS]), []
+    values, seconds = tf.zeros([TRIAL_SIZE]), []
     for reduce in (collectives.all_reduce_sum, collectives.all_reduce_sum_bf16):
         times = []
         for _ in range(3):
             world.barrier()
-            began = time.perf_counter()
-            reduce(numbers)[:1].numpy()  # a GPU still works on it when Python goes on
-            times.append(max(world.all_gather(time.perf_counter() - began)))
+            start = time.perf_counter()
+            reduce(values)[:1].numpy()  # waits for the GPU, which works on while Python goes on
+            times.append(max(world.all_gather(time.perf_counter() - start)))
         seconds.append(min(times))
     plain, compressed = seconds
-    told = f"--compression bf16: 16 MiB of gradients take {compressed * 1e3:.3g} ms, {plain * 1e3:.3g} ms without"
-    return f"warning: {told}: the link is faster than the conversion" if compressed >= plain else told
+    note = f"--compression bf16: 16 MiB of gradients take {compressed * 1e3:.3g} ms, {plain * 1e3:.3g} ms without"
+    return f"warning: {note}: the network is faster than the conversion" if compressed >= plain else note
 
 
 def _fitting(world: "World") -> str:

@@ -28,5 +28,5 @@ class LocalCollectives:
 
 def open(world: World, name: str) -> LocalCollectives:
     if world.size > 1:
-        raise InputError(f"--backend local is for one rank, there are {world.size}: use --backend auto")
+        raise InputError(f"--backend local is for one rank, but there are {world.size}: use --backend auto")
     return LocalCollectives()

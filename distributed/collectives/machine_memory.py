@@ -1,8 +1,8 @@
 """Memory that the ranks of one machine share, and the sum of their vectors in it.
 
-MPI's Allreduce moves every number through main memory several times. Here each rank adds up its share of the
-vector, the others hand it theirs through a few MiB that stay in cache, and the result is written once per machine:
-main memory sees each rank read its vector once and write its share.
+MPI's Allreduce moves every value through main memory several times. Here each rank adds up its share of the
+vector, the others pass it theirs through a few MiB that stay in cache, and the result is written once per
+machine: each rank reads its vector from main memory once and writes its share once.
 """
 
 import mmap
@@ -11,7 +11,7 @@ import secrets
 
 import numpy as np
 
-SLOT_BYTES = 1 << 21  # what a rank hands to the others at once: it stays in cache until they have read it
+SLOT_BYTES = 1 << 21  # what a rank passes to the others at once; it stays in cache until they have read it
 TOKEN_BYTES = 16
 
 
@@ -24,21 +24,23 @@ class MachineMemory:
         self._vectors: dict[tuple[str, int, np.dtype], np.ndarray] = {}
 
     def vector(self, name: str, size: int, dtype: np.dtype) -> np.ndarray:
-        """[size] that all ranks see; the same memory in each call with these arguments. Raises OSError as
-        `open_memory`."""
+        """An array [size] that all ranks share, the same in each call with these arguments.
+
+        Raises OSError as `open_memory` does.
+        """
         if (name, size, dtype) not in self._vectors:
             memory = _shared_bytes(self._comm, max(size * dtype.itemsize, 1))
             self._vectors[name, size, dtype] = memory[: size * dtype.itemsize].view(dtype)
         return self._vectors[name, size, dtype]
 
     def sum(self, own: np.ndarray, total: np.ndarray) -> None:
-        """Adds up the ranks' vectors [n], in the order of the ranks, in `total`, a `vector` of their dtype."""
+        """Adds up the ranks' vectors [n], in order of rank, into `total`, a `vector` of their dtype."""
         comm, rank = self._comm, self._comm.rank
         step = SLOT_BYTES // own.itemsize
         for number, start in enumerate(range(0, own.size, step)):
             piece = own[start : start + step]
             first, last = (piece.size * share // comm.size for share in (rank, rank + 1))  # this rank's share
-            # Of two slots in turn: one barrier tells that this piece is there and that the one before was read.
+            # Two slots in turn: after the barrier this piece is complete and the one before it has been read.
             slots = self._slots[:, number % 2, : piece.nbytes].view(own.dtype)
             slots[rank, :first], slots[rank, last:] = piece[:first], piece[last:]
             comm.Barrier()
@@ -53,14 +55,17 @@ class MachineMemory:
 def open_memory(comm) -> MachineMemory:
     """Memory of the ranks of `comm`, all on one machine, at least two.
 
-    Raises OSError on every rank where they cannot share any: not on Linux, or each in a container of its own.
+    Raises OSError on every rank if they cannot share any: not on Linux, or in several containers.
     """
     return MachineMemory(comm, _shared_bytes(comm, comm.size * 2 * SLOT_BYTES).reshape(comm.size, 2, SLOT_BYTES))
 
 
 def _shared_bytes(comm, size: int) -> np.ndarray:
-    """Zeros, uint8 [size], the same memory on every rank: without a name, so that nothing is left behind when the
-    ranks are killed, and not limited by the size of /dev/shm. The operating system gives it out page by page."""
+    """Zeros, uint8 [size], the same memory on every rank.
+
+    It has no name, so that nothing is left when the ranks are killed, and /dev/shm does not limit its size. The
+    operating system provides it page by page.
+    """
     descriptor, why, memory, whole = -1, "", None, size + TOKEN_BYTES
     try:
         if comm.rank == 0:
@@ -82,7 +87,7 @@ def _shared_bytes(comm, size: int) -> np.ndarray:
     # In another container rank 0's number may be that of another process.
     if memory is not None and memory[size:].tobytes() != token:
         why = f"{place} is another process's"
-    whys = [told for told in comm.allgather(why) if told]
+    whys = [reason for reason in comm.allgather(why) if reason]
     if descriptor >= 0:
         os.close(descriptor)
     if whys or memory is None:

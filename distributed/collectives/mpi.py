@@ -1,12 +1,12 @@
 """Sums over MPI, through host memory.
 
-The ranks of a machine add up in memory that they share (distributed/machine_memory.py). Where they cannot share
-any, MPI's Allreduce does it in pieces of 1 MiB, which stay in cache; the size is fixed because another one may
-round differently at three ranks or more.
+The ranks of a machine add up in memory that they share (machine_memory.py). Where they cannot share any, MPI's
+Allreduce does it in pieces of 1 MiB, which stay in cache; the size is fixed because with three ranks or more
+another one may round differently.
 
-Over several machines each first adds up its own ranks' buffers. Then one rank of each machine sends every other
-machine its share, adds up the shares that it gets and sends the sum to all: each number crosses the network once
-each way, in messages as large as can be, however many ranks a machine has. Numbers may travel as bfloat16.
+With several machines, each first adds up its own ranks' buffers. Then one rank of each machine sends every other
+machine its share, adds up the shares that it receives and sends the sum to all: each value crosses the network
+once each way, in the largest possible messages, however many ranks a machine has. Values may travel as bfloat16.
 """
 
 import numpy as np
@@ -22,20 +22,20 @@ ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer that is aligned to 
 
 
 class MpiCollectives:
-    """Sums with mpi4py's buffer calls; works on every MPI and every device."""
+    """Sums with mpi4py's buffer calls; works with every MPI and every device."""
 
     name = "mpi"
     sum_in_graph = None
 
     def __init__(self, comm, machine: int = 0, num_machines: int = 1, shares_memory: bool = True):
-        """All ranks of `comm` call it. `machine`: number of this rank's machine among `num_machines`."""
+        """Called on all ranks of `comm`; `machine` is the number of this rank's machine among `num_machines`."""
         self._comm, self._num_machines = comm, num_machines
         self.compresses = num_machines > 1
         self._machine = comm.Split(machine)
-        self._heads = comm.Split(self._machine.rank)  # the ranks with this one's number on all machines
+        self._heads = comm.Split(self._machine.rank)  # the ranks of all machines that have this one's local rank
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
         self._memory: MachineMemory | None = None
-        self.why_not_shared = ""  # told where ranks of this machine share no memory
+        self.why_not_shared = ""  # the reason if ranks of this machine can share no memory
         if shares_memory and self._machine.size > 1:
             try:
                 self._memory = open_memory(self._machine)
@@ -46,7 +46,7 @@ class MpiCollectives:
         return self._sum(flat, is_rounded=False)
 
     def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
-        """Every number is rounded once per machine, and once when all are added, in float32."""
+        """Every value is rounded once per machine, and once more after all are added in float32."""
         return self._sum(flat, is_rounded=True)
 
     def _sum(self, flat: tf.Tensor, is_rounded: bool) -> tf.Tensor:
@@ -96,9 +96,9 @@ class MpiCollectives:
     def _buffer(
         self, name: str, size: int, dtype: np.dtype, is_shared: bool = True
     ) -> tuple[np.ndarray, tf.Tensor]:
-        """Memory that is kept from call to call, and the same as a tensor: what is written later, it shows.
+        """Memory that is reused by all calls, and a tensor that shows what is written to it.
 
-        `is_shared`: by the ranks of this machine, if they share memory.
+        `is_shared`: whether the ranks of this machine share it, if they can.
         """
         if (name, size, dtype) not in self._buffers:  # a step has two sizes: gradients, and losses alone
             memory = self._memory if is_shared else None
@@ -107,7 +107,7 @@ class MpiCollectives:
         return self._buffers[name, size, dtype]
 
     def broadcast(self, value: tf.Tensor) -> tf.Tensor:
-        buffer = np.array(value.numpy())  # a copy that may be written
+        buffer = np.array(value.numpy())  # a writable copy
         raw = buffer.reshape(-1).view(np.uint8)
         for start in range(0, raw.size, 64 * PIECE_BYTES):
             self._comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root=0)

@@ -1,8 +1,8 @@
 """Sums by TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between CPUs.
 
-With NCCL gradients never pass through host memory. The ring is the same code where there are no GPUs; there MPI
-through shared memory is faster. Every process runs a TensorFlow server, which must be there before the
-first TensorFlow operation; the servers learn of each other over MPI.
+With NCCL, gradients never pass through host memory. The ring is the same code for CPUs, where MPI through shared
+memory is faster. Every process runs a TensorFlow server, which must be started before the first TensorFlow
+operation; the servers learn each other's addresses over MPI.
 """
 
 import contextlib
@@ -22,19 +22,21 @@ from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbert.errors import InputError
 
-NETWORK_VARIABLE = "RINGBERT_NETWORK"  # the same on every machine, unlike an address: bert-launch forwards it
+NETWORK_VARIABLE = "RINGBERT_NETWORK"  # has one value for all machines, unlike an address; bert-launch forwards it
 JOB = "worker"
 GROUP_KEYS = {"nccl": 1, "ring": 2}
-CONNECT_S = 20  # until a rank that answers no connection is told of
-# Below the ports that Linux gives to connections, so that none takes the port between our look and the server.
+CONNECT_S = 20  # how long to wait for a rank to accept a connection
+# Below the ports that Linux gives to connections, so that none takes a port between the check and the server's
+# start.
 PORTS = range(15000, 32000)
-# Parts of a rank's share that travel at once: by TensorFlow's default, -1, 88 MB take 2 to 3 times as long.
+# Parts of a rank's share that travel at once. With TensorFlow's default, -1, the ring takes 2 to 3 times as long
+# for 88 MB.
 SUBDIVISIONS = {"nccl": -1, "ring": 16}
-# Values go as they are: a type of the same width that every kernel of the broadcast, NCCL's too, knows.
+# The bits are sent unchanged, as a type of the same width that all kernels of the broadcast know, NCCL's included.
 BROADCAST_AS = {1: tf.float16, 2: tf.float16, 4: tf.float32, 8: tf.float64}
 
-_started = False  # whether this process has its server, which it keeps to its end
-_instance_keys: dict[tuple, int] = {}  # of the process, as TensorFlow's own table is
+_started = False  # whether this process has its server, which lives as long as the process
+_instance_keys: dict[tuple, int] = {}  # one for the whole process, like TensorFlow's own table
 
 
 class TensorflowCollectives:
@@ -54,7 +56,7 @@ class TensorflowCollectives:
         return tf.cast(self._sum(tf.cast(flat, tf.bfloat16), f"sum {number}"), flat.dtype)
 
     def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
-        """Each addition on the way rounds."""
+        """Every addition rounds to bfloat16."""
         return tf.cast(self.all_reduce_sum(tf.cast(flat, tf.bfloat16)), flat.dtype)
 
     def broadcast(self, value: tf.Tensor) -> tf.Tensor:
@@ -77,7 +79,7 @@ class TensorflowCollectives:
 
     def _sum(self, flat: tf.Tensor, what: str) -> tf.Tensor:
         if not flat.shape.is_fully_defined():
-            raise ValueError(f"a sum's shape must be known when its graph is made, this is {flat.shape}")
+            raise ValueError(f"a sum's shape must be known when its graph is built, got {flat.shape}")
         if not flat.shape.num_elements():
             return flat
         with self._device:
@@ -91,10 +93,10 @@ class TensorflowCollectives:
             )
 
     def _call(self, what: str, tensor: tf.Tensor) -> dict:
-        """Says which operation of the other ranks this one meets: the same call on the same type and shape.
+        """The arguments that match this operation with the other ranks' call on the same type and shape.
 
-        One key serves all calls of its kind, which come in the same order on every rank. TensorFlow never forgets
-        a key, so that a new one for each call would fill the memory.
+        All calls of one kind share a key, because they come in the same order on every rank. TensorFlow never
+        forgets a key, so a new one for each call would fill the memory.
         """
         kind = (self.name, what, tensor.dtype, tuple(tensor.shape))
         return {
@@ -106,12 +108,12 @@ class TensorflowCollectives:
 
 
 def open(world: World, name: str) -> TensorflowCollectives:
-    """Starts this process's server, unless it runs. `name` is "nccl" or "ring"."""
+    """Starts this process's server unless it runs already. `name` is "nccl" or "ring"."""
     if world.size == 1:
         raise InputError(f"--backend {name} needs several ranks: start the program under mpirun or bert-launch")
     if name == "nccl" and not own_gpus(world):
         raise InputError(
-            f"--backend nccl needs a GPU of its own for each rank, these {world.size} ranks "
+            f"--backend nccl needs a GPU of its own for each rank, but these {world.size} ranks "
             f"{'share GPUs' if world.device == 'gpu' else 'compute on CPUs'}: use --backend auto"
         )
     if not _started:
@@ -143,11 +145,11 @@ def _start_server(world: World) -> None:
     context.context().enable_collective_ops(_server_definition(world, servers))
     context.context().ensure_initialized()
     _started = True
-    world.barrier()  # nobody calls a server that is not there yet
+    world.barrier()  # no rank may call a server that does not run yet
 
 
 def _without_proxy(servers: Sequence[str]) -> None:
-    """Keeps gRPC from asking a proxy that the environment names for the way to the other ranks."""
+    """Keeps gRPC from connecting to the other ranks through a proxy that the environment names."""
     kept = next(filter(None, map(os.environ.get, ("no_grpc_proxy", "no_proxy", "NO_PROXY"))), "")
     hosts = sorted({server.rpartition(":")[0] for server in servers})
     os.environ["no_grpc_proxy"] = ",".join(filter(None, [kept, *hosts]))  # noqa: SIM112
@@ -164,16 +166,15 @@ def _server_definition(world: World, servers: Sequence[str]) -> tensorflow_serve
 
 
 def host_address(world: World) -> str:
-    """The IPv4 address under which the other ranks reach this one.
+    """The IPv4 address at which the other ranks reach this one.
 
-    It is this machine's in the network that the environment's RINGBERT_NETWORK names. Without it: on one machine
-    the loopback's, else the one from which this machine would send to another by its name, or to anywhere.
-    Raises InputError when there is none.
+    It is this machine's address in the network that the variable RINGBERT_NETWORK names. Without the variable it
+    is the loopback address on a single machine, else the address from which this machine would send to another
+    one by its name, or to anywhere. Raises InputError when there is none.
     """
     names = world.all_gather((world.node, socket.gethostname()))
-    given = os.environ.get(NETWORK_VARIABLE)
-    if given:
-        return _address_in(given)
+    if network := os.environ.get(NETWORK_VARIABLE):
+        return _address_in(network)
     if world.num_nodes == 1:
         return "127.0.0.1"
     others = dict.fromkeys(name for node, name in names if node != world.node)
@@ -182,32 +183,33 @@ def host_address(world: World) -> str:
         if address and not address.startswith("127."):
             return address
     raise InputError(
-        f"no address of {socket.gethostname()} that other machines reach was found: "
+        f"found no address at which other machines reach {socket.gethostname()}: "
         f"set {NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
     )
 
 
-def _address_in(given: str) -> str:
+def _address_in(text: str) -> str:
+    """This machine's address in a network such as 10.0.0.0/24."""
     try:
-        network = ipaddress.IPv4Network(given, strict=False)
+        network = ipaddress.IPv4Network(text, strict=False)
     except ValueError as error:
-        raise InputError(f"{NETWORK_VARIABLE}={given} is no network such as 10.0.0.0/24 ({error})") from None
+        raise InputError(f"{NETWORK_VARIABLE}={text} is not a network such as 10.0.0.0/24 ({error})") from None
     address = _address_towards(str(next(network.hosts())))
     if address is None or ipaddress.IPv4Address(address) not in network:
-        raise InputError(f"{NETWORK_VARIABLE}={given}: {socket.gethostname()} has no address in this network")
+        raise InputError(f"{NETWORK_VARIABLE}={text}: {socket.gethostname()} has no address in this network")
     return address
 
 
 def _address_towards(target: str) -> str | None:
-    """This machine's address on the way to another; None without a way or where the name is unknown."""
+    """This machine's address on the route to another; None without a route or for an unknown name."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target, 9))  # sends nothing, but chooses the interface
+        probe.connect((target, 9))  # sends nothing, only chooses the interface
         return probe.getsockname()[0]
     return None
 
 
 def _listening() -> socket.socket:
-    """A socket on a free port, which waits for the other ranks' look."""
+    """A socket on a free port, to which the other ranks can connect to see whether they reach it."""
     for port in random.SystemRandom().sample(PORTS, 100):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -220,16 +222,16 @@ def _listening() -> socket.socket:
 
 
 def _check_reachable(world: World, servers: Sequence[str]) -> None:
-    """Raises InputError on every rank unless each machine can connect to every rank: gRPC would wait forever."""
+    """Raises InputError on every rank unless each machine can connect to every rank; gRPC would wait forever."""
     refused = None
     for server in servers if world.local_rank == 0 else ():
         host, _, port = server.rpartition(":")
         try:
             socket.create_connection((host, int(port)), CONNECT_S).close()
         except OSError as error:
-            refused = f"{socket.gethostname()} does not reach {server} ({error})"
+            refused = f"{socket.gethostname()} cannot reach {server} ({error})"
             break
-    refusals = [told for told in world.all_gather(refused) if told]
+    refusals = [reason for reason in world.all_gather(refused) if reason]
     if refusals:
         raise InputError(
             f"{refusals[0]}: set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, "

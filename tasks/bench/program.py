@@ -89,10 +89,11 @@ def measure_alone(prog: str, config: Config, measure: "Callable[[Config, World],
     Only the training step of `bench corpus` joins MPI, later.
     """
     start.set_environment()
-    from distributed.world import LAUNCHER_SIZES, World
+    from distributed.environment import SIZE_VARIABLES
+    from distributed.world import World
 
     with World(program=prog, user_errors=(InputError, OSError)) as world:
-        if any(os.environ.get(size, "1") not in ("", "1") for size in LAUNCHER_SIZES):
+        if any(os.environ.get(size, "1") not in ("", "1") for size in SIZE_VARIABLES):
             raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
         figures = measure(config, world)
         if config.output_file:

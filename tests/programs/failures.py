@@ -16,7 +16,7 @@ import numpy as np
 
 from distributed.devices import DeviceSettings
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbert.errors import InputError, Preempted
 
 TRAINING_MODES = ("step", "prefetch", "signal")
 RING_MODE = "killed in the ring"
@@ -76,7 +76,7 @@ def train(world: World, mode: str, folder: Path) -> None:
         if mode == "signal":
             time.sleep(0.05)
             if weighed == 5 and world.rank == 0:
-                print("in training", flush=True)
+                print("waiting", flush=True)
         return toy.weights(batch)
 
     toy.train(world, open_collectives(world), folder, steps=1000, collate=collate, weights=weights)
@@ -89,6 +89,15 @@ def die_in_ring(world: World) -> None:
 
     ring = open_collectives(world, "ring")
     work(world, 1, killed, lambda values: ring.all_reduce_sum(tf.constant(values)))
+
+
+def leave_on_signal(world: World) -> None:
+    """Waits until any rank got SIGUSR1, as training does, and leaves."""
+    if world.rank == 0:
+        print("waiting", flush=True)
+    while not world.all_reduce_sum(np.array([world.stop_wanted.is_set()]))[0]:
+        time.sleep(0.01)
+    raise Preempted
 
 
 def misbehave(world: World, mode: str) -> None:
@@ -118,6 +127,8 @@ def misbehave(world: World, mode: str) -> None:
             fail(InputError, user_error)
         case "input error on rank 1":
             work(world, 1, lambda: fail(InputError, user_error))
+        case "preempted":
+            leave_on_signal(world)
         case "disagree":
             announce()
             world.agree({"the configuration": "same", "the vocabulary": f"digest-{world.rank}"})

@@ -1,0 +1,32 @@
+"""What launchers tell the processes that they start, before MPI is joined."""
+
+import os
+from collections.abc import Mapping
+
+from ringbert.errors import InputError
+
+# Variables that launchers set only in the processes that they start.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> str:
+    """This process's rank by the launcher's variables; "0" without a launcher."""
+    for name in RANK_VARIABLES:
+        if environment.get(name):
+            return environment[name]
+    # A plain sbatch shell has SLURM_PROCID too, but only a step of several tasks is a launch.
+    if environment.get("SLURM_STEP_NUM_TASKS", "1") not in ("", "1"):
+        return environment.get("SLURM_PROCID", "0")
+    return "0"
+
+
+def check_launcher(size: int, why_alone: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Raises InputError if a launcher started several processes and MPI sees one (`size`), for that reason."""
+    for name in SIZE_VARIABLES:
+        launched = environment.get(name, "")
+        if launched.isdigit() and int(launched) > 1 and size == 1:
+            raise InputError(
+                f"{name}={launched}: the launcher started {launched} processes, but each is alone: {why_alone}; "
+                "use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
+            )

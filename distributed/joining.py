@@ -1,0 +1,31 @@
+"""Joining MPI, and where this process stands among the others."""
+
+from typing import Any
+
+
+def communicator() -> tuple[Any, str]:
+    """MPI's communicator of all ranks, or None and the reason why there is one process only."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        return None, f"mpi4py is not installed ({error})"
+    except RuntimeError as error:
+        return None, f"no MPI library was found ({str(error).splitlines()[0]})"
+    return (MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None), "MPI sees one process"
+
+
+def place_in(comm: Any) -> dict[str, Any]:
+    """This process's rank, size, local rank and size, node and number of nodes, by their names in `World`."""
+    from mpi4py import MPI
+
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    leaders = comm.allgather(comm.rank if local.rank == 0 else -1)
+    nodes = [rank for rank in leaders if rank >= 0]
+    return {
+        "rank": comm.rank,
+        "size": comm.size,
+        "local_rank": local.rank,
+        "local_size": local.size,
+        "node": nodes.index(local.bcast(comm.rank, root=0)),
+        "num_nodes": len(nodes),
+    }
