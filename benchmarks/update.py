@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from distributed.devices import DeviceSettings
 from ringbert.settings import setting
 from tasks import flags
 from tasks.bench.load import model_config
@@ -27,14 +28,12 @@ FLOOR_BYTES, ADDED_BYTES = 28, 12  # of a parameter; of an element in an additio
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateConfig(TurnSettings):
+class UpdateConfig(TurnSettings, DeviceSettings):
     """Global-norm clip and AdamWeightDecay or LAMB, beside memory's speed and Keras' AdamW."""
 
     model_size: ModelSize = setting("base", "a published size", "model")
     optimizer: Literal["adamw", "lamb"] = setting("adamw", "the optimizer, as in training", "model")
     repeat: int = setting(10, "turns; medians over them are printed", "load")
-    device: Literal["auto", "gpu", "cpu"] = setting("auto", "where to compute", "machine")
-    share_gpus: bool = setting(False, "allow more ranks than GPUs", "machine")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,9 +5,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from distributed.collectives import BackendSettings
+from distributed.devices import DeviceSettings
 from ringbert.errors import InputError
 from ringbert.settings import setting
-from tasks.bench.settings import BufferSettings, TurnSettings, buffer_sizes
+from tasks.bench.settings import BufferSettings, TurnSettings, buffer_sizes, refuse_local
 from tasks.bench.timing import in_turn, line_up, ratio
 
 if TYPE_CHECKING:
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllreduceConfig(BufferSettings, TurnSettings):
+class AllreduceConfig(BufferSettings, TurnSettings, DeviceSettings, BackendSettings):
     """bert-bench allreduce: float32 sums over all ranks, beside one plain MPI Allreduce of the whole buffer."""
 
     repeat: int = setting(7, "pairs measured for each size; medians over them are printed", "load")
     device: Literal["auto", "gpu", "cpu"] = setting("cpu", "where the buffer lies", "machine")
-    share_gpus: bool = setting(False, "allow more ranks than GPUs", "machine")
-    backend: Literal["auto", "mpi", "nccl", "ring"] = setting("auto", "what sums the buffer", "machine")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_local(self)
 
 
 def bench_allreduce(config: AllreduceConfig, world: "World") -> dict[str, Any]:

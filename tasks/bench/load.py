@@ -33,7 +33,7 @@ SEED = 42  # of the order of real windows
 
 @dataclass(frozen=True, kw_only=True)
 class StepLoad(CollectivesSettings, ComputeSettings):
-    """What a measured step computes; names and meanings as in training."""
+    """What a measured step computes: the flags of training, as far as they matter."""
 
     model_size: ModelSize = setting("minilm", "a published size", "model")
     bert_config_file: str | None = setting(None, "a configuration instead of --model_size", "model")
@@ -44,14 +44,18 @@ class StepLoad(CollectivesSettings, ComputeSettings):
         None, "SQuAD JSON: its windows, shared out as in training, instead of full rows of random tokens", "load"
     )
     max_train_examples: int = setting(2000, "the first N questions of --train_file", "load")
-    packing: Literal["auto", "off"] = setting("auto", "as in training, for --train_file", "load")
+    packing: Literal["auto", "off"] = setting(
+        "auto", "train windows of like length in groups, as in training", "load"
+    )
     batch_size: int = setting(8, "rows per rank and micro-batch", "load")
-    seq_length: int = setting(384, "tokens of a row; of --train_file at most", "load")
+    seq_length: int = setting(384, "tokens of a row; with --train_file, the most tokens of a window", "load")
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load")
     num_warmup: int = setting(3, "steps before the measurement", "load")
     num_steps: int = setting(10, "steps measured", "load")
-    recompute: bool = setting(False, "as in training", "machine")
-    xla: Literal["on", "off"] = setting("off", "on: XLA compiles the gradient as a whole", "machine")
+    recompute: bool = setting(
+        False, "keep only the layers' outputs, as in training, which saves memory", "machine"
+    )
+    xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ringbert.settings import Settings, check_at_least, setting
+from distributed.devices import DeviceSettings
+from ringbert.settings import check_at_least, setting
 from tasks import job as start
 from tasks.bench.load import model_config
 from tasks.bench.settings import ModelSize
@@ -26,7 +27,7 @@ SEED = 42
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingSettings(Settings):
+class ReadingSettings(DeviceSettings):
     """The training that reads the shards."""
 
     model_size: ModelSize = setting(
@@ -35,7 +36,6 @@ class ReadingSettings(Settings):
     batch_size: int = setting(32, "rows of a training step", "reading")
     num_steps: int = setting(30, "training steps measured", "reading")
     precision: Literal["fp32", "bf16"] = setting("fp32", "what the model computes in, as in training", "reading")
-    device: Literal["auto", "gpu", "cpu"] = setting("auto", "where to compute", "reading")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +49,6 @@ def bench_reading(
     start.import_tensorflow()
     from bert.corpus.masking import Masking
     from bert.corpus.shards import open_table
-    from distributed.devices import DeviceSettings
     from distributed.rows import Rows
     from distributed.world import World
 
@@ -57,7 +56,7 @@ def bench_reading(
     rows = Rows(table)
     masking = Masking(tokenizer.vocab_size, tokenizer.mask_id, (tokenizer.cls_id, tokenizer.sep_id))
     rows_per_s = read_alone(rows, masking, settings.batch_size)
-    with World.join(DeviceSettings(device=settings.device), "bert-bench") as world:
+    with World.join(settings, "bert-bench") as world:
         parts = train_on(rows, masking, tokenizer.vocab_size, settings, world)
     step_s = sum(parts.values())
     say(

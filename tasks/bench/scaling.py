@@ -21,7 +21,7 @@ from ringbert.settings import check_at_least, setting
 from tasks.bench.load import StepLoad
 from tasks.bench.process import ROOT, last_error, on_ranks
 from tasks.bench.scaling_picture import draw
-from tasks.bench.settings import BufferSettings, TurnSettings
+from tasks.bench.settings import BufferSettings, TurnSettings, refuse_local
 from tasks.bench.step import PARTS
 from tasks.bench.timing import in_turn, medians, ratio
 
@@ -43,8 +43,7 @@ class ScalingConfig(StepLoad, BufferSettings, TurnSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "max_ranks")
-        if self.backend == "local":
-            raise ValueError("--backend local cannot sum over several ranks: use auto, mpi, nccl or ring")
+        refuse_local(self)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from distributed.collectives import BackendSettings
 from ringbert.settings import Settings, check_at_least, setting
 
 ModelSize = Literal["tiny", "minilm", "base", "large"]
@@ -48,3 +49,9 @@ def buffer_sizes(settings: BufferSettings) -> tuple[float, ...]:
     if not sizes or min(sizes) <= 0:
         raise ValueError(f"--megabytes must be positive numbers separated by commas, got {settings.megabytes!r}")
     return sizes
+
+
+def refuse_local(settings: BackendSettings) -> None:
+    """Raises ValueError for the backend that cannot sum over several ranks."""
+    if settings.backend == "local":
+        raise ValueError("--backend local cannot sum over several ranks: use auto, mpi, nccl or ring")
