@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AllreduceConfig(BufferSettings, TurnSettings, DeviceSettings, BackendSettings):
-    """bert-bench allreduce: float32 sums over all ranks, beside one plain MPI Allreduce of the whole buffer."""
+    """Float32 sums over all ranks, beside one plain MPI Allreduce of the whole buffer."""
 
     repeat: int = setting(7, "pairs measured for each size; medians over them are printed", "load")
     device: Literal["auto", "gpu", "cpu"] = setting("cpu", "where the buffer lies", "machine")

@@ -66,7 +66,7 @@ class MeasuredTextSettings(TextSettings, TurnSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig(MeasuredTextSettings, ReadingSettings):
-    """bert-bench corpus: speed and memory of bert-corpus build, and of reading what it built."""
+    """Speed and memory of bert-corpus build, and of reading what it built."""
 
     scaling_megabytes: float = setting(300.0, "text built on one core and on all, in units of 10^6 bytes", "load")
     megabytes: float = setting(

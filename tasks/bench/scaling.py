@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig(StepLoad, BufferSettings, TurnSettings):
-    """bert-bench scaling: whole training steps on 1 to N ranks of this machine, a table and a picture."""
+    """Whole training steps on 1 to N ranks of this machine, a table and a picture."""
 
     max_ranks: int | None = setting(
         None, "the largest number of ranks", "load", shown_default="one for each GPU, else one for each core"

@@ -13,7 +13,9 @@ ModelSize = Literal["tiny", "minilm", "base", "large"]
 class FiguresSettings(Settings):
     """Where the figures of a benchmark go."""
 
-    output_file: str | None = setting(None, "a JSON file for the figures", "machine", shown_default="printed only")
+    output_file: str | None = setting(
+        None, "JSON file for the figures, which are printed anyway", "machine", shown_default="none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfig(StepLoad, FiguresSettings):
-    """bert-bench step: SQuAD training steps on full rows of random tokens, or on windows of a file."""
+    """SQuAD training steps on full rows of random tokens, or on windows of a file."""
 
     num_pairs: int = setting(
         5, "how many of the last steps are computed again beside their matrix products alone", "load"
