@@ -20,7 +20,7 @@ from tasks.bench.timing import in_turn, ratio
 if TYPE_CHECKING:
     from bert.text.tokenizer import Tokenizer
     from distributed.world import World
-    from tasks.squad.windows import Examples
+    from tasks.squad.reading import Examples
 
 TEXTS_AT_ONCE = 1000  # as `datasets.map(batched=True)` calls it in transformers' run_qa.py
 
@@ -57,34 +57,31 @@ def bench_prepare(config: PrepareConfig, world: "World") -> dict[str, Any]:
     transformers' example recipe for SQuAD does in its tokenizer, with windows cut and padded."""
     from bert.text import tokenizer
     from distributed.run import Run
-    from tasks.squad import windows as squad_data
+    from tasks.squad.reading import Source, read
+    from tasks.squad.settings import WindowSettings
+    from tasks.squad.windows import windows
 
     folder = Path(config.model).expanduser() if config.model else None
     words = tokenizer.load(config.vocab_file, folder, config.do_lower_case)
 
-    def examples_of_file() -> "Examples":
-        return squad_data.read(
-            config.train_file, "--train_file", training=True, allow_impossible=True, most=config.max_train_examples
-        )
+    source = Source(config.train_file, "--train_file", is_training=True, limit=config.max_train_examples)
+    settings = WindowSettings(
+        max_seq_length=config.max_seq_length,
+        doc_stride=config.doc_stride,
+        max_query_length=min(config.max_query_length, config.max_seq_length - 4),
+        allow_unknown=True,
+    )
 
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
         run = Run.of(str(Path(name, "run")), world)
 
         def ours() -> float:
             start_s = time.perf_counter()
-            squad_data.windows(
-                examples_of_file(),
-                words,
-                Path(tempfile.mkdtemp(dir=name)),  # a cache that is empty
-                max_seq_length=config.max_seq_length,
-                doc_stride=config.doc_stride,
-                max_query_length=config.max_query_length,
-                allow_unknown=True,
-                run=run,
-            )
+            empty_cache = Path(tempfile.mkdtemp(dir=name))
+            windows(settings, read(source, allow_impossible=True), words, empty_cache, run)
             return time.perf_counter() - start_s
 
-        examples = examples_of_file()
+        examples = read(source, allow_impossible=True)
         seconds = in_turn(
             {"ours": ours, "transformers": lambda: transformers_seconds(config, examples, words)}, config.repeat
         )

@@ -20,10 +20,11 @@ from bert.text import tokenizer
 from distributed.order import fixed_batches
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.classifier import data as classifier_data
 from tasks.classifier import metrics as classifier_metrics
 from tasks.classifier import tasks as classifier_tasks
-from tasks.classifier.program import collate
+from tasks.classifier.examples import collate, examples
+from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.texts import read_task
 from tasks.job import cache_folder
 
 
@@ -38,12 +39,9 @@ def main() -> None:
     task = classifier_tasks.find_task(flags.task_name)
     rows = {}
     for split in ("train", "dev"):
-        texts = classifier_data.read_task(task, flags.data_dir, split)
-        key = classifier_data.examples(
-            texts.head(flags.max_train_examples if split == "train" else None), words, cache_folder(),
-            max_seq_length=flags.max_seq_length, labels=task.labels, allow_unknown=False,
-            run=Run(Path("/tmp"), is_writer=False),
-        )  # fmt: skip
+        texts = read_task(task, flags.data_dir, split).head(flags.max_train_examples if split == "train" else None)
+        settings, run = ExampleSettings(max_seq_length=flags.max_seq_length), Run(Path("/tmp"), is_writer=False)
+        key = examples(settings, texts, task.labels, words, cache_folder(), run)
         rows[split] = Rows.open(cache_folder() / key / "examples.arrow")
     for seed in flags.seeds:
         torch.manual_seed(seed)

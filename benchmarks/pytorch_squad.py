@@ -24,8 +24,10 @@ from distributed.run import Run
 from tasks.job import cache_folder
 from tasks.squad import answers as squad_answers
 from tasks.squad import metrics as squad_metrics
-from tasks.squad import windows as squad_data
 from tasks.squad.program import collate
+from tasks.squad.reading import Source, read
+from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.windows import windows
 
 
 def main() -> None:
@@ -44,17 +46,18 @@ def main() -> None:
     run = Run(Path("/tmp"), is_writer=False)
     words = tokenizer.load(None, Path(flags.model))
     data = {}
-    for training, path, most in (
-        (True, flags.train_file, flags.max_train_examples),
-        (False, flags.predict_file, flags.max_predict_examples),
+    settings = WindowSettings(max_seq_length=flags.max_seq_length)
+    for source in (
+        Source(flags.train_file, "--train_file", True, flags.max_train_examples),
+        Source(flags.predict_file, "--predict_file", False, flags.max_predict_examples),
     ):
-        examples = squad_data.read(path, "--train_file", training=training, allow_impossible=False, most=most)
-        key = squad_data.windows(
-            examples, words, cache_folder(), max_seq_length=flags.max_seq_length, doc_stride=128,
-            max_query_length=64, allow_unknown=False, run=run,
-        )  # fmt: skip
-        folder = cache_folder() / key
-        data[training] = (examples, Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"))
+        examples = read(source)
+        folder = cache_folder() / windows(settings, examples, words, cache_folder(), run)
+        data[source.is_training] = (
+            examples,
+            Rows.open(folder / "windows.arrow"),
+            Rows.open(folder / "paragraphs.arrow"),
+        )
     for seed in flags.seeds:
         started = time.time()
         torch.manual_seed(seed)
@@ -92,10 +95,7 @@ def predict(model, examples, windows: Rows, paragraphs: Rows) -> dict[str, float
         both = torch.stack([start, end], -1).numpy()
         for row, window in enumerate(batch):
             scores[window] = both[row, : lengths[window]]
-    answers = squad_answers.find_answers(
-        examples, windows, paragraphs, scores, n_best_size=20, max_answer_length=30, version_2=False,
-        null_score_diff_threshold=0.0,
-    )  # fmt: skip
+    answers = squad_answers.find_answers(AnswerSettings(), False, examples, windows, paragraphs, scores)
     return squad_metrics.squad_v1(examples.references, answers.predictions)
 
 

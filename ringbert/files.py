@@ -77,14 +77,12 @@ def read_text(path: Path, where: str = "") -> str:
 
 
 def read_json(path: Path, where: str = "") -> Any:
-    """The value in a JSON file, plain or gzip. Raises InputError as `read_text` does, and for what is no JSON."""
-    where = where or str(path)
+    """The value in a JSON file, plain or gzip. Raises InputError as `read_text`, and for text that is not JSON."""
+    text = read_text(path, where)
     try:
-        return json.loads(read_text(path, where))
-    except InputError:
-        raise
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON ({error})") from error
+        raise InputError(f"{where or path}: not valid JSON ({error})") from error
 
 
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:

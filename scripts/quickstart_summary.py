@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from tasks.squad import metrics as squad_metrics
-from tasks.squad import windows as squad_data
+from tasks.squad.reading import Source, read
 
 SAMPLES = 5
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    dev = squad_data.read(str(folder / "data/dev.json"), "dev.json", training=False, allow_impossible=False)
+    dev = read(Source(str(folder / "data/dev.json"), "dev.json", is_training=False))
     predictions = json.loads((folder / "trained/predictions.json").read_text())
     first_of = {}  # a context's first answer is what one gets who never reads the question
     for question in dev.questions:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert.corpus.settings import BuildSettings, TextSettings
-from bert.text.tokenizer import TokenizerSettings
+from bert.text.settings import TokenizerSettings
 from bert.text.vocabulary import VocabularySettings
 from ringbert.errors import InputError
 from ringbert.settings import Settings, check_at_least, setting

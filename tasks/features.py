@@ -3,15 +3,19 @@
 A line of the input is a text, or a pair `text ||| text`. The output is JSON lines in Google's form, or Parquet.
 """
 
+import collections
+import contextlib
 import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
 
+from bert.text.settings import UnknownSettings
 from ringbert.errors import InputError
+from ringbert.files import read_text, replacing
 from ringbert.settings import check_at_least, setting
 from tasks import flags
 from tasks.batches import INPUTS, encoder_inputs, grouped
@@ -25,20 +29,21 @@ if TYPE_CHECKING:
 
     from bert.text.tokenizer import Tokenizer
 
+    Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
+
 BATCHES_AT_ONCE = 16  # per rank: what rank 0 holds before it writes
-LINES_PER_ROW_GROUP = 64  # of Parquet: 50 MB of BERT-base's last four layers at 128 tokens, twice that at most
+LINES_PER_ROW_GROUP = 64  # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
 PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ComputeSettings, ModelSettings):
+class Config(UnknownSettings, ComputeSettings, ModelSettings):
     """The flags of bert-features: names and defaults of extract_features.py, and a few of ours."""
 
     input_file: str = setting(help="UTF-8 text, one text or pair `text ||| text` per line", group="data")
     output_file: str = setting(help="JSON lines, or Parquet if it ends in .parquet", group="data")
     layers: str = setting("-1,-2,-3,-4", "layers, from 0 or from the end", "data")
     max_seq_length: int = setting(128, "tokens per line", "data")
-    allow_unknown: bool = setting(False, "go on although more than 10 % of the tokens are [UNK]", "data")
     batch_size: int = setting(32, "lines per batch", "machine")
 
     def __post_init__(self):
@@ -90,17 +95,17 @@ def run_features(config: Config, job: Job) -> None:
     make_batch, advice = batch_maker(rows, collate), "lower --batch_size or --max_seq_length"
     bar = run.progress(len(rows), "features", "line")
 
-    def vectors() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Number, ids [n] and vectors [n, layers, H] of each line on rank 0; nothing elsewhere."""
-        for begin_at in range(0, len(everything), step):
-            batches = everything[begin_at : begin_at + step]
+    def vectors() -> "Iterator[Vectors]":
+        """Those of each line on rank 0; nothing elsewhere."""
+        for start in range(0, len(everything), step):
+            batches = everything[start : start + step]
             outputs = predict(world, run, batches, make_batch, compiled, label=None, memory_advice=advice)
             for numbers, output in zip(batches, outputs or [], strict=False):
                 values, offsets = rows.take(numbers)["input_ids"]
                 for row, number in enumerate(numbers):
                     ids = values[offsets[row] : offsets[row + 1]]
                     yield int(number), ids, output[row, : len(ids)]
-            bar.update(min(len(rows), (begin_at + step) * config.batch_size))
+            bar.update(min(len(rows), (start + step) * config.batch_size))
 
     write(config, origin.words, list(layers), vectors(), is_writer=run.is_writer)
     bar.close()
@@ -112,48 +117,35 @@ def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
     numbers = [int(part) for part in text.split(",")]
     wrong = [number for number in numbers if not -num_layers <= number < num_layers]
     if wrong:
-        raise InputError(f"--layers {text}: the model has {num_layers} layers, there is no layer {wrong[0]}")
+        raise InputError(f"--layers {text}: the model has {num_layers} layers and no layer {wrong[0]}")
     return {number: number % num_layers + 1 for number in numbers}  # state 0 is the embeddings'
 
 
-def tokenize(config: Config, tokenizer: "Tokenizer") -> Any:
+def tokenize(config: Config, tokenizer: "Tokenizer") -> "pa.Table":
     """The lines as an Arrow table of `input_ids` and `sentence_a_tokens`. On rank 0."""
     import numpy as np
     import pyarrow as pa
 
-    from bert.text.tokenizer import unknown_share
-    from distributed.rows import ragged
-    from tasks.classifier.data import MOST_UNKNOWN_SHARE, truncated
+    from bert.text.tokenizer import check_unknown, unknown_share
+    from ringbert.ragged import joined
+    from tasks.texts import joined_pairs
 
-    path = Path(config.input_file).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise InputError(f"--input_file {path}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"--input_file {path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    lines = [line.strip() for line in (lines[:-1] if lines[-1] == "" else lines)]
-    if not lines:
-        raise InputError(f"--input_file {path}: it is empty")
-    matches = [PAIR.match(line) for line in lines]
-    first = tokenizer.encode_ids([match[1] if match else line for match, line in zip(matches, lines, strict=True)])
-    second = tokenizer.encode_ids([match[2] if match else "" for match in matches])
-    unknown = unknown_share([*first, *second], tokenizer.unk_id)
-    if unknown > MOST_UNKNOWN_SHARE and not config.allow_unknown:
-        raise InputError(
-            f"--input_file {path}: {unknown:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
-            f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case, or give --allow_unknown"
-        )
-    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
-    ids, sentence_a_tokens = [], []
-    for match, a, b in zip(matches, first, second, strict=True):
-        room = config.max_seq_length - (3 if match else 2)
-        kept_a, kept_b = truncated(np.array([len(a)]), np.array([len(b)]) if match else None, room)
-        a, b = a[: kept_a[0]], b[: kept_b[0]]
-        ids.append(np.concatenate([cls, a, sep, b, sep] if match else [cls, a, sep]))
-        sentence_a_tokens.append(len(a) + 2)
+    where = f"--input_file {config.input_file}"
+    text = read_text(Path(config.input_file).expanduser(), where)
+    if not text:
+        raise InputError(f"{where}: the file is empty")
+    lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
+    pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
+    first = joined(tokenizer.encode_ids([first for first, _ in pairs]))
+    second = joined(tokenizer.encode_ids([second or "" for _, second in pairs]))
+    check_unknown(unknown_share([first[0], second[0]], tokenizer.unk_id), where, tokenizer, config.allow_unknown)
+    is_pair = np.array([second is not None for _, second in pairs])
+    (ids, offsets), sentence_a_tokens = joined_pairs(first, second, is_pair, config.max_seq_length, tokenizer)
     return pa.table(
-        {"input_ids": ragged(ids, pa.int32()), "sentence_a_tokens": pa.array(sentence_a_tokens, pa.int32())}
+        {
+            "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+            "sentence_a_tokens": pa.array(sentence_a_tokens, pa.int32()),
+        }
     )
 
 
@@ -164,61 +156,53 @@ def collate(fields: dict) -> dict:
 
 
 def write(
-    config: Config,
-    tokenizer: "Tokenizer",
-    layers: list[int],
-    vectors: "Iterator[tuple[int, np.ndarray, np.ndarray]]",
-    is_writer: bool,
+    config: Config, tokenizer: "Tokenizer", layers: Sequence[int], vectors: "Iterator[Vectors]", is_writer: bool
 ) -> None:
-    """Writes what `vectors` yields under a temporary name, then puts it in its place; off rank 0 only computes."""
-    final = Path(config.output_file).expanduser()
-    temporary = final.with_name(f".{final.name}.tmp")
+    """Writes what `vectors` yields; off rank 0, where it yields nothing, only computes."""
     if not is_writer:
-        for _ in vectors:
-            pass
+        collections.deque(vectors, maxlen=0)
         return
+    path = Path(config.output_file).expanduser()
+    write_lines = _write_parquet if path.suffix == ".parquet" else _write_json_lines
     try:
-        writer = _write_parquet if final.suffix == ".parquet" else _write_json_lines
-        writer(temporary, tokenizer, layers, vectors)
-        temporary.replace(final)
+        with replacing(path) as file:
+            write_lines(file, tokenizer, layers, vectors)
     except OSError as error:
-        raise InputError(f"--output_file {final} cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise InputError(f"--output_file {path} cannot be written: {error.strerror or error}") from error
 
 
-def _write_json_lines(path: Path, tokenizer: "Tokenizer", layers: list[int], vectors: Any) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for number, ids, found in vectors:
-            rounded = found.astype(float).round(6).tolist()
-            features = [
-                {
-                    "token": token,
-                    "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)],
-                }
-                for token, values in zip(tokenizer.pieces(ids), rounded, strict=True)
-            ]
-            file.write(json.dumps({"linex_index": number, "features": features}) + "\n")
+def _write_json_lines(
+    file: BinaryIO, tokenizer: "Tokenizer", layers: Sequence[int], vectors: "Iterator[Vectors]"
+) -> None:
+    for number, ids, states in vectors:
+        rounded = states.astype(float).round(6).tolist()
+        features = [
+            {
+                "token": token,
+                "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)],
+            }
+            for token, values in zip(tokenizer.pieces(ids), rounded, strict=True)
+        ]
+        file.write((json.dumps({"linex_index": number, "features": features}) + "\n").encode())
 
 
-def _write_parquet(path: Path, tokenizer: "Tokenizer", layers: list[int], vectors: Any) -> None:
+def _write_parquet(
+    file: BinaryIO, tokenizer: "Tokenizer", layers: Sequence[int], vectors: "Iterator[Vectors]"
+) -> None:
     """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one per token."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    writer = None
-    try:
+    with contextlib.ExitStack() as stack:
+        writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
             table = pa.Table.from_batches([_record(tokenizer, layers, *line) for line in lines])
-            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema))
             writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def _record(
-    tokenizer: "Tokenizer", layers: list[int], number: int, ids: "np.ndarray", found: "np.ndarray"
+    tokenizer: "Tokenizer", layers: Sequence[int], number: int, ids: "np.ndarray", states: "np.ndarray"
 ) -> "pa.RecordBatch":
     """One line's row."""
     import pyarrow as pa
@@ -228,7 +212,7 @@ def _record(
         "tokens": pa.array([tokenizer.pieces(ids)], pa.list_(pa.string())),
     }
     for place, layer in enumerate(layers):
-        flat = pa.FixedSizeListArray.from_arrays(pa.array(found[:, place].reshape(-1)), found.shape[2])
+        flat = pa.FixedSizeListArray.from_arrays(pa.array(states[:, place].reshape(-1)), states.shape[2])
         columns[f"layer_{layer}"] = pa.ListArray.from_arrays([0, len(ids)], flat)
     return pa.record_batch(columns)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert.text.tokenizer import TokenizerSettings
+from bert.text.settings import TokenizerSettings
 from ringbert.errors import InputError
 from ringbert.settings import setting
 

@@ -9,7 +9,7 @@ import sentencepiece as library
 from real_data import real
 
 from bert.text import tokenizer
-from tasks.squad import windows as squad_data
+from tasks.squad.reading import Source, read
 
 CONTROLS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
 CHANGING = "  The ﬁrst …  oﬀer①② of ｆｕｌｌ ｗｉｄｔｈ cafe\u0301 costs\u30005㎏\x07 ½ \u200bﷺ ☃ x. "
@@ -24,9 +24,7 @@ def nsmc(lines: int = 2000) -> list[str]:
 @functools.cache
 def contexts() -> list[str]:
     """500 contexts of SQuAD and 3,000 lines of a novel."""
-    squad = squad_data.read(
-        str(real("squad/dev-v1.1.json")), "--predict_file", training=False, allow_impossible=False, most=3000
-    )
+    squad = read(Source(str(real("squad/dev-v1.1.json")), "--predict_file", is_training=False, limit=3000))
     novel = sorted(real("text/british_fiction").glob("*.txt"))[0].read_text(encoding="utf-8").split("\n")
     return [*squad.paragraphs[:500], *novel[:3000]]
 

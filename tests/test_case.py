@@ -1,5 +1,6 @@
 """Lower-casing: what decides it, and what is said where it does not suit the vocabulary."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from sentencepiece_models import albert, contexts, kobert, nsmc
 from bert.text import case, tokenizer
 from ringbert.errors import InputError
 from tasks.origin import ModelSettings, Needs, origin_of_model
-from tasks.squad import windows as squad_data
+from tasks.squad.reading import Source, read
+from tasks.squad.settings import WindowSettings
+from tasks.squad.windows import windows
 
 MULTILINGUAL = "vocab/bert-base-multilingual-cased.txt"
 
@@ -108,17 +111,15 @@ def test_lower_case_turns_korean_into_unknown_tokens(tmp_path, run):
     ]
     data = [{"paragraphs": [{"context": text, "qas": [qa]} for text, qa in zip(long, qas, strict=True)]}]
     (tmp_path / "korquad.json").write_text(json.dumps({"version": "KorQuAD_v1.0", "data": data}), encoding="utf-8")
-    examples = squad_data.read(
-        str(tmp_path / "korquad.json"), "--train_file", training=True, allow_impossible=False
-    )
-    lengths = {"max_seq_length": 128, "doc_stride": 64, "max_query_length": 32}
-    options = {"cache_dir": tmp_path / "cache", "run": run, **lengths}
+    examples = read(Source(str(tmp_path / "korquad.json"), "--train_file", is_training=True))
+    settings = WindowSettings(max_seq_length=128, doc_stride=64, max_query_length=32)
+    cache = tmp_path / "cache"
     with pytest.raises(
         InputError, match=r"\d\d\.\d% of the tokens are \[UNK\] with .*lower case True.*--do_lower_case"
     ):
-        squad_data.windows(examples, lowered, allow_unknown=False, **options)
-    assert squad_data.windows(examples, lowered, allow_unknown=True, **options)
-    assert squad_data.windows(examples, cased, allow_unknown=False, **options)
+        windows(settings, examples, lowered, cache, run)
+    assert windows(dataclasses.replace(settings, allow_unknown=True), examples, lowered, cache, run)
+    assert windows(settings, examples, cased, cache, run)
 
 
 def test_vocabularies_that_expect_another_case():

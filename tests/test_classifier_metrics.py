@@ -95,7 +95,7 @@ def test_a_constant_tells_nothing():
 
 def test_what_cannot_be_scored():
     for labels, predictions in (([], []), ([1, 0], [1]), ([[1]], [[1]])):
-        with pytest.raises(ValueError, match="needed are two equal"):
+        with pytest.raises(ValueError, match=r"must both be \[n\], n > 0"):
             scores(["accuracy"], np.array(labels), np.array(predictions))
     for labels, predictions in (([1.0, np.nan], [1.0, 2.0]), ([1.0, 2.0], [1.0, np.inf])):
         with pytest.raises(ValueError, match="not finite"):

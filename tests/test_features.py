@@ -255,45 +255,42 @@ def refused(capsys, tmp_path: Path, *arguments) -> str:
 
 @pytest.mark.parametrize(("layers", "wrong"), [("-1,-5", -5), ("4", 4), ("0,99", 99)])
 def test_layers_out_of_range(model, tmp_path, capsys, layers, wrong):
-    told = refused(capsys, tmp_path, ["cat"], model, f"--layers={layers}")
-    assert f"--layers {layers}: the model has 4 layers, there is no layer {wrong}" in told
+    printed = refused(capsys, tmp_path, ["cat"], model, f"--layers={layers}")
+    assert f"--layers {layers}: the model has 4 layers and no layer {wrong}" in printed
 
 
 def test_bad_files(model, tmp_path, capsys):
     bad = tmp_path / "bad.txt"
     assert f"--input_file {bad}: no such file" in refused(capsys, tmp_path, bad, model)
     bad.write_bytes(b"cat\nd\xf6g\n")
-    assert f"--input_file {bad}: not UTF-8 text" in refused(capsys, tmp_path, bad, model)
+    assert f"--input_file {bad}: line 2 is not UTF-8" in refused(capsys, tmp_path, bad, model)
     bad.write_bytes(b"")
-    assert f"--input_file {bad}: it is empty" in refused(capsys, tmp_path, bad, model)
+    assert f"--input_file {bad}: the file is empty" in refused(capsys, tmp_path, bad, model)
     weights = tmp_path / "model"
     weights.mkdir()
     for path in model.iterdir():
         (weights / path.name).write_bytes(path.read_bytes()[: 5000 if path.suffix == ".safetensors" else None])
-    told = refused(capsys, tmp_path, ["cat"], weights)
-    assert "model.safetensors: damaged, or not a safetensors file" in told
+    printed = refused(capsys, tmp_path, ["cat"], weights)
+    assert "model.safetensors: damaged, or not a safetensors file" in printed
+
+
+FILES = ("--input_file=i", "--output_file=o")
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("argv", "message"),
     [
         ([], "--input_file"),
         (["--input_file=i"], "--output_file"),
-        (
-            ["--input_file=i", "--output_file=o", "--layers=last"],
-            "--layers must be integers separated by",
-        ),
-        (
-            ["--input_file=i", "--output_file=o", "--max_seq_length=3"],
-            "--max_seq_length must be at least 4",
-        ),
-        (["--input_file=i", "--output_file=o"], "weights are needed: give --init_checkpoint, or --model"),
-        (["--input_file=i", "--output_file=o", "--layer=1"], "did you mean --layers"),
+        ([*FILES], "weights are needed: give --init_checkpoint, or --model"),
+        ([*FILES, "--model=m", "--layers=last"], "--layers must be integers separated by commas, got last"),
+        ([*FILES, "--max_seq_length=3"], "--max_seq_length must be at least 4, got 3"),
+        ([*FILES, "--layer=1"], "did you mean --layers"),
     ],
 )
-def test_flags_that_do_not_fit_are_one_line(given, message, capsys):
+def test_flags_that_do_not_fit_are_one_line(argv, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        features.main(given)
+        features.main(argv)
     printed = capsys.readouterr().err
     assert stop.value.code == 2
     assert printed.count("\n") == 1

@@ -29,7 +29,8 @@ from distributed.plan import PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from ringbert.ragged import reordered
 from tasks.batches import encoder_inputs, grouped, num_examples, prediction_batches
-from tasks.classifier import program as classifier
+from tasks.classifier.examples import collate as collate_labelled
+from tasks.classifier.loss import example_weights, label_loss
 from tasks.padding import layouts_of, padding_of
 from tasks.pretraining import examples as pretraining
 from tasks.squad import program as squad
@@ -154,7 +155,7 @@ def test_reordered_moves_rows_of_every_kind():
 
 LOSSES = {
     "span": (squad.collate, lambda model, batch: squad.span_loss(model(batch), batch)),
-    "classifier": (classifier.collate, lambda model, batch: classifier.label_loss(model(batch), batch, None)),
+    "classifier": (collate_labelled, lambda model, batch: label_loss(model(batch), batch, None)),
     "pretraining": (
         lambda fields, grouping: pretraining.collate(fields, None, 1, grouping, most=lambda length: 5),
         lambda model, batch: tf.add_n(list(pretraining.losses(model(batch), batch).values())),
@@ -215,12 +216,12 @@ def test_weights_count_examples_and_masked_tokens_alone():
         batch = pretraining.collate(fields, None, 1, grouping, most=lambda length: 5)
         assert pretraining.weights(batch) == {"mlm": float(len(fields["masked_lm_ids"][0])), "nsp": 3.0}
         weight_of_label = np.array([2.0, 3.0, 5.0], np.float32)
-        batch = classifier.collate(fields, grouping)
+        batch = collate_labelled(fields, grouping)
         labels = fields["label"] if grouping is in_one_group else fields["label"][[1, 2, 0]]  # the longest first
-        found = classifier.example_weights(batch, weight_of_label)
+        found = example_weights(batch, weight_of_label)
         np.testing.assert_array_equal(found, weight_of_label[labels])
-    numbers = classifier.collate(fields | {"label": np.array([0.5, 1.0, 2.0], np.float32)}, layouts)
-    loss = classifier.label_loss(tf.ones([5, 1]), {name: tf.constant(numbers[name]) for name in (
+    numbers = collate_labelled(fields | {"label": np.array([0.5, 1.0, 2.0], np.float32)}, layouts)
+    loss = label_loss(tf.ones([5, 1]), {name: tf.constant(numbers[name]) for name in (
         "label", "example_ids", "first_tokens")}, None)  # fmt: skip
     assert float(loss) == 0.5**2 + 1.0**2
 

@@ -10,9 +10,11 @@ import pytest
 import sentencepiece as library
 from real_data import real
 from sentencepiece_models import CHANGING, albert, contexts, kobert, nsmc, processor, train
+from squad_files import open_windows
 
 from bert.text import tokenizer
-from tasks.squad import windows as squad_data
+from tasks.squad.reading import Source, read
+from tasks.squad.settings import WindowSettings
 
 
 def preprocessed(text: str) -> str:
@@ -181,16 +183,12 @@ def test_answers_have_the_exact_characters(tmp_path, run):
     ]
     data = {"version": "1.1", "data": [{"title": "", "paragraphs": [{"context": context, "qas": qas}]}]}
     (tmp_path / "train.json").write_text(json.dumps(data), encoding="utf-8")
-    examples = squad_data.read(str(tmp_path / "train.json"), "--train_file", training=True, allow_impossible=False)
-    key = squad_data.windows(
-        examples, albert(), tmp_path / "cache", max_seq_length=128, doc_stride=64, max_query_length=16,
-        allow_unknown=True, run=run,
-    )  # fmt: skip
-    windows = squad_data.Rows.open(tmp_path / "cache" / key / "windows.arrow")
-    paragraphs = squad_data.Rows.open(tmp_path / "cache" / key / "paragraphs.arrow")
+    examples = read(Source(str(tmp_path / "train.json"), "--train_file", is_training=True))
+    settings = WindowSettings(max_seq_length=128, doc_stride=64, max_query_length=16, allow_unknown=True)
+    rows, paragraphs = open_windows(settings, examples, albert(), tmp_path / "cache", run)
     spans = paragraphs.column("spans")[0].reshape(-1, 2)
-    heads, first, last = (windows.column(c) for c in ("question_tokens", "start_position", "end_position"))
-    assert len(windows) == len(answers)
+    heads, first, last = (rows.column(c) for c in ("question_tokens", "start_position", "end_position"))
+    assert len(rows) == len(answers)
     for text, head, start, end in zip(answers, heads, first, last, strict=True):
         begin, stop = spans[start - head, 0], spans[end - head, 1]
         # run_squad.py marks whole words; \x07 is no character of any piece

@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 import pytest
+from squad_files import open_windows, read_file
 
 from bert.text import tokenizer
-from distributed.rows import Rows
 from tasks.squad import answers as squad_answers
-from tasks.squad import windows as squad_data
+from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.windows import window_starts
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijkl", *(f"##{c}" for c in "abcdefghijkl")]
-LENGTHS = {"max_seq_length": 20, "doc_stride": 5, "max_query_length": 6}
+SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, allow_unknown=True)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,8 @@ def prepare(words, folder, run, entries, **others):
     ]
     path = folder / "dev.json"
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
-    examples = squad_data.read(str(path), "--predict_file", training=False, allow_impossible=True)
-    key = squad_data.windows(examples, words, folder / "cache", allow_unknown=True, run=run, **LENGTHS)
-    return examples, *(Rows.open(folder / "cache" / key / f"{name}.arrow") for name in ("windows", "paragraphs"))
+    examples = read_file(path, is_training=False, allow_impossible=True)
+    return examples, *open_windows(SETTINGS, examples, words, folder / "cache", run)
 
 
 def random_entries(generator, count: int) -> list[tuple[str, str]]:
@@ -165,16 +165,10 @@ def test_answers_are_google_s(words, tmp_path, run, version_2, ties, n_best_size
     generator = np.random.default_rng(n_best_size + 2 * version_2 + ties)
     examples, windows, paragraphs = prepare(words, tmp_path, run, random_entries(generator, 60))
     scores = random_scores(generator, windows, ties)
-    answers = squad_answers.find_answers(
-        examples,
-        windows,
-        paragraphs,
-        scores,
-        n_best_size=n_best_size,
-        max_answer_length=max_answer_length,
-        version_2=version_2,
-        null_score_diff_threshold=threshold,
+    settings = AnswerSettings(
+        n_best_size=n_best_size, max_answer_length=max_answer_length, null_score_diff_threshold=threshold
     )
+    answers = squad_answers.find_answers(settings, version_2, examples, windows, paragraphs, scores)
     without = several = 0
     for number, question in enumerate(examples.questions):
         mine = google_s_windows(words, examples, windows, scores, number)
@@ -200,7 +194,7 @@ def test_the_window_with_most_context_owns_a_token():
     generator = np.random.default_rng(2)
     for _ in range(200):
         num_tokens, room, stride = (int(x) for x in generator.integers(1, [60, 20, 15]))
-        starts = squad_data.window_starts(num_tokens, room, stride)
+        starts = window_starts(num_tokens, room, stride)
         lengths = [min(room, num_tokens - start) for start in starts]
         owners = squad_answers.max_context_owner(starts, lengths, num_tokens)
         spans = list(zip(starts, lengths, strict=True))
@@ -210,15 +204,16 @@ def test_the_window_with_most_context_owns_a_token():
                 assert (owners[token] == index) == expected
 
 
-def one_answer(words, folder, run, context, start, end, **options):
+def one_answer(words, folder, run, context, start, end, version_2=False, **settings):
     """The prediction when the scores of these tokens of the context are highest."""
     examples, windows, paragraphs = prepare(words, folder, run, [(context, "a")])
     assert len(windows) == 1
     row = windows.table.to_pylist()[0]
     scores = np.zeros((len(row["input_ids"]), 2), np.float32)
     scores[row["question_tokens"] + start, 0] = scores[row["question_tokens"] + end, 1] = 5
-    settings = {"n_best_size": 20, "max_answer_length": 30, "version_2": False, "null_score_diff_threshold": 0.0}
-    return squad_answers.find_answers(examples, windows, paragraphs, [scores], **settings | options)
+    return squad_answers.find_answers(
+        AnswerSettings(**settings), version_2, examples, windows, paragraphs, [scores]
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,12 +241,12 @@ def test_no_possible_answer(words, tmp_path, run):
         score = np.zeros((len(row["input_ids"]), 2), np.float32)
         score[1] = 9
         scores.append(score)
-    settings = {"n_best_size": 1, "max_answer_length": 30, "null_score_diff_threshold": 0.0}
-    answers = squad_answers.find_answers(examples, windows, paragraphs, scores, version_2=False, **settings)
+    settings = AnswerSettings(n_best_size=1)
+    answers = squad_answers.find_answers(settings, False, examples, windows, paragraphs, scores)
     assert answers.predictions == {"q0": "empty", "q1": "empty"}
     assert answers.nbest["q0"] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
     assert answers.null_odds == {}
-    answers = squad_answers.find_answers(examples, windows, paragraphs, scores, version_2=True, **settings)
+    answers = squad_answers.find_answers(settings, True, examples, windows, paragraphs, scores)
     assert answers.predictions == {"q0": "", "q1": ""}
     assert [entry["text"] for entry in answers.nbest["q1"]] == [""]
     assert answers.null_odds["q0"] > 1e6

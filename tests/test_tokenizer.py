@@ -11,7 +11,7 @@ from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegac
 
 from bert.text import tokenizer
 from ringbert.errors import InputError
-from tasks.squad import windows as squad_data
+from tasks.squad.reading import Source, read
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ODD = [
@@ -50,9 +50,7 @@ def vocabulary(tmp_path):
 @functools.cache
 def real_texts() -> list[str]:
     """200 contexts and 300 questions of SQuAD, 500 lines of NSMC, and the odd ones."""
-    squad = squad_data.read(
-        str(real("squad/dev-v1.1.json")), "--predict_file", training=False, allow_impossible=False, most=2500
-    )
+    squad = read(Source(str(real("squad/dev-v1.1.json")), "--predict_file", is_training=False, limit=2500))
     lines = real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:501]
     return [
         *squad.paragraphs[:200],

@@ -1,4 +1,7 @@
-"""A tiny BERT's files, and generated texts whose label (which of three kinds of words prevails) it soon learns."""
+"""A tiny BERT's files, a tokenizer of letters, and generated texts whose label a tiny model soon learns.
+
+The label of a text is the kind of word, of three, that prevails in it.
+"""
 
 import json
 import random
@@ -26,6 +29,24 @@ BERT_CONFIG = {
     "num_hidden_layers": 2,
     "type_vocab_size": 2,
 }
+
+
+def letters_tokenizer(folder: Path):
+    """A tokenizer whose tokens are single letters and digits: no real vocabulary is needed."""
+    from bert.text import tokenizer
+
+    letters, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
+    words = [*SPECIAL_TOKENS, *letters, *"?.,'()", *(f"##{letter}" for letter in letters + digits), *digits]
+    path = folder / "letters.txt"
+    path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    return tokenizer.load(str(path))
+
+
+def write_lines(path: Path, *lines: str) -> str:
+    """A file of these lines; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return str(path)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert.text.tokenizer import UnknownSettings
+from bert.text.settings import UnknownSettings
 from ringbert.settings import Settings, check_at_least, check_share, setting
 
 

@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,37 +14,10 @@ from bert.text.case import case_problem, check_case, stated_case
 from bert.text.sentencepiece_model import read_ids, read_model
 from ringbert.errors import InputError
 from ringbert.files import read_json
-from ringbert.settings import Settings, setting
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; transformers says 100
 MOST_UNKNOWN_SHARE = 0.10
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerSettings(Settings):
-    """The files of a tokenizer, unless a model brings its own."""
-
-    vocab_file: str | None = setting(
-        None,
-        "WordPiece vocabulary; with --spm_model_file, the ids of its pieces",
-        "model",
-        shown_default="the model's own",
-    )
-    spm_model_file: str | None = setting(None, "SentencePiece model, instead of a WordPiece vocabulary", "model")
-    do_lower_case: bool | None = setting(
-        None,
-        "lower-case the text and strip its accents",
-        "model",
-        shown_default="as the tokenizer's files say, else true for WordPiece",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnknownSettings(Settings):
-    """Whether a text that the vocabulary hardly covers is accepted: see `check_unknown`."""
-
-    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 
 
 class Tokenizer:

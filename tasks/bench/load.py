@@ -165,16 +165,17 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     from bert.text import tokenizer
     from distributed.rows import Rows
     from distributed.run import Run
-    from tasks.squad import windows as squad_data
+    from tasks.squad.reading import Source
+    from tasks.squad.settings import WindowSettings
+    from tasks.squad.windows import prepare
 
     folder = Path(model).expanduser()
     if not (folder / "config.json").is_file():
         raise InputError(f"--model {model}: no config.json there")
-    key = squad_data.windows_of_file(
-        train_file, "--train_file", True, False, max_train_examples, tokenizer.load(None, folder),
-        cache_folder(), max_seq_length=max_seq_length, doc_stride=128, max_query_length=64,
-        allow_unknown=False, run=Run(Path(), is_writer=False),
-    )  # fmt: skip
+    settings = WindowSettings(max_seq_length=max_seq_length, max_query_length=min(64, max_seq_length - 4))
+    source = Source(train_file, "--train_file", is_training=True, limit=max_train_examples)
+    run = Run(Path(), is_writer=False)
+    key = prepare(settings, source, tokenizer.load(None, folder), cache_folder(), run)
     path = cache_folder() / key / "windows.arrow"
     number = len(Rows.open(path))
     if number < needed:

@@ -4,21 +4,20 @@ Nothing is repaired: a ragged row, a broken quote or a byte that is not UTF-8 is
 """
 
 import csv
-import gzip
 import io
 import json
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from ringbert.errors import InputError
+from ringbert.files import read_text
 
-MOST_SHORT_ROWS_SHARE = 0.001
+MAX_SHORT_ROWS_SHARE = 0.001
 EXTENSIONS = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -31,7 +30,7 @@ EXTENSIONS = {
 
 @dataclass(frozen=True)
 class Table:
-    """The wanted columns of a file by name (or index), a value per row; all its column names; each row's line."""
+    """The wanted columns of a file by name or index, one value per row; all its column names; each row's line."""
 
     where: str
     header: tuple[str | int, ...]
@@ -45,6 +44,11 @@ class Table:
             there = ", ".join(str(column) for column in self.header)
             raise InputError(f"{self.where}: no column {name!r}, only {there}")
         return self.columns[name]
+
+    def take(self, rows: Sequence[int]) -> "Table":
+        """The table with these rows, by number from 0."""
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, lines=[self.lines[row] for row in rows])
 
 
 def read_table(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
@@ -76,21 +80,7 @@ def unit(source: str) -> str:
 
 
 def _read_text(path: Path, where: str) -> str:
-    """The text of a file, plain or .gz, without a byte order mark."""
-    try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-        text = raw.decode("utf-8").removeprefix("\ufeff")
-    except FileNotFoundError:
-        raise InputError(f"{where}: no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{where}: truncated or damaged gzip file ({error})") from error
-    except OSError as error:
-        raise InputError(f"{where}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
+    text = read_text(path, where)
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
     return text
@@ -104,8 +94,8 @@ def read_tsv(
     skips_short_rows: bool = False,
     is_quoted: bool = False,
 ) -> Table:
-    """Tab-separated, without quoting unless `is_quoted`; with `num_columns` without header, columns then by index
-    from 0.
+    """Tab-separated text, without quoting unless `is_quoted`. With `num_columns` it has no header, and its columns
+    are numbered from 0.
 
     Without quoting only a line feed ends a row: texts hold U+2028 and others at which `str.splitlines` would cut.
     """
@@ -162,13 +152,13 @@ def _table(
                 num_short += 1
                 continue
             raise InputError(
-                f"{where}: line {line} has {len(row)} columns, needed are {len(header)}"
-                f" as in {'the header' if header[0] != 0 else 'the published file'}"
+                f"{where}: line {line} has {len(row)} columns, but "
+                f"{'the header' if header[0] != 0 else 'the published file'} has {len(header)}"
             )
         lines.append(line)
         for place, name in places:
             columns[name].append(row[place])
-    if num_short > MOST_SHORT_ROWS_SHARE * len(lines):
+    if num_short > MAX_SHORT_ROWS_SHARE * len(lines):
         raise InputError(
             f"{where}: {num_short} of {num_short + len(lines)} rows have fewer than {len(header)} columns"
         )
@@ -184,10 +174,12 @@ def _read_json_lines(path: Path, where: str, wanted: Sequence[str | int]) -> Tab
             value = json.loads(line)
         except ValueError as error:
             raise InputError(
-                f"{where}: line {number} is not JSON ({error}); needed is one object per line"
+                f"{where}: line {number} is not valid JSON ({error}): each line must be a JSON object"
             ) from error
         if not isinstance(value, dict):
-            raise InputError(f"{where}: line {number} holds no JSON object; needed is one object per line")
+            raise InputError(
+                f"{where}: line {number} is a {type(value).__name__}: each line must be a JSON object"
+            )
         objects.append(value)
         lines.append(number)
     header = tuple(dict.fromkeys(name for value in objects for name in value))
@@ -195,7 +187,7 @@ def _read_json_lines(path: Path, where: str, wanted: Sequence[str | int]) -> Tab
     for name in (name for name in wanted if name in header):
         for value, number in zip(objects, lines, strict=True):
             if name not in value:
-                raise InputError(f"{where}: line {number} has no {name!r} and other lines have")
+                raise InputError(f"{where}: line {number} has no {name!r}, although other lines have one")
         columns[name] = [value[name] for value in objects]
     return Table(where, header, columns, lines)
 
@@ -212,4 +204,4 @@ def _read_parquet(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{where}: no Parquet file, or damaged ({str(error).splitlines()[0]})") from error
+        raise InputError(f"{where}: not a Parquet file, or damaged ({str(error).splitlines()[0]})") from error

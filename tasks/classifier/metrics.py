@@ -1,7 +1,7 @@
 """The official metrics of the classifier tasks, by scikit-learn and scipy.
 
-Every value is a fraction: 0..1, and -1..1 for Matthews' and the two correlations. Where one is undefined because
-the labels or the predictions are all the same it is 0: they tell nothing of each other.
+Every value is a fraction: 0 to 1, and -1 to 1 for Matthews' and the two correlations. A correlation that is
+undefined because all labels or all predictions are the same is 0: neither says anything about the other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ def scores(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) ->
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if labels.shape != predictions.shape or labels.ndim != 1 or not len(labels):
         raise ValueError(
-            f"labels {labels.shape} and predictions {predictions.shape}: needed are two equal [n], n > 0"
+            f"labels and predictions must both be [n], n > 0, got {labels.shape} and {predictions.shape}"
         )
     if not (np.isfinite(labels).all() and np.isfinite(predictions).all()):
         raise ValueError("a label or a prediction is not finite")

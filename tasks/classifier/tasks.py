@@ -11,14 +11,19 @@ from types import MappingProxyType
 
 from ringbert.errors import InputError
 
+Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
+
 
 @dataclass(frozen=True)
 class Columns:
-    """Where a file has what: by name in its header, or by index (from 0) in a file without one.
+    """Which columns of a file hold what: by name in its header, or by index from 0 in a file without one.
 
-    `num_columns` is the width of a file without header; `is_quoted`: fields may be quoted as in RFC 4180. `id` is
-    the column that the submission repeats; where it is absent the row's number from 0 stands in. `language` is the
-    column that `--language` filters by.
+    Attributes:
+      text, pair, label: the texts (`pair` None without pairs) and the label.
+      id: the column that the submission repeats; where a file lacks it, the row's number from 0 stands in.
+      language: the column that `--language` filters by.
+      num_columns: of a file without a header; None for a file with one.
+      is_quoted: fields may be quoted as in RFC 4180.
     """
 
     text: str | int
@@ -29,10 +34,6 @@ class Columns:
     num_columns: int | None = None
     is_quoted: bool = False
 
-    @property
-    def has_header(self) -> bool:
-        return self.num_columns is None
-
 
 @dataclass(frozen=True)
 class Split:
@@ -42,7 +43,7 @@ class Split:
       files: names in the task's folder, read one after another; `{language}` is filled in.
       columns: of these files.
       hub: the split's name on the hub.
-      instead: other names that the (one) file goes by.
+      instead: other names of its file, if there is only one.
       submission: the file name that gluebenchmark.com asks for; None where nothing is submitted.
     """
 
@@ -57,7 +58,7 @@ class Split:
 class Hub:
     """A data set of the hub: name, configuration (`{language}` is filled in) and columns; "idx" is GLUE's id.
 
-    `revision`: the hub's own conversion, where the data set itself is a script, which `datasets` refuses now.
+    `revision` is the hub's own conversion of a data set that is a script, which `datasets` now refuses.
     """
 
     name: str
@@ -74,21 +75,21 @@ class Task:
     """A named task.
 
     Attributes:
-      folder: its name in the GLUE folder; `--data_dir` may be it, or the folder that holds it.
-      labels: in Google's order; None for regression.
-      metrics: names in `tasks.classifier_metrics.METRICS`.
+      folder: its name in the GLUE folder; `--data_dir` may be this folder or the one that holds it.
+      labels: in Google's order; None for regression, empty when they are found in the data.
+      metrics: names in `tasks.classifier.metrics.METRICS`.
       primary_metric: the one that chooses the best checkpoint.
       splits: "train", "dev", "test"; with several dev or test sets "dev_matched" and so on.
       hub: where `datasets` finds it, None where no maintained data set is known.
-      spellings: texts in the files that mean a label ("contradictory").
+      spellings: other spellings of a label in the files, such as "contradictory".
       range: what submitted numbers are clipped to.
-      skips_short_rows: leave out rows with too few columns, and count them, instead of stopping.
-      trained_by: the task whose model predicts this one, when it has no training data.
+      skips_short_rows: rows with too few columns are left out and counted, instead of refused.
+      trained_by: the task whose model predicts this one, which has no training data.
     """
 
     name: str
     folder: str
-    labels: tuple[str, ...] | None
+    labels: Labels
     metrics: tuple[str, ...]
     primary_metric: str
     splits: Mapping[str, Split]
@@ -107,22 +108,22 @@ class Task:
         return tuple(name for name in self.splits if name.split("_")[0] == kind)
 
     def split(self, name: str) -> Split:
-        """A split by name; "dev" and "test" mean the first of several. Raises InputError for one it has not."""
-        found = self.splits.get(name) or next((self.splits[other] for other in self.splits_of(name)), None)
-        if found is None:
+        """A split by name; "dev" and "test" mean the first of several. Raises InputError if there is none."""
+        names = [name] if name in self.splits else self.splits_of(name)
+        if not names:
             hint = f"; train with --task_name {self.trained_by}" if name == "train" and self.trained_by else ""
             raise InputError(f"--task_name {self.name} has no {name} set, only {', '.join(self.splits)}{hint}")
-        return found
+        return self.splits[names[0]]
 
 
 def find_task(name: str) -> Task:
     """The task of `--task_name`, in any case, with or without dashes: sts-b, STSB. Raises InputError."""
     by_letters = {_letters(known): task for known, task in TASKS.items()}
-    if found := by_letters.get(_letters(name)):
-        return found
+    if task := by_letters.get(_letters(name)):
+        return task
     near = difflib.get_close_matches(_letters(name), by_letters, n=1)
     hint = f"; did you mean {by_letters[near[0]].name}?" if near else ""
-    raise InputError(f"--task_name {name} is none of {', '.join(TASKS)}{hint}")
+    raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}{hint}")
 
 
 def submission(task: Task, ids: Sequence[str], predictions: Sequence[str | float]) -> str:

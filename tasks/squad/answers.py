@@ -4,14 +4,16 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from distributed.rows import Rows
-from tasks.squad.windows import Examples
+from tasks.squad.reading import Examples
+from tasks.squad.settings import AnswerSettings
 
 NO_ANSWER = "empty"  # what run_squad.py writes where no span is possible
-MOST_NULL_ODDS = 1e9
+MAX_NULL_ODDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,30 @@ class Answers:
     null_odds: dict[str, float]
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Window(NamedTuple):
+    """A window's scores [tokens, 2], and where its part of the context stands: after `head` tokens of the window,
+    from token `first` of the context, over `length` tokens."""
+
+    scores: np.ndarray
+    head: int
+    first: int
+    length: int
+
+    @property
+    def null(self) -> "_Candidate":
+        return _Candidate(float(self.scores[0, 0]), float(self.scores[0, 1]), "")
+
+
+class _Span(NamedTuple):
+    """A possible answer: its scores, its first and its last token in the context."""
+
+    start_score: float
+    end_score: float
+    first: int
+    last: int
+
+
+class _Candidate(NamedTuple):
     start_score: float
     end_score: float
     text: str
@@ -35,76 +59,76 @@ class _Candidate:
 
 
 def find_answers(
+    settings: AnswerSettings,
+    version_2: bool,
     examples: Examples,
     windows: Rows,
     paragraphs: Rows,
     scores: Sequence[np.ndarray],
-    *,
-    n_best_size: int,
-    max_answer_length: int,
-    version_2: bool,
-    null_score_diff_threshold: float,
 ) -> Answers:
     """The best answers of each question over its windows.
 
     Args:
+      version_2: a question may have no answer (SQuAD v2.0).
       scores: for each window float32 [tokens, 2], start and end scores of its tokens without padding.
     """
-    head_lengths, starts = windows.column("question_tokens"), windows.column("document_start")
-    spans, span_offsets = paragraphs.column("spans")
-    windows_of: dict[int, list[int]] = defaultdict(list)
-    for window, question in enumerate(windows.column("question")):
+    heads, firsts = windows.column("question_tokens"), windows.column("document_start")
+    spans, offsets = paragraphs.column("spans")
+    windows_of: dict[int, list[_Window]] = defaultdict(list)
+    for score, head, first, question in zip(scores, heads, firsts, windows.column("question"), strict=True):
+        window = _Window(score, int(head), int(first), len(score) - int(head) - 1)  # without its [SEP]
         windows_of[int(question)].append(window)
     answers = Answers({}, {}, {})
     for number, question in enumerate(examples.questions):
-        p = question.paragraph
-        token_spans = spans[span_offsets[p] : span_offsets[p + 1]].reshape(-1, 2)
-        context = examples.paragraphs[p]
-        mine = windows_of[number]
-        lengths = [len(scores[w]) - int(head_lengths[w]) - 1 for w in mine]
-        owners = max_context_owner([int(starts[w]) for w in mine], lengths, len(token_spans))
-        found: list[tuple[float, float, int, int]] = []
-        null_score, null = math.inf, _Candidate(0.0, 0.0, "")
-        for index, window in enumerate(mine):
-            score, head, first = scores[window], int(head_lengths[window]), int(starts[window])
-            if float(score[0, 0]) + float(score[0, 1]) < null_score:
-                null = _Candidate(float(score[0, 0]), float(score[0, 1]), "")
-                null_score = null.score
-            best_ends = best_indexes(score[:, 1], n_best_size)
-            for start in best_indexes(score[:, 0], n_best_size):
-                begin = start - head + first
-                if start < head or start >= head + lengths[index] or owners[begin] != index:
-                    continue
-                for end in best_ends:
-                    if start <= end < min(start + max_answer_length, head + lengths[index]):
-                        found.append((float(score[start, 0]), float(score[end, 1]), begin, end - head + first))
+        paragraph = question.paragraph
+        token_spans = spans[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
+        found = _spans(settings, windows_of[number], len(token_spans))
+        null = min((window.null for window in windows_of[number]), key=lambda candidate: candidate.score)
         if version_2:
-            found.append((null.start_score, null.end_score, -1, -1))
-        found.sort(key=lambda entry: entry[0] + entry[1], reverse=True)
-        candidates: list[_Candidate] = []
-        seen = set()
-        for start_score, end_score, begin, end in found:
-            if len(candidates) >= n_best_size:
+            found.append(_Span(null.start_score, null.end_score, -1, -1))
+        found.sort(key=lambda span: span.start_score + span.end_score, reverse=True)
+        candidates: dict[str, _Candidate] = {}
+        for span in found:
+            if len(candidates) >= settings.n_best_size:
                 break
-            text = context[token_spans[begin, 0] : token_spans[end, 1]] if begin >= 0 else ""
-            if text not in seen:
-                seen.add(text)
-                candidates.append(_Candidate(start_score, end_score, text))
-        if version_2 and "" not in seen:
-            candidates.append(null)
-        _record(answers, question.id, candidates, null, version_2, null_score_diff_threshold)
+            text = ""
+            if span.first >= 0:
+                text = examples.paragraphs[paragraph][token_spans[span.first, 0] : token_spans[span.last, 1]]
+            candidates.setdefault(text, _Candidate(span.start_score, span.end_score, text))
+        if version_2:
+            candidates.setdefault("", null)
+        _record(settings, answers, question.id, list(candidates.values()), null if version_2 else None)
     return answers
 
 
+def _spans(settings: AnswerSettings, windows: Sequence[_Window], num_tokens: int) -> list[_Span]:
+    """The spans between the best starts and ends of each window, a token's start in the window that owns it."""
+    owners = max_context_owner([w.first for w in windows], [w.length for w in windows], num_tokens)
+    found = []
+    for index, (scores, head, first, length) in enumerate(windows):
+        best_ends = best_indexes(scores[:, 1], settings.n_best_size)
+        for start in best_indexes(scores[:, 0], settings.n_best_size):
+            if not head <= start < head + length or owners[start - head + first] != index:
+                continue
+            stop = min(start + settings.max_answer_length, head + length)
+            found += [
+                _Span(float(scores[start, 0]), float(scores[end, 1]), start - head + first, end - head + first)
+                for end in best_ends
+                if start <= end < stop
+            ]
+    return found
+
+
 def _record(
-    answers: Answers, id_: str, candidates: list[_Candidate], null: _Candidate, version_2: bool, threshold: float
-):
+    settings: AnswerSettings, answers: Answers, id_: str, candidates: list[_Candidate], null: _Candidate | None
+) -> None:
+    """Adds a question's candidates, best first, to the answers; `null` is that of SQuAD v2.0."""
     best = next((candidate for candidate in candidates if candidate.text), None)
-    if version_2:
+    if null is not None:
         # Without any candidate Google's script crashes; the answer is then certainly null.
-        difference = null.score - best.score if best else MOST_NULL_ODDS
+        difference = null.score - best.score if best else MAX_NULL_ODDS
         answers.null_odds[id_] = difference
-        answers.predictions[id_] = best.text if best and difference <= threshold else ""
+        answers.predictions[id_] = best.text if best and difference <= settings.null_score_diff_threshold else ""
     else:
         answers.predictions[id_] = best.text if best else NO_ANSWER
     listed = candidates or [_Candidate(0.0, 0.0, NO_ANSWER)]
@@ -134,13 +158,14 @@ def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens:
     return owner
 
 
-def best_indexes(scores: np.ndarray, most: int) -> list[int]:
-    """Indices of the highest scores, highest first, the earlier one first on ties."""
-    return np.argsort(-scores, kind="stable")[:most].tolist()
+def best_indexes(scores: np.ndarray, number: int) -> list[int]:
+    """Indices of the `number` highest scores, highest first, the earlier one first on ties."""
+    return np.argsort(-scores, kind="stable")[:number].tolist()
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
     """Probabilities from scores."""
     highest = max(scores)
     weights = [math.exp(score - highest) for score in scores]
-    return [weight / sum(weights) for weight in weights]
+    total = sum(weights)
+    return [weight / total for weight in weights]

@@ -7,15 +7,15 @@ as a suffix: B rows, T positions of a row, 2 for start and end.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from ringbert.ragged import padded
 from ringbert.settings import check_at_least, setting
 from tasks import flags
 from tasks.batches import INPUTS, encoder_inputs, grouped, num_examples, prediction_batches
 from tasks.fit import TrainingSettings, fit, load_for_prediction
 from tasks.job import Job, cache_folder, run_on_ranks
-from tasks.origin import Needs, Origin, find_origin
+from tasks.origin import Needs, find_origin
+from tasks.squad.settings import AnswerSettings, QuestionSettings, WindowSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,42 +23,24 @@ if TYPE_CHECKING:
 
     from bert.model import Bert
     from bert.packing import Grouping
+    from bert.text.tokenizer import Tokenizer
     from distributed.feed import Batch, Feed
     from distributed.rows import Rows
     from distributed.run import Run
-    from tasks.squad.windows import Examples
 
 LARGE = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TrainingSettings):
+class Config(AnswerSettings, WindowSettings, QuestionSettings, TrainingSettings):
     """The flags of bert-squad: names and defaults of run_squad.py, and a few of ours."""
-
-    train_file: str | None = setting(None, "SQuAD JSON to train on (.gz too)", "data")
-    predict_file: str | None = setting(None, "SQuAD JSON to predict and score", "data")
-    dataset_name: str | None = setting(
-        None, "hub data set or folder with SQuAD's columns: its splits train and validation", "data"
-    )
-    version_2_with_negative: bool = setting(False, "the data has questions without an answer (SQuAD v2.0)", "data")
-    max_train_examples: int | None = setting(None, "train on the first N questions", "data")
-    max_predict_examples: int | None = setting(None, "predict the first N questions", "data")
-    max_seq_length: int = setting(384, "tokens per window, question included", "data")
-    doc_stride: int = setting(128, "tokens between the starts of windows", "data")
-    max_query_length: int = setting(64, "tokens of a question that are kept", "data")
-    allow_unknown: bool = setting(False, "go on although more than 10 % of the tokens are [UNK]", "data")
 
     do_predict: bool = setting(False, "predict, and score when the file has answers", "prediction")
     predict_batch_size: int = setting(
         8, "windows of --max_seq_length per prediction batch; of shorter ones more", "prediction"
     )
-    n_best_size: int = setting(20, "candidates per question in nbest_predictions.json", "prediction")
-    max_answer_length: int = setting(30, "tokens of an answer at most", "prediction")
-    null_score_diff_threshold: float = setting(
-        0.0, "answer nothing when null beats the best answer by more", "prediction"
-    )
     metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(
-        "auto", "auto: by the file's version", "prediction"
+        "auto", "what scores the predictions; auto decides by the file's version", "prediction"
     )
 
     def __post_init__(self):
@@ -68,13 +50,7 @@ class Config(TrainingSettings):
         for wanted, flag in ((self.do_train, "train_file"), (self.do_predict, "predict_file")):
             if wanted and not (getattr(self, flag) or self.dataset_name):
                 raise ValueError(f"--do_{flag.removesuffix('_file')} needs --{flag} (or --dataset_name)")
-        if self.max_seq_length <= self.max_query_length + 3:
-            raise ValueError(
-                f"--max_seq_length {self.max_seq_length} must exceed "
-                f"--max_query_length + 3 = {self.max_query_length + 3}"
-            )
-        check_at_least(self, 1, "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
-        check_at_least(self, 1, "max_train_examples", "max_predict_examples", "predict_batch_size")
+        check_at_least(self, 1, "predict_batch_size")
         if self.metric != "auto" and (self.metric == "squad_v2") != self.version_2_with_negative:
             raise ValueError(
                 f"--metric {self.metric} does not fit --version_2_with_negative={self.version_2_with_negative}"
@@ -96,8 +72,8 @@ def run_squad(config: Config, job: Job) -> dict[str, float]:
     # Configuration, tokenizer and weights are found on rank 0; the windows are built once per machine.
     world, run = job.world, job.run
     origin = world.on_first(find_origin, config, run, config.do_train, Needs(max_seq_length=config.max_seq_length))
-    train_data = open_data(config, job, origin, training=True) if config.do_train else None
-    predict_data = open_data(config, job, origin, training=False) if config.do_predict else None
+    train_data = open_data(config, job, origin.words, is_training=True) if config.do_train else None
+    predict_data = open_data(config, job, origin.words, is_training=False) if config.do_predict else None
     model = Bert(origin.bert_config, "span", seed=config.seed)
 
     if train_data:
@@ -128,57 +104,30 @@ def run_squad(config: Config, job: Job) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Data:
-    """One SQuAD file as rows: its windows, and the places of its contexts' tokens. `key` names its content."""
+    """A SQuAD file as rows: its windows, and the places of its contexts' tokens. `key` names its content."""
 
     windows: "Rows"
     paragraphs: "Rows"
     key: str
 
 
-def source_of(config: Config, training: bool) -> tuple[str | None, str, int | None]:
-    """The file to train on or to predict (None: --dataset_name), the flag that names it, its questions at most."""
-    if training:
-        return config.train_file, "--train_file", config.max_train_examples
-    return config.predict_file, "--predict_file", config.max_predict_examples
-
-
-def read_examples(config: Config, training: bool) -> "Examples":
-    """The questions to train on or to predict."""
-    from tasks.squad import windows as squad_data
-
-    path, flag, most = source_of(config, training)
-    if path is None:
-        split = "train" if training else "validation"
-        return squad_data.read_hub(str(config.dataset_name), split, training, config.version_2_with_negative, most)
-    return squad_data.read(path, flag, training, config.version_2_with_negative, most)
-
-
-def open_data(config: Config, job: Job, origin: Origin, training: bool) -> Data:
-    """The windows of the training or prediction file, memory-mapped on every rank."""
+def open_data(config: Config, job: Job, tokenizer: "Tokenizer", is_training: bool) -> Data:
+    """The windows of what is trained on or predicted, memory-mapped on every rank."""
     from distributed.rows import Rows
-    from tasks.squad import windows as squad_data
+    from tasks.squad.reading import source_of
+    from tasks.squad.windows import prepare
 
-    path, flag, most = source_of(config, training)
-    more: Any = {
-        "max_seq_length": config.max_seq_length, "doc_stride": config.doc_stride,
-        "max_query_length": config.max_query_length, "allow_unknown": config.allow_unknown, "run": job.run,
-    }  # fmt: skip
-
-    def build() -> str:
-        words, cache = origin.words, cache_folder()
-        if path is None:
-            return squad_data.windows(read_examples(config, training), words, cache, **more)
-        may_be_impossible = config.version_2_with_negative
-        return squad_data.windows_of_file(path, flag, training, may_be_impossible, most, words, cache, **more)
-
-    key = job.world.on_each_machine(build)
-    job.world.agree({f"the content of {flag}": key})
+    source = source_of(config, is_training)
+    key = job.world.on_each_machine(prepare, config, source, tokenizer, cache_folder(), job.run)
+    job.world.agree({f"the content of {source.flag}": key})
     folder = cache_folder() / key
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 
 
 def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     """Windows -> the encoder's inputs and the answers' positions [B]."""
+    from ringbert.ragged import padded
+
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
     answers = ("start_position", "end_position")
@@ -210,7 +159,7 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
     from bert.inputs import in_groups
 
     targets_B2 = tf.stack([batch["start_position"], batch["end_position"]], 1)
-    found = []
+    sums = []
     for scores_BT2, example_ids_BT in zip(
         in_groups(scores, batch), in_groups(batch["example_ids"], batch), strict=True
     ):
@@ -219,8 +168,8 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
         rows = tf.shape(scores_BT2)[0]
         here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
         log_probs_B2 = tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), here_B2, batch_dims=2)
-        found.append(tf.reduce_sum(log_probs_B2 * (1 - padding_BT1[:, 0])))  # a row may be padding as a whole
-    return -tf.add_n(found) / 2
+        sums.append(tf.reduce_sum(log_probs_B2 * (1 - padding_BT1[:, 0])))  # a row may be padding as a whole
+    return -tf.add_n(sums) / 2
 
 
 # -- prediction ---------------------------------------------------------------------------------------------------
@@ -257,37 +206,30 @@ def predict_windows(config: Config, job: Job, model: "Bert", windows: "Rows") ->
 
 def write_predictions(config: Config, run: "Run", data: Data, scores: "list[np.ndarray]") -> dict[str, float]:
     """Answers and scores into Google's files; the scores. On rank 0."""
-    from tasks.squad import answers as squad_answers
-    from tasks.squad import metrics as squad_metrics
+    from tasks.squad import metrics
+    from tasks.squad.answers import find_answers
+    from tasks.squad.reading import read, source_of
 
-    examples = read_examples(config, training=False)
-    answers = squad_answers.find_answers(
-        examples,
-        data.windows,
-        data.paragraphs,
-        scores,
-        n_best_size=config.n_best_size,
-        max_answer_length=config.max_answer_length,
-        version_2=config.version_2_with_negative,
-        null_score_diff_threshold=config.null_score_diff_threshold,
-    )
+    version_2 = config.version_2_with_negative
+    examples = read(source_of(config, is_training=False), version_2)
+    answers = find_answers(config, version_2, examples, data.windows, data.paragraphs, scores)
     run.write_json("predictions.json", answers.predictions)
     run.write_json("nbest_predictions.json", answers.nbest)
-    if config.version_2_with_negative:
+    if version_2:
         run.write_json("null_odds.json", answers.null_odds)
     if not examples.is_labelled:
-        run.say(f"{examples.source} has no answers: predictions are written, not scored")
+        run.say(f"{examples.source.path} has no answers: predictions are written, not scored")
         return {}
     metric = config.metric
     if metric == "auto":
         korean = "korquad" in examples.version.lower()
-        metric = "squad_v2" if config.version_2_with_negative else "korquad_v1" if korean else "squad_v1"
+        metric = "squad_v2" if version_2 else "korquad_v1" if korean else "squad_v1"
     if metric == "squad_v2":
-        result = squad_metrics.squad_v2(examples.references, answers.predictions)
-        best = squad_metrics.squad_v2(examples.references, answers.predictions, answers.null_odds)
+        result = metrics.squad_v2(examples.references, answers.predictions)
+        best = metrics.squad_v2(examples.references, answers.predictions, answers.null_odds)
         result |= {name: value for name, value in best.items() if name.startswith("best_")}
     else:
-        result = getattr(squad_metrics, metric)(examples.references, answers.predictions)
+        result = getattr(metrics, metric)(examples.references, answers.predictions)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
     return result
 

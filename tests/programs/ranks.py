@@ -37,7 +37,8 @@ from distributed.train import Training, train
 from distributed.world import World
 from ringbert.errors import InputError
 from tasks.batches import num_examples
-from tasks.classifier import program as classifier
+from tasks.classifier.examples import collate as collate_labelled
+from tasks.classifier.loss import example_weights, label_loss
 from tasks.padding import layouts_of
 from tasks.pretraining import examples as pretraining
 from tasks.squad.program import collate, span_loss
@@ -142,9 +143,9 @@ def train_classifier(world: World, collectives, folder: Path) -> dict[str, np.nd
     """The same of `tasks.classifier`, with class weights."""
     model, weight = small_bert("classifier", num_labels=3), np.array([3.0, 1.0, 0.25], np.float32)
     return train_for_20_steps(
-        world, collectives, folder, model, labelled_rows(), classifier.collate,
-        lambda batch: {"loss": float(classifier.example_weights(batch, weight).sum())},
-        lambda batch, key: {"loss": classifier.label_loss(model(batch, dropout_key=key), batch, weight)},
+        world, collectives, folder, model, labelled_rows(), collate_labelled,
+        lambda batch: {"loss": float(example_weights(batch, weight).sum())},
+        lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight)},
     )  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""The classifier's dev and test sets: scored, and predicted into Google's and GLUE's files.
+
+Arrays bear their shape as a suffix: B or n rows, L labels.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from distributed.rows import Rows
+from distributed.run import Run
+from tasks.batches import INPUTS, prediction_batches
+from tasks.classifier import metrics
+from tasks.classifier.examples import collate
+from tasks.classifier.sets import DataSet, read_texts
+from tasks.classifier.settings import TextSettings
+from tasks.classifier.tasks import Labels, Task, submission
+from tasks.job import Job
+
+if TYPE_CHECKING:
+    from bert.model import Bert
+    from distributed.feed import Batch
+
+ScoreRows = Callable[[Rows, int], np.ndarray | None]
+
+
+def scorer(job: Job, model: "Bert", max_seq_length: int) -> ScoreRows:
+    """A function (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None off rank 0."""
+    import tensorflow as tf
+
+    from distributed.feed import batch_maker
+    from distributed.predict import predict
+
+    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
+    signature["first_tokens"] = tf.TensorSpec([None], tf.int32)
+    forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
+
+    def inputs(fields: dict) -> "Batch":
+        batch = collate(fields)
+        return {name: batch[name] for name in signature}
+
+    def score_rows(rows: Rows, batch_size: int) -> np.ndarray | None:
+        batches = prediction_batches(rows.lengths("input_ids"), batch_size, max_seq_length)
+        advice = "lower --eval_batch_size, --predict_batch_size or --max_seq_length"
+        make_batch = batch_maker(rows, inputs)
+        outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
+        if outputs is None:
+            return None
+        scores_BL = np.empty((len(rows), outputs[0].shape[1]), np.float32)
+        scores_BL[np.concatenate(batches)] = np.concatenate(outputs)
+        return scores_BL
+
+    return score_rows
+
+
+def evaluate(
+    task: Task, labels: Labels, dev_sets: Sequence[DataSet], score_rows: ScoreRows, batch_size: int, job: Job
+) -> dict[str, float]:
+    """The task's metrics and the mean loss of each dev set, the same values on every rank."""
+    scores: dict[str, float] = {}
+    for dev_set in dev_sets:
+        prefix = f"eval{suffix_of(task, dev_set.split)}_"
+        scores_BL = score_rows(dev_set.rows, batch_size)
+        scores |= job.world.on_first(measure, task, dev_set.rows, labels, scores_BL, prefix)
+    return scores
+
+
+def measure(task: Task, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefix: str) -> dict[str, float]:
+    """The task's metrics and the mean loss, their names after `prefix`. On rank 0."""
+    from scipy.special import log_softmax
+
+    label = np.asarray(rows.column("label"))
+    if labels is None:
+        predictions = scores_BL[:, 0].astype(np.float64)
+        loss = np.mean(np.square(predictions - label))
+    else:
+        predictions = scores_BL.argmax(1)
+        loss = -np.mean(log_softmax(scores_BL.astype(np.float64), 1)[np.arange(len(label)), label])
+    values = metrics.scores(task.metrics, label, predictions)
+    return {f"{prefix}{name}": float(value) for name, value in (values | {"loss": loss}).items()}
+
+
+def write_predictions(
+    settings: TextSettings, task: Task, test_set: DataSet, labels: Labels, scores_BL: np.ndarray, run: Run
+) -> dict[str, float]:
+    """Google's test_results.tsv (probabilities, no header), the labels under the examples' ids (GLUE's submission
+    file), and the scores if the set has labels. On rank 0."""
+    from scipy.special import softmax
+
+    suffix = suffix_of(task, test_set.split)
+    shown = scores_BL if labels is None else softmax(scores_BL.astype(float), 1)
+    run.write(f"test_results{suffix}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist()))
+    texts = read_texts(settings, task, test_set.split)
+    predictions = scores_BL[:, 0].tolist() if labels is None else [labels[n] for n in scores_BL.argmax(1)]
+    name = task.split(test_set.split).submission or f"predictions{suffix}.tsv"
+    run.write(name, submission(task, texts.ids, predictions))
+    if not test_set.is_labelled:
+        return {}
+    return measure(task, test_set.rows, labels, scores_BL, f"predict{suffix}_")
+
+
+def suffix_of(task: Task, split: str) -> str:
+    """What the names of a set's scores and files end in: nothing for the first of its kind, the only one that
+    run_classifier.py knows, "_mismatched" for MNLI's other."""
+    kind = split.split("_")[0]
+    return "" if split == task.splits_of(kind)[0] else split.removeprefix(kind)

@@ -1,0 +1,89 @@
+"""A classifier's labels, in the order of the model's outputs."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ringbert.errors import InputError
+from tasks.classifier.sets import read_texts
+from tasks.classifier.settings import TextSettings
+from tasks.classifier.tasks import Labels, Task
+from tasks.classifier.texts import labels_of
+from tasks.origin import Origin
+
+if TYPE_CHECKING:
+    from transformers import BertConfig
+
+    from distributed.run import Run
+
+HEAD = ("output_weights", "output_bias")
+
+
+def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Origin, run: "Run") -> Labels:
+    """The labels in the order of the model's outputs; None for regression. On rank 0.
+
+    They are the checkpoint's `id2label`, else the task's in Google's order, else the training file's, sorted.
+
+    Raises InputError when nothing says what the labels are, or when a model that is not trained has others.
+    """
+    if task.is_regression:
+        return None
+    labels = task.labels or None
+    if labels is None and trains:
+        labels = tuple(labels_of(read_texts(settings, task, "train")))
+    stated = labels_of_weights(origin) or stated_labels(origin.bert_config)
+    if labels is None:
+        if stated is None and origin.bert_config.problem_type == "single_label_classification":
+            return label_names(origin.bert_config)  # a trained classifier whose labels do have such names
+        if stated is None:
+            raise InputError(
+                "the labels are not known: the model's config.json has no id2label, and --do_train is off"
+            )
+        return stated
+    if stated is None or stated == labels:
+        return labels
+    if sorted(stated) == sorted(labels):
+        run.say(f"labels: the model's own order {', '.join(stated)} (id2label), not {', '.join(labels)}")
+        return stated
+    if not trains:
+        raise InputError(f"the model's labels (id2label) are {', '.join(stated)}, the data's {', '.join(labels)}")
+    run.say(f"the model's labels {', '.join(stated)} are not this task's: its classifier starts anew")
+    return labels
+
+
+def with_classifier(origin: Origin, labels: Labels) -> Origin:
+    """The origin of a classifier with these labels; it starts anew if the weights have other ones. On rank 0."""
+    stated = labels_of_weights(origin)
+    is_new = stated is not None and sorted(stated) != sorted(labels or ())
+    bert_config = with_labels(origin.bert_config, labels)
+    return replace(origin, bert_config=bert_config, fresh_tensors=HEAD if is_new else ())
+
+
+def labels_of_weights(origin: Origin) -> Labels:
+    """The labels that the config.json beside the weights names, even if `--bert_config_file` replaces it; None if
+    it names none."""
+    from bert import weights
+
+    bert_config = weights.read_config(origin.weights) if origin.weights is not None else None
+    return stated_labels(bert_config) if bert_config is not None else None
+
+
+def stated_labels(bert_config: "BertConfig") -> Labels:
+    """The labels that config.json names, by id; None for the placeholders LABEL_0, LABEL_1, …"""
+    names = label_names(bert_config)
+    return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names
+
+
+def label_names(bert_config: "BertConfig") -> tuple[str, ...]:
+    """The names in config.json, by id, placeholders or not."""
+    return tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
+
+
+def with_labels(bert_config: "BertConfig", labels: Labels) -> "BertConfig":
+    """The configuration of a classifier with these labels, as transformers reads it."""
+    names = ["LABEL_0"] if labels is None else list(labels)
+    changes: dict[str, Any] = {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": "regression" if labels is None else "single_label_classification",
+    }
+    return type(bert_config).from_dict(bert_config.to_dict() | changes)

@@ -1,0 +1,96 @@
+"""Settings of the classifier, apart from the modules that use them because `--help` should not import NumPy."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bert.text.settings import UnknownSettings
+from ringbert.settings import Settings, check_at_least, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(Settings):
+    """Which texts and labels are read."""
+
+    task_name: str | None = setting(
+        None,
+        "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; or none, with files of your own",
+        "data",
+    )
+    data_dir: str | None = setting(None, "folder of the task's files, as GLUE lays them out", "data")
+    from_hub: bool = setting(False, "take the task's data from the hub instead of --data_dir", "data")
+    language: str = setting("en", "language of the examples of XNLI", "data")
+    train_file: str | None = setting(None, "CSV, TSV, JSON lines or Parquet to train on", "data")
+    dev_file: str | None = setting(None, "the same, to evaluate", "data", aliases=("validation_file",))
+    predict_file: str | None = setting(None, "the same, to predict", "data", aliases=("test_file",))
+    text_column: str = setting("text", "column of the text", "data")
+    text_pair_column: str | None = setting(None, "column of the second text", "data")
+    label_column: str = setting("label", "column of the label", "data")
+    regression: bool = setting(False, "the labels of the files are numbers to predict", "data")
+    max_train_examples: int | None = setting(None, "train on the first N examples", "data")
+    max_predict_examples: int | None = setting(None, "evaluate and predict the first N examples", "data")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task_name and not (self.data_dir or self.from_hub):
+            raise ValueError("--task_name needs --data_dir, the folder of its files (or --from_hub)")
+        if self.task_name and (self.train_file or self.dev_file or self.predict_file):
+            raise ValueError("--task_name and files of your own exclude each other: the task names its files")
+        if self.from_hub and not self.task_name:
+            raise ValueError("--from_hub needs --task_name")
+        if self.regression and self.task_name:
+            raise ValueError("--regression is for files of your own: --task_name already implies it")
+        check_at_least(self, 1, "max_train_examples", "max_predict_examples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSettings(UnknownSettings):
+    """How texts become rows: name and default of run_classifier.py."""
+
+    max_seq_length: int = setting(128, "tokens per example", "data")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 4, "max_seq_length")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(ExampleSettings, TextSettings):
+    """Which texts are read, and how they become rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings(Settings):
+    """What is scored and predicted, and when."""
+
+    do_eval: bool = setting(False, "score the dev set", "evaluation")
+    eval_batch_size: int = setting(
+        8, "examples of --max_seq_length per evaluation batch; of shorter ones more", "evaluation"
+    )
+    eval_steps: int | Literal["auto"] | None = setting(
+        None,
+        "score the dev set every N steps of training too (an epoch, when the next flags need it); "
+        "auto: as often as takes at most 2 % of the time",
+        "evaluation",
+    )
+    load_best_model_at_end: bool = setting(
+        False, "keep the model of the best dev score instead of the last", "evaluation"
+    )
+    early_stopping_patience: int | None = setting(
+        None, "stop after N dev scores without a better one; keeps the best model", "evaluation"
+    )
+    do_predict: bool = setting(False, "predict the test set", "prediction")
+    predict_batch_size: int = setting(
+        8, "examples of --max_seq_length per prediction batch; of shorter ones more", "prediction"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "eval_batch_size", "predict_batch_size", "eval_steps", "early_stopping_patience")
+
+    @property
+    def evaluates_while_training(self) -> bool:
+        return bool(self.eval_steps or self.keeps_best)
+
+    @property
+    def keeps_best(self) -> bool:
+        return self.load_best_model_at_end or self.early_stopping_patience is not None

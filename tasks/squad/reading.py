@@ -1,0 +1,213 @@
+"""SQuAD's questions, read and checked.
+
+They come from SQuAD v1.1 and v2.0 JSON (and KorQuAD 1.0, which has the same format), plain or `.gz`, or from a hub
+data set with SQuAD's columns.
+"""
+
+import itertools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ringbert.errors import InputError, shortened
+from ringbert.files import read_json
+from tasks.squad.settings import QuestionSettings
+from tasks.texts import is_unicode
+
+WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
+MAX_MISPLACED_SHARE = 0.05
+NEEDS_VERSION_2 = "SQuAD v2.0 data needs --version_2_with_negative"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which questions are read.
+
+    Attributes:
+      path: a file, or the name or folder of a data set that `datasets` reads.
+      flag: the flag that named it, for messages.
+      is_training: the answers are trained on, so their places are checked too, and a question whose answer is not
+        at its place is left out.
+      limit: read only the first `limit` questions.
+      split: the split of the data set; None for a file.
+    """
+
+    path: str
+    flag: str
+    is_training: bool
+    limit: int | None = None
+    split: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.flag} {self.path}" + (f" ({self.split})" if self.split else "")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question. `answers` holds (text, start in the context); none when it is impossible or unlabelled."""
+
+    id: str
+    text: str
+    paragraph: int
+    answers: tuple[tuple[str, int], ...]
+    is_impossible: bool = False
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The questions of a source and the contexts that they point into; `misplaced`: ids of those left out."""
+
+    source: Source
+    version: str
+    paragraphs: list[str]
+    questions: list[Question]
+    misplaced: tuple[str, ...] = ()
+
+    @property
+    def references(self) -> dict[str, list[str]]:
+        """Question id -> the texts of its answers, for scoring."""
+        return {question.id: [text for text, _ in question.answers] for question in self.questions}
+
+    @property
+    def is_labelled(self) -> bool:
+        return any(question.answers or question.is_impossible for question in self.questions)
+
+
+def source_of(settings: QuestionSettings, is_training: bool) -> Source:
+    """What is trained on, or what is predicted: a file, else a split of `--dataset_name`."""
+    path, flag, limit = settings.predict_file, "--predict_file", settings.max_predict_examples
+    if is_training:
+        path, flag, limit = settings.train_file, "--train_file", settings.max_train_examples
+    if path is not None:
+        return Source(path, flag, is_training, limit)
+    split = "train" if is_training else "validation"
+    return Source(str(settings.dataset_name), "--dataset_name", is_training, limit, split)
+
+
+def read(source: Source, allow_impossible: bool = False) -> Examples:
+    """The questions of a source; `allow_impossible` (`--version_2_with_negative`): some may have no answer.
+
+    Raises InputError: a file or data set that is missing, damaged or not SQuAD's; an empty context or question; an
+      answer out of range; an impossible question that is not allowed; more than 5 % of the answers misplaced.
+    """
+    return _checked(_from_hub(source, allow_impossible) if source.split else _from_file(source), allow_impossible)
+
+
+def _from_file(source: Source) -> Examples:
+    data = read_json(Path(source.path).expanduser(), str(source))
+    if not isinstance(data, dict) or not isinstance(data.get("data"), list):
+        raise InputError(f'{source}: not a SQuAD file: it has no list "data" at its top level')
+    paragraphs: list[str] = []
+    questions: list[Question] = []
+    try:
+        for entry in data["data"]:
+            for paragraph in entry["paragraphs"]:
+                paragraphs.append(paragraph["context"])
+                for qa in paragraph["qas"]:
+                    answers = tuple((a["text"], a["answer_start"]) for a in qa.get("answers") or ())
+                    impossible = bool(qa.get("is_impossible", False))
+                    questions.append(
+                        Question(str(qa["id"]), qa["question"], len(paragraphs) - 1, answers, impossible)
+                    )
+    except (KeyError, TypeError, AttributeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else f"an entry of another type ({error})"
+        raise InputError(f"{source}: not a SQuAD file: {reason} in question {len(questions) + 1}") from error
+    questions = questions[: source.limit]
+    used = questions[-1].paragraph + 1 if questions else 0
+    return Examples(source, str(data.get("version", "")), paragraphs[:used], questions)
+
+
+def _from_hub(source: Source, allow_impossible: bool) -> Examples:
+    import datasets
+
+    try:
+        table = datasets.load_dataset(source.path, split=source.split)
+    except Exception as error:  # the hub's errors have no common class
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{source}: {reason}") from error
+    missing = {"id", "question", "context", "answers"} - set(table.column_names)
+    if missing:
+        raise InputError(f"{source}: column {', '.join(sorted(missing))} is missing")
+    numbers: dict[str, int] = {}  # of the contexts, which each of their questions repeats
+    questions = []
+    for row in itertools.islice(table, source.limit):
+        paragraph = numbers.setdefault(row["context"], len(numbers))
+        answers = tuple(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
+        questions.append(
+            Question(str(row["id"]), row["question"], paragraph, answers, allow_impossible and not answers)
+        )
+    return Examples(source, "", list(numbers), questions)
+
+
+def _checked(examples: Examples, allow_impossible: bool) -> Examples:
+    """The examples without those whose answer is misplaced."""
+    source, questions = examples.source, examples.questions
+    if not questions:
+        raise InputError(f"{source}: holds no question")
+    ids, misplaced = set(), []
+    for question in questions:
+        where, context = f"{source}: question {question.id}", examples.paragraphs[question.paragraph]
+        _check_texts(question, context, where)
+        if question.id in ids:
+            raise InputError(f"{where} occurs twice: ids must be unique, because predictions are stored by id")
+        ids.add(question.id)
+        if question.is_impossible and not allow_impossible:
+            raise InputError(f"{where} is_impossible: {NEEDS_VERSION_2}")
+        if source.is_training and not question.is_impossible:
+            if not question.answers:
+                hint = "" if allow_impossible else f"; {NEEDS_VERSION_2}"
+                raise InputError(f"{where} has no answer to train on{hint}")
+            if not _is_at_its_place(context, *question.answers[0], where):
+                misplaced.append(question.id)
+    unanswered = [question.id for question in questions if not question.answers]
+    if not allow_impossible and 0 < len(unanswered) < len(questions):
+        raise InputError(
+            f"{source}: question {unanswered[0]} has no answer although others have one: {NEEDS_VERSION_2}"
+        )
+    if len(misplaced) > MAX_MISPLACED_SHARE * len(questions):
+        raise InputError(
+            f"{source}: {len(misplaced)} of {len(questions)} answers are not at their answer_start "
+            f"({shortened(misplaced, 5)}); were the contexts changed after the answers were marked?"
+        )
+    left_out = set(misplaced)
+    kept = [question for question in questions if question.id not in left_out]
+    return replace(examples, questions=kept, misplaced=tuple(misplaced))
+
+
+def _check_texts(question: Question, context: object, where: str) -> None:
+    """Raises InputError for a context, question or answer that is no text or is empty."""
+    if not isinstance(context, str) or not isinstance(question.text, str):
+        raise InputError(f"{where}: its context or its text is not a string")
+    if not (is_unicode(context) and is_unicode(question.text)):
+        raise InputError(f"{where}: its context or its text holds half a surrogate pair, which is not Unicode")
+    if not context.strip(WHITESPACE):
+        raise InputError(f"{where} has an empty context")
+    if not question.text.strip(WHITESPACE):
+        raise InputError(f"{where} is empty")
+    if not all(isinstance(text, str) for text, _ in question.answers):
+        raise InputError(f"{where}: an answer has no text")
+
+
+def _is_at_its_place(context: str, text: str, start: object, where: str) -> bool:
+    """Whether the words at `start` contain the answer's words. Raises InputError for a place out of range."""
+    if not isinstance(start, int) or not text.strip(WHITESPACE):
+        raise InputError(f"{where}: its answer has an empty text or no integer answer_start")
+    if start < 0 or start + len(text) > len(context):
+        raise InputError(
+            f"{where}: answer_start {start} with {len(text)} characters reaches past the end of its "
+            f"{len(context)}-character context"
+        )
+    first, stop = touched_words(context, start, start + len(text))
+    return " ".join(text.split()) in " ".join(context[first:stop].split())
+
+
+def touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
+    """Start and end of the words that these characters belong to; white space belongs to the word before it."""
+    while start > 0 and context[start] in WHITESPACE:
+        start -= 1
+    while stop > start + 1 and context[stop - 1] in WHITESPACE:
+        stop -= 1
+    while start > 0 and context[start - 1] not in WHITESPACE:
+        start -= 1
+    while stop < len(context) and context[stop] not in WHITESPACE:
+        stop += 1
+    return start, stop

@@ -1,0 +1,62 @@
+"""From texts to rows of tokens: what SQuAD, the classifier and bert-features share."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ringbert.ragged import Ragged, gather, offsets_of
+
+if TYPE_CHECKING:
+    from bert.text.tokenizer import Tokenizer
+    from distributed.run import Run
+
+TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: JSON may hold half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parts(number: int, label: str, unit: str, run: "Run") -> Iterator[slice]:
+    """Slices of `TEXTS_AT_ONCE` of `number` texts, with a progress bar."""
+    progress = run.progress(number, label, unit)
+    for start in range(0, number, TEXTS_AT_ONCE):
+        yield slice(start, start + TEXTS_AT_ONCE)
+        progress.update(min(start + TEXTS_AT_ONCE, number))
+    progress.close()
+
+
+def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+    """How many tokens of each text are kept, int64 [n], of texts with these numbers of tokens, int64 [n].
+
+    This is `_truncate_seq_pair` of run_classifier.py: it removes tokens from the end of the longer text, of the
+    second when both are equally long, until the two have at most `room` tokens.
+    """
+    kept = np.minimum(second, np.maximum(room // 2, room - first))
+    return np.minimum(first, room - kept), kept
+
+
+def joined_pairs(
+    first: Ragged, second: Ragged, is_pair: np.ndarray, max_seq_length: int, tokenizer: "Tokenizer"
+) -> tuple[Ragged, np.ndarray]:
+    """Rows `[CLS] first [SEP]`, and of pairs also `second [SEP]`, and how many of their tokens are of type 0.
+
+    Args:
+      first, second: tokens of n texts, int32; those of `second` are empty where there is no pair.
+      is_pair: bool [n].
+      max_seq_length: the tokens of a row at most: what is longer is `truncated`.
+    """
+    room = max_seq_length - 2 - is_pair.astype(np.int64)
+    kept_first, kept_second = truncated(np.diff(first[1]), np.diff(second[1]), room)
+    one, zero = np.ones_like(kept_first), np.zeros_like(kept_first)
+    source = np.concatenate([[tokenizer.cls_id, tokenizer.sep_id], first[0], second[0]]).astype(np.int32)
+    first_starts, second_starts = first[1][:-1] + 2, second[1][:-1] + 2 + len(first[0])
+    starts = np.stack([zero, first_starts, one, second_starts, one], 1)
+    lengths = np.stack([one, kept_first, one, kept_second, is_pair.astype(np.int64)], 1)
+    return (gather(source, starts.reshape(-1), lengths.reshape(-1)), offsets_of(lengths.sum(1))), kept_first + 2
