@@ -21,7 +21,7 @@ GOLDENS = Path(__file__).resolve().parent / "goldens"
 
 @pytest.fixture
 def goldens() -> Path:
-    """The folder that scripts/make_goldens.py made."""
+    """The folder that scripts/make_goldens.py writes."""
     return GOLDENS
 
 

@@ -164,9 +164,9 @@ def two_hosts() -> Iterator[TwoHosts]:
         agent = folder / "agent"
         agent.write_text(AGENT.replace("FOLDER", shlex.quote(str(folder))))
         agent.chmod(0o755)
-        said = holder.stdout.readline().strip()
-        if said != "ready":
-            raise RuntimeError(f"two hosts cannot be made: {said} {holder.communicate(timeout=10)[0]}".strip())
+        line = holder.stdout.readline().strip()
+        if line != "ready":
+            raise RuntimeError(f"two hosts cannot be made: {line} {holder.communicate(timeout=10)[0]}".strip())
         mount_namespace = os.readlink(f"/proc/{holder.pid}/ns/mnt")
         yield TwoHosts(folder, holder.pid)
     finally:

@@ -168,8 +168,8 @@ def test_the_best_survives_other_ranks_whose_steps_have_the_same_numbers(tmp_pat
         newest = saver.save(40 * step, step=step, global_batch_size=40, evaluations=evaluations)
         assert saver.names() == sorted([best.name, newest.name])
     assert (best / "model.safetensors").read_bytes() == weights
-    found = checkpoint_at(saver.folder, 20)
-    assert (found.path, found.state.step, found.state.global_batch_size) == (best, 2, 10)
+    checkpoint = checkpoint_at(saver.folder, 20)
+    assert (checkpoint.path, checkpoint.state.step, checkpoint.state.global_batch_size) == (best, 2, 10)
     flip_a_byte(best / "model.safetensors")
     refused(lambda: checkpoint_at(saver.folder, 20), "is damaged: model.safetensors changed")
     shutil.rmtree(best)

@@ -276,7 +276,7 @@ def mpi_is_here():
 
 @pytest.mark.skipif(not mpi_is_here(), reason="no mpirun is installed")
 def test_a_real_run_passes_output_and_exit_status():
-    ranks = launch.num_cores() + 1  # more than the cores: mpirun refuses unless told
+    ranks = launch.num_cores() + 1  # more than the cores: mpirun refuses without --oversubscribe
     done = run_here("-np", str(ranks), "--", "sh", "-c", "echo a rank; exit 0")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "a rank\n" * ranks

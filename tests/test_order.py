@@ -13,9 +13,9 @@ from distributed.order import BlockOrder, Order, fixed_batches
 def test_each_epoch_is_a_permutation(num_rows: int) -> None:
     order = Order(num_rows, seed=3)
     for epoch in range(4):
-        found = order.rows_at(epoch * num_rows, (epoch + 1) * num_rows)
-        assert found.dtype == np.int64
-        assert sorted(found) == list(range(num_rows))
+        rows = order.rows_at(epoch * num_rows, (epoch + 1) * num_rows)
+        assert rows.dtype == np.int64
+        assert sorted(rows) == list(range(num_rows))
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -66,16 +66,16 @@ SIZES = [1, 15, 16, 17, 31, 32, 33, 1000, 12_345]
 def test_each_epoch_holds_each_row_once(num_rows: int, block: int) -> None:
     order = BlockOrder(num_rows, seed=3, block=block)
     for epoch in range(5):
-        found = order.rows_at(epoch * num_rows, (epoch + 1) * num_rows)
-        assert found.dtype == np.int64
-        np.testing.assert_array_equal(np.sort(found), np.arange(num_rows))
+        rows = order.rows_at(epoch * num_rows, (epoch + 1) * num_rows)
+        assert rows.dtype == np.int64
+        np.testing.assert_array_equal(np.sort(rows), np.arange(num_rows))
 
 
 def test_every_small_size_and_block() -> None:
     for num_rows in range(1, 70):  # every residue: all lengths of the short block, all shapes of the network
         for block in (1, 2, 3, 16):
-            found = BlockOrder(num_rows, seed=num_rows, block=block).rows_at(0, 3 * num_rows).reshape(3, num_rows)
-            np.testing.assert_array_equal(np.sort(found, axis=1), np.tile(np.arange(num_rows), (3, 1)))
+            rows = BlockOrder(num_rows, seed=num_rows, block=block).rows_at(0, 3 * num_rows).reshape(3, num_rows)
+            np.testing.assert_array_equal(np.sort(rows, axis=1), np.tile(np.arange(num_rows), (3, 1)))
 
 
 def test_epochs_and_seeds_of_blocks_differ() -> None:
@@ -99,8 +99,8 @@ def test_a_position_in_blocks_holds_the_same_row_however_it_is_reached() -> None
     order, chance = BlockOrder(num_rows, seed=9), np.random.default_rng(0)
     for start in chance.integers(0, 2000, 100):  # forwards and backwards, across up to three epochs
         length = chance.integers(0, 700)
-        found = order.rows_at(start, start + length)
-        np.testing.assert_array_equal(found, whole[start : start + length])
+        rows = order.rows_at(start, start + length)
+        np.testing.assert_array_equal(rows, whole[start : start + length])
 
 
 def runs_of_blocks(rows: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
@@ -143,11 +143,11 @@ def test_every_row_is_as_often_at_each_place(num_rows: int, block: int) -> None:
 
     With n - 1 degrees of freedom χ² has mean n - 1 and variance 2(n - 1); 5 standard deviations are passed by
     chance once in 10⁵ (its tail is heavier than the normal one), and the seeds are fixed. A block is as often the
-    first as any other, so the rows of a short one are more often the first row; behind it, places are compared
+    first as any other, so the rows of a short one are more often the first row; after it, places are compared
     where all blocks are of one length.
     """
     seeds, epochs = 500, 8
-    found = np.stack(
+    epochs_of_rows = np.stack(
         [
             BlockOrder(num_rows, seed, block).rows_at(0, epochs * num_rows).reshape(epochs, -1)
             for seed in range(seeds)
@@ -157,15 +157,17 @@ def test_every_row_is_as_often_at_each_place(num_rows: int, block: int) -> None:
     blocks = -(-num_rows // block)
     share = 1 / blocks / np.minimum(block, num_rows - starts)
     for place in (0, num_rows // 2, num_rows - 1) if num_rows % block == 0 else (0,):
-        assert chi_square(np.bincount(found[:, place], minlength=num_rows), len(found) * share) < 5, place
+        assert (
+            chi_square(np.bincount(epochs_of_rows[:, place], minlength=num_rows), len(epochs_of_rows) * share) < 5
+        ), place
     if num_rows % block == 0:  # the first block does not tell the second, nor one epoch the next
-        steps = (found[:, block] // block - found[:, 0] // block) % blocks
+        steps = (epochs_of_rows[:, block] // block - epochs_of_rows[:, 0] // block) % blocks
         counts = np.bincount(steps, minlength=blocks)
         assert counts[0] == 0
-        assert chi_square(counts[1:], np.full(blocks - 1, len(found) / (blocks - 1))) < 5
-        steps = (found[1:, 0] - found[:-1, 0]) % num_rows
+        assert chi_square(counts[1:], np.full(blocks - 1, len(epochs_of_rows) / (blocks - 1))) < 5
+        steps = (epochs_of_rows[1:, 0] - epochs_of_rows[:-1, 0]) % num_rows
         counts = np.bincount(steps, minlength=num_rows)
-        assert chi_square(counts, np.full(num_rows, (len(found) - 1) / num_rows)) < 5
+        assert chi_square(counts, np.full(num_rows, (len(epochs_of_rows) - 1) / num_rows)) < 5
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
@@ -178,16 +180,16 @@ def test_a_billion_rows_take_no_memory() -> None:
     tracemalloc.start()
     try:
         order = BlockOrder(10**9 + 7, seed=2)
-        found = [order.rows_at(start, start + 256) for start in (0, 5 * 10**8, 10**9 - 100, 7 * 10**9 + 3)]
+        batches = [order.rows_at(start, start + 256) for start in (0, 5 * 10**8, 10**9 - 100, 7 * 10**9 + 3)]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 1 << 20, "a bitmap of the rows alone would be 125 MB"
-    for rows in found:
-        assert len(np.unique(rows)) == 256 or rows is found[2]  # the third crosses an epoch
+    for rows in batches:
+        assert len(np.unique(rows)) == 256 or rows is batches[2]  # the third crosses an epoch
         assert 0 <= rows.min() <= rows.max() < 10**9 + 7
         assert len(runs_of_blocks(rows, 16)[0]) <= 19  # 17 runs, one more at the short block and at an epoch's end
-    assert len(np.unique(found[0] // 10**8)) >= 5, "16 blocks drawn from all over the corpus"
+    assert len(np.unique(batches[0] // 10**8)) >= 5, "16 blocks drawn from all over the corpus"
 
 
 def test_the_order_of_blocks_is_the_same_on_every_machine() -> None:

@@ -44,14 +44,14 @@ def test_take_gives_the_rows_asked_for_in_their_stored_types(
     edges = [0, 16_383, 16_384, 16_385, 32_767, 32_768, n - 1]
     chance = np.random.default_rng(0).integers(0, n, 200)
     for indices in ([i for i in edges if i < n], [n - 1, 0, 0, n - 1], [3], [1], [1, 4, 5], chance, np.arange(n)):
-        found = rows.take(np.array(indices))
+        fields = rows.take(np.array(indices))
         dtypes = {"row": np.int64, "label": np.int8, "score": np.float32}
         for name, dtype in dtypes.items():
-            assert found[name].dtype == dtype, name
-        np.testing.assert_array_equal(found["row"], indices)
-        np.testing.assert_array_equal(found["score"], np.array(indices, np.float32) / 2)
+            assert fields[name].dtype == dtype, name
+        np.testing.assert_array_equal(fields["row"], indices)
+        np.testing.assert_array_equal(fields["score"], np.array(indices, np.float32) / 2)
         for name, dtype in {"ids": np.int32, "small": np.uint8}.items():
-            values, offsets = found[name]
+            values, offsets = fields[name]
             assert (values.dtype, offsets.dtype) == (dtype, np.int64), name
             assert (len(offsets), offsets[0], offsets[-1]) == (len(indices) + 1, 0, len(values)), name
             expected = [lists[row].astype(dtype) for row in indices]
@@ -61,9 +61,9 @@ def test_take_gives_the_rows_asked_for_in_their_stored_types(
 
 def test_take_of_nothing() -> None:
     columns, _ = table(7)
-    found = Rows(pa.table(columns)).take(np.array([], np.int64))
-    assert found["label"].shape == (0,)
-    values, offsets = found["ids"]
+    fields = Rows(pa.table(columns)).take(np.array([], np.int64))
+    assert fields["label"].shape == (0,)
+    values, offsets = fields["ids"]
     assert values.shape == (0,)
     assert offsets.tolist() == [0]
 
@@ -95,16 +95,16 @@ def test_rows_of_a_table_of_many_chunks_are_those_of_one_chunk() -> None:
     one = many.table.combine_chunks()
     assert (many.table.column("ids").num_chunks, one.column("ids").num_chunks) == (203, 1)
     order = BlockOrder(len(many), seed=0)
-    asked = [order.rows_at(start, start + 32) for start in range(0, len(many), 320)]
-    asked += [chance.integers(0, len(many), size) for size in (1, 2, 32, 3000)] + [np.arange(len(many))[::-1]]
-    for indices in asked:
-        found, expected = many.take(indices), one.take(pa.array(indices))
+    wanted = [order.rows_at(start, start + 32) for start in range(0, len(many), 320)]
+    wanted += [chance.integers(0, len(many), size) for size in (1, 2, 32, 3000)] + [np.arange(len(many))[::-1]]
+    for indices in wanted:
+        fields, expected = many.take(indices), one.take(pa.array(indices))
         assert many.lengths_at("ids", indices).tolist() == [len(ids) for ids in expected.column("ids").to_pylist()]
-        values, offsets = found["ids"]
+        values, offsets = fields["ids"]
         parts = [values[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
         assert parts == expected.column("ids").to_pylist()
-        assert found["label"].tolist() == expected.column("label").to_pylist()
-        assert (values.dtype, offsets.dtype, found["label"].dtype) == (np.int32, np.int64, np.int8)
+        assert fields["label"].tolist() == expected.column("label").to_pylist()
+        assert (values.dtype, offsets.dtype, fields["label"].dtype) == (np.int32, np.int64, np.int8)
     for outside in (-1, len(many)):
         with pytest.raises(IndexError):
             many.take(np.array([3, outside]))

@@ -1,4 +1,4 @@
-"""scripts/slurm.sh with `srun` and `scontrol` in Slurm's place, and what a cluster's nodes rely on besides it."""
+"""scripts/slurm.sh with stand-ins for Slurm's `srun` and `scontrol`, and nodes without a network."""
 
 import http.server
 import json
@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import hosts
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -220,12 +218,12 @@ def test_what_the_ranks_find_in_their_environment(stubs, tmp_path):
         assert done.returncode == 0, done.stderr
         return json.loads((tmp_path / "shown").read_text())
 
-    default, given = shown(HOME="/home/kim"), shown(RINGBERT_CACHE="/tmp/ringbert", HF_HUB_OFFLINE="1")
+    default, passed_on = shown(HOME="/home/kim"), shown(RINGBERT_CACHE="/tmp/ringbert", HF_HUB_OFFLINE="1")
     assert not bound.keys() & default.keys()
     assert default["RINGBERT_CACHE"] == "/home/kim/.cache/ringbert"
     assert default["HF_HUB_OFFLINE"] == "0"
-    assert given["RINGBERT_CACHE"] == "/tmp/ringbert"
-    assert given["HF_HUB_OFFLINE"] == "1"
+    assert passed_on["RINGBERT_CACHE"] == "/tmp/ringbert"
+    assert passed_on["HF_HUB_OFFLINE"] == "1"
 
 
 def test_sbatch_reads_the_options_that_the_script_relies_on():
@@ -291,7 +289,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.slow
 def test_one_rank_alone_looks_at_the_hub(tmp_path):
-    """Two ranks and a model that the hub does not have: asked for once, told in one line."""
+    """Two ranks and a model that the hub does not have: asked for once, and one line says so."""
     Hub.asked.clear()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -324,34 +322,3 @@ def test_without_a_network_a_missing_model_is_refused_with_the_reason():
     with pytest.raises(InputError, match=r"--model someone/some-bert: .*HF_HUB_OFFLINE") as failed:
         weights.find("someone/some-bert")
     assert "\n" not in str(failed.value)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(hosts.available() is not None, reason=hosts.available() or "")
-def test_once_per_machine_and_first_on_rank_0():
-    """What is kept in files (downloaded data, prepared rows) is made by the first rank of each machine."""
-    program = textwrap.dedent(
-        """
-        import json, time
-        from distributed.world import World
-        with World.join(None) as world:
-            calls = []
-            def make():
-                began = time.time()
-                time.sleep(0.3)
-                calls.append((began, time.time()))
-                return world.rank
-            made_by = world.on_each_machine(make)
-            told = world.gather((calls, made_by))
-            if told is not None:
-                print(json.dumps(told))
-        """
-    )
-    with hosts.two_hosts() as pair:
-        done = pair.mpirun(2, [sys.executable, "-c", program], timeout=120, env={"PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [len(calls) for calls, _ in told] == [1, 0, 1, 0]
-    assert [made_by for _, made_by in told] == [0, 0, 2, 2]
-    # On a shared file system the second machine finds the first one's work finished.
-    assert told[0][0][0][1] <= told[2][0][0][0]

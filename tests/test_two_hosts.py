@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import textwrap
 import uuid
 from pathlib import Path
 
@@ -30,6 +31,35 @@ def test_ranks_on_two_hosts_know_their_place_and_add_up() -> None:
         [2, 0, 2, 1, "host2"],
         [3, 1, 2, 1, "host2"],
     ]
+
+
+def test_work_for_a_machine_is_done_by_its_first_rank_and_first_by_rank_0() -> None:
+    """Its results are files: downloaded data, prepared rows."""
+    program = textwrap.dedent(
+        """
+        import json, time
+        from distributed.world import World
+        with World.join(None) as world:
+            calls = []
+            def work():
+                start = time.time()
+                time.sleep(0.3)
+                calls.append((start, time.time()))
+                return world.rank
+            done_by = world.on_each_machine(work)
+            outcomes = world.gather((calls, done_by))
+            if outcomes is not None:
+                print(json.dumps(outcomes))
+        """
+    )
+    with two_hosts() as hosts:
+        done = hosts.mpirun(2, [sys.executable, "-c", program], timeout=120, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout)
+    assert [len(calls) for calls, _ in outcomes] == [1, 0, 1, 0]
+    assert [done_by for _, done_by in outcomes] == [0, 0, 2, 2]
+    # On a shared file system the second machine finds the first one's work finished.
+    assert outcomes[0][0][0][1] <= outcomes[2][0][0][0]
 
 
 def test_a_program_that_hangs_is_ended_on_both_hosts() -> None:

@@ -33,9 +33,9 @@ from ringbert.errors import InputError, one_line
     ],
 )
 def test_each_rank_gets_a_gpu_of_its_own(uuids_of_ranks: list[list[str]], chosen: list[int]) -> None:
-    found = [choose_gpu(uuids_of_ranks, rank) for rank in range(len(uuids_of_ranks))]
-    assert found == chosen
-    gpus = [uuids[index] for uuids, index in zip(uuids_of_ranks, found, strict=True)]
+    indices = [choose_gpu(uuids_of_ranks, rank) for rank in range(len(uuids_of_ranks))]
+    assert indices == chosen
+    gpus = [uuids[index] for uuids, index in zip(uuids_of_ranks, indices, strict=True)]
     assert len(set(gpus)) == len(gpus)
 
 
@@ -93,11 +93,11 @@ def test_cores_are_shared_out_among_the_ranks_that_use_them(masks: list, machine
     ],
 )
 def test_ranks_that_are_bound_too_narrowly_are_told(masks: list, threads: int) -> None:
-    found, remark = share_cores(masks, 0, machine_cores=8)
-    assert found == threads
-    assert remark is not None
-    assert f"bound to {len(masks[0])} of 8 cores" in remark
-    assert "--bind-to none" in remark
+    num_threads, note = share_cores(masks, 0, machine_cores=8)
+    assert num_threads == threads
+    assert note is not None
+    assert f"bound to {len(masks[0])} of 8 cores" in note
+    assert "--bind-to none" in note
 
 
 # -- launchers ----------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_without_mpi_a_launcher_of_two_is_refused_in_one_line(without_mpi: dict[
         (InputError("--train_file x: broken\n  at line 3"), "--train_file x: broken at line 3"),
         (FileNotFoundError(2, "No such file or directory", "data.json"), "data.json: No such file or directory"),
         (OSError(28, "No space left on device"), "No space left on device"),
-        (OSError("told\nin words"), "told in words"),
+        (OSError("the reason\nin words"), "the reason in words"),
         (KeyError(), "KeyError"),
     ],
 )

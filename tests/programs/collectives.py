@@ -59,13 +59,13 @@ def check_sums(world: World, collectives, dtype: str, size: int) -> None:
     own_buffer = collectives.name == "mpi" and size % world.size == 0
     for call in range(3):
         own = whole_numbers(size, dtype, world.rank, call)
-        given = tf.constant(own)
-        total = collectives.all_reduce_sum(given)
+        values = tf.constant(own)
+        total = collectives.all_reduce_sum(values)
         expected = sum(whole_numbers(size, dtype, rank, call) for rank in range(world.size))
         assert total.dtype == dtype, what
         assert total.shape == (size,), what
         np.testing.assert_array_equal(total.numpy(), expected, err_msg=f"{what}, call {call}")
-        np.testing.assert_array_equal(given.numpy(), own, err_msg=f"{what}, call {call}, what was given")
+        np.testing.assert_array_equal(values.numpy(), own, err_msg=f"{what}, call {call}, the argument")
         pointers.add(np.from_dlpack(total).ctypes.data)
         # What the step does next: compiled code reads the sum, without a copy on the host in between.
         doubled = compiled_double(total) if call and size == 1023 else 2 * total
@@ -211,9 +211,10 @@ def check_overlap(world: World, collectives) -> None:
     batches = [toy.collate(toy.rows().take(np.arange(6) + 6 * number + world.rank)) for number in range(3)]
     small = 50  # bytes of a bucket: each holds one or two variables
     for compresses in (False, True):
-        made = {"compresses": compresses, "optimizer": keras.optimizers.SGD(0.0)}
+        options = {"compresses": compresses, "optimizer": keras.optimizers.SGD(0.0)}
         after, during = (
-            toy.make_optimizer(model, world, collectives, overlaps=overlaps, **made) for overlaps in (False, True)
+            toy.make_optimizer(model, world, collectives, overlaps=overlaps, **options)
+            for overlaps in (False, True)
         )
         can = collectives.name in ("nccl", "ring")
         assert (after.overlaps, during.overlaps) == (False, can)
@@ -228,16 +229,16 @@ def check_overlap(world: World, collectives) -> None:
             if turn == world.rank:
                 time.sleep(0.2)  # the others wait for this rank's sums
             expected = after.all_reduce(functions[0](chosen, inverse, keys)).numpy().copy()
-            found = functions[1](chosen, inverse, keys)
-            found = found.numpy()
+            summed = functions[1](chosen, inverse, keys)
+            summed = summed.numpy()
             what = f"{collectives.name}: overlap, compresses {compresses}, {len(chosen)} micro-batches"
             assert np.abs(expected).max() > 0, what
             if world.size == 2:  # a + b is b + a
-                assert found.tobytes() == expected.tobytes(), what
+                assert summed.tobytes() == expected.tobytes(), what
             np.testing.assert_allclose(
-                found, expected, rtol=2e-2 if compresses else 1e-12, atol=1e-3 * compresses, err_msg=what
+                summed, expected, rtol=2e-2 if compresses else 1e-12, atol=1e-3 * compresses, err_msg=what
             )
-            assert len(set(world.all_gather(found.tobytes()))) == 1, what
+            assert len(set(world.all_gather(summed.tobytes()))) == 1, what
 
 
 def check_overlap_in_training(world: World, collectives) -> None:

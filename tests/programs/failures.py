@@ -59,12 +59,12 @@ def train(world: World, mode: str, folder: Path) -> None:
 
     from distributed.collectives import open_collectives
 
-    made = weighed = 0
+    collated = weighed = 0
 
     def collate(fields: dict) -> dict[str, np.ndarray]:
-        nonlocal made
-        made += 1
-        if mode == "prefetch" and made == 8 and world.rank == 1:
+        nonlocal collated
+        collated += 1
+        if mode == "prefetch" and collated == 8 and world.rank == 1:
             fail()
         return toy.collate(fields)
 
