@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from mpi import ROOT
+from texts import SPECIAL_TOKENS, write_vocabulary
 
 from bert.corpus import build as corpus
 from bert.corpus.settings import BuildSettings
@@ -14,13 +15,12 @@ from bert.corpus.shards import open_table
 from bert.corpus.workers import Workers
 from bert.text import tokenizer
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP, MASK = 2, 3, 4
 
 
 def make_texts(num_documents: int, seed: int = 0, most_words: int = 25) -> list[list[list[int]]]:
     """Documents of sentences of token ids. No id occurs twice."""
-    draw, number, texts = random.Random(seed), len(SPECIAL), []
+    draw, number, texts = random.Random(seed), len(SPECIAL_TOKENS), []
     for _ in range(num_documents):
         text = []
         for _ in range(draw.randint(1, 40)):
@@ -34,7 +34,7 @@ def make_texts(num_documents: int, seed: int = 0, most_words: int = 25) -> list[
 def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") -> None:
     """Writes the texts, each id as a word, and their vocabulary, vocab.txt."""
     last = texts[-1][-1][-1]
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *(f"w{n}" for n in range(5, last + 1))]) + "\n")
+    write_vocabulary(folder, *(f"w{n}" for n in range(5, last + 1)))
     lines = ("\n".join(" ".join(f"w{n}" for n in sentence) for sentence in text) for text in texts)
     (folder / name).write_text("\n\n".join(lines))
 

@@ -2,37 +2,24 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
-from corpora import SPECIAL, bert_corpus
-from real_data import real
-from sentencepiece_models import albert, contexts, kobert, nsmc
+from real_tokenizers import albert, contexts, kobert, multilingual, nsmc, uncased
+from texts import write_vocabulary
 
 from bert.text import case, tokenizer
+from distributed.world import World
 from ringbert.errors import InputError
+from tasks import corpus
+from tasks.corpus import BuildConfig
 from tasks.origin import ModelSettings, Needs, origin_of_model
 from tasks.squad.reading import Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.windows import windows
 
-MULTILINGUAL = "vocab/bert-base-multilingual-cased.txt"
 
-
-@pytest.fixture
-def vocabulary(tmp_path):
-    """Writes a vocabulary file: the special tokens and these."""
-
-    def write(*words: str, special=SPECIAL, name: str = "vocab.txt") -> Path:
-        path = tmp_path / name
-        path.write_text("".join(f"{word}\n" for word in [*special, *words]), encoding="utf-8")
-        return path
-
-    return write
-
-
-def test_lower_case_is_the_default_and_a_folder_s_word_counts(vocabulary, tmp_path):
-    path = str(vocabulary("Ab", "ab"))
+def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
+    path = str(write_vocabulary(tmp_path, "Ab", "ab"))
     assert tokenizer.load(path).encode(["Ab"])[0][0].tolist() == [6]
     keeping = tokenizer.load(path, do_lower_case=False)
     assert keeping.encode(["Ab"])[0][0].tolist() == [5]
@@ -87,8 +74,8 @@ def test_the_published_names_tell_their_case(name):
             case.check_case(lower_case, name)
 
 
-def test_the_check_is_made_when_loading(vocabulary):
-    path = str(vocabulary("a"))
+def test_the_check_is_made_when_loading(tmp_path):
+    path = str(write_vocabulary(tmp_path, "a"))
     with pytest.raises(InputError, match=r"does not match checkpoint multi_cased_L-12_H-768_A-12/bert_model.ckpt"):
         tokenizer.load(path, checkpoint_name="multi_cased_L-12_H-768_A-12/bert_model.ckpt")
     tokenizer.load(path, do_lower_case=False, checkpoint_name="multi_cased_L-12_H-768_A-12/bert_model.ckpt")
@@ -97,10 +84,9 @@ def test_the_check_is_made_when_loading(vocabulary):
 def test_lower_case_turns_korean_into_unknown_tokens(tmp_path, run):
     """What the default does to a cased vocabulary, and that training stops on it. Both shares are also those of
     Google's own tokenizer (BertTokenizerLegacy) on these lines."""
-    lines = real("nsmc/ratings_train.txt").read_text(encoding="utf-8").split("\n")[1:2001]
-    texts = [line.split("\t")[1] for line in lines]
-    cased = tokenizer.load(str(real(MULTILINGUAL)), do_lower_case=False)
-    lowered = tokenizer.load(cased.source)
+    texts = nsmc()
+    cased, lowered = multilingual(), multilingual(do_lower_case=True)
+    assert tokenizer.load(cased.source).digest == lowered.digest
     shares = [tokenizer.unknown_share(t.encode(texts)[0], t.unk_id) for t in (lowered, cased)]
     assert shares == pytest.approx([0.7536, 0.0164], abs=1e-4)
 
@@ -127,17 +113,15 @@ def test_vocabularies_that_expect_another_case():
     lowered = albert(do_lower_case=True)
     assert "no capital letters, so that they become [UNK]: give --do_lower_case" in albert().case_problem
     assert [words.case_problem for words in (lowered, kobert())] == ["", ""]
-    assert tokenizer.unknown_share(albert().encode(contexts())[0], albert().unk_id) > 0.05
-    assert tokenizer.unknown_share(lowered.encode(contexts())[0], lowered.unk_id) < 0.005
-    multilingual, uncased = str(real(MULTILINGUAL)), str(real("vocab/bert-base-uncased.txt"))
-    assert "give --do_lower_case=False" in tokenizer.load(multilingual).case_problem
-    assert tokenizer.load(multilingual, do_lower_case=False).case_problem == ""
-    assert tokenizer.load(uncased).case_problem == ""
+    assert tokenizer.unknown_share(albert().encode(contexts()[:300])[0], albert().unk_id) > 0.05
+    assert tokenizer.unknown_share(lowered.encode(contexts()[:300])[0], lowered.unk_id) < 0.005
+    assert "give --do_lower_case=False" in multilingual(do_lower_case=True).case_problem
+    assert multilingual().case_problem == uncased().case_problem == ""
 
 
-def test_korean_under_lower_casing_is_warned_of_where_tokenizers_are_loaded(tmp_path):
+def test_korean_under_lower_casing_is_warned_of_where_tokenizers_are_loaded(tmp_path, capsys):
     """By the programs that start from a model, and by bert-corpus, which then refuses Korean text."""
-    words, said = str(real(MULTILINGUAL)), []
+    words, said = multilingual().source, []
     config = {"vocab_size": 119547, "hidden_size": 12, "max_position_embeddings": 128}
     (tmp_path / "bert_config.json").write_text(json.dumps(config))
     settings = ModelSettings(bert_config_file=str(tmp_path / "bert_config.json"), vocab_file=words)
@@ -146,11 +130,12 @@ def test_korean_under_lower_casing_is_warned_of_where_tokenizers_are_loaded(tmp_
     assert [line.startswith(warning) for line in said] == [True]
 
     (tmp_path / "a.txt").write_text("\n\n".join(nsmc()), encoding="utf-8")
-    flags = ("--input_file=a.txt", "--output_dir=out", f"--vocab_file={words}", "--num_workers=1")
-    done = bert_corpus("build", *flags, folder=tmp_path)
-    assert done.returncode == 1
-    first, last = done.stderr.splitlines()
-    assert first.startswith(warning)
-    assert first.endswith("so that Korean text becomes [UNK]: give --do_lower_case=False")
-    assert "of the tokens are [UNK]" in last
+    config = BuildConfig(
+        input_file=str(tmp_path / "a.txt"), output_dir=str(tmp_path / "out"), vocab_file=words, num_workers=1
+    )
+    with pytest.raises(InputError, match=r"\d\d\.\d% of the tokens are \[UNK\]"):
+        corpus.build(config, World())
+    printed = capsys.readouterr().err
+    assert printed.startswith(warning)
+    assert printed.endswith("so that Korean text becomes [UNK]: give --do_lower_case=False\n")
     assert not list((tmp_path / "out").glob(".work/unit-*"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from corpora import CLS, MASK, SEP, build, build_with, halves, make_texts, unmasked, write
 from real_data import real
+from real_tokenizers import albert
 
 from bert.corpus.settings import BuildSettings
 from bert.corpus.shards import open_table
-from bert.text import tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_whole_words_of_a_sentencepiece_model_are_masked_whole(tmp_path):
     """With ALBERT's model: a word begins at a piece with the mark."""
     novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8")
     (tmp_path / "a.txt").write_text(novel[:200_000], encoding="utf-8")
-    words = tokenizer.load(spm_model_file=str(real("vocab/albert_base_v1.model")), do_lower_case=True)
+    words = albert(do_lower_case=True)
     settings = BuildSettings(
         input_file=str(tmp_path / "a.txt"), output_dir=str(tmp_path / "shards"), split_sentences=True,
         document_separator="blanks", masking="static", dupe_factor=1, do_whole_word_mask=True, next_sentence=False,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece as library
 from real_data import real
-from sentencepiece_models import CHANGING, albert, contexts, kobert, nsmc, processor, train
+from real_tokenizers import CHANGING, albert, contexts, kobert, nsmc, processor, train
 from squad_files import open_windows
 
 from bert.text import tokenizer

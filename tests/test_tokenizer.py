@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from real_data import real
+from real_tokenizers import multilingual, uncased
+from texts import SPECIAL_TOKENS, write_vocabulary
 from transformers import AutoTokenizer, BertTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
@@ -13,7 +15,6 @@ from bert.text import tokenizer
 from ringbert.errors import InputError
 from tasks.squad.reading import Source, read
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ODD = [
     "Café naïve ÅNGSTRÖM \u202fx\u00a0y\u3000z",
     "한국어를 배운다. 굳 ㅋ",
@@ -23,28 +24,6 @@ ODD = [
     "",
     "   ",
 ]
-
-
-@pytest.fixture(scope="module")
-def uncased():
-    return tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
-
-
-@pytest.fixture(scope="module")
-def cased():
-    return tokenizer.load(str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=False)
-
-
-@pytest.fixture
-def vocabulary(tmp_path):
-    """Writes a vocabulary file: the special tokens and these."""
-
-    def write(*words: str, special=SPECIAL, name: str = "vocab.txt") -> Path:
-        path = tmp_path / name
-        path.write_text("".join(f"{word}\n" for word in [*special, *words]), encoding="utf-8")
-        return path
-
-    return write
 
 
 @functools.cache
@@ -63,15 +42,15 @@ def real_texts() -> list[str]:
 # -- ids and places -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["uncased", "cased"])
-def test_ids_are_those_of_transformers_and_of_google(request, name):
-    ours, texts = request.getfixturevalue(name), real_texts()
+@pytest.mark.parametrize("load", [uncased, multilingual])
+def test_ids_are_those_of_transformers_and_of_google(load):
+    ours, texts = load(), real_texts()
     ids, _ = ours.encode(texts)
     path = ours.source
     theirs = BertTokenizer.from_pretrained(
-        path if Path(path).is_dir() else str(Path(path).parent), vocab_file=path, do_lower_case=name == "uncased"
+        path if Path(path).is_dir() else str(Path(path).parent), vocab_file=path, do_lower_case=ours.lower_case
     )
-    google = BertTokenizerLegacy(path, do_lower_case=name == "uncased")
+    google = BertTokenizerLegacy(path, do_lower_case=ours.lower_case)
     google.wordpiece_tokenizer.max_input_chars_per_word = 200
     assert all(np.array_equal(own, fast) for own, fast in zip(ids, ours.encode_ids(texts), strict=True))
     for text, own, their in zip(texts, ids, theirs(texts, add_special_tokens=False).input_ids, strict=True):
@@ -80,9 +59,9 @@ def test_ids_are_those_of_transformers_and_of_google(request, name):
         assert own.tolist() == google.convert_tokens_to_ids(google.tokenize(text)), text
 
 
-def test_spans_give_back_the_characters(cased):
+def test_spans_give_back_the_characters():
     """A token's span of the text is the token, but for what the tokenizer drops from the text."""
-    texts = real_texts()
+    texts, cased = real_texts(), multilingual()
     tokens = dict(map(reversed, cased._fast.get_vocab().items()))
     for text, ids, spans in zip(texts, *cased.encode(texts), strict=True):
         assert spans.dtype == np.int32
@@ -98,9 +77,9 @@ def test_spans_give_back_the_characters(cased):
             assert kept == tokens[number].removeprefix("##"), (piece, tokens[number])
 
 
-def test_spans_under_accents_and_hangul(vocabulary):
+def test_spans_under_accents_and_hangul(tmp_path):
     words = ["cafe", "na", "##ive", "ᄒ", "##ᅡ", "##ᆫ", "x", "##y", "bell"]
-    ours = tokenizer.load(str(vocabulary(*words)))
+    ours = tokenizer.load(str(write_vocabulary(tmp_path, *words)))
     text = "Café\u202fNAïVE 한 e\u0301? x\x07y \x07bell"
     ids, spans = (array[0] for array in ours.encode([text]))
     pieces = [text[start:stop] for start, stop in spans]
@@ -112,9 +91,9 @@ def test_spans_under_accents_and_hangul(vocabulary):
     assert pieces[6] in ("e", "e\u0301")
 
 
-def test_long_words(vocabulary, tmp_path):
+def test_long_words(tmp_path):
     """200 characters are a word, as in Google's code; 201 are [UNK]; transformers' own limit is 100."""
-    ours = tokenizer.load(str(vocabulary("a", "##a")))
+    ours = tokenizer.load(str(write_vocabulary(tmp_path, "a", "##a")))
     texts = ["a" * 200, "a" * 201]
     assert [len(ids) for ids in ours.encode(texts)[0]] == [200, 1]
     assert ours.encode(texts)[0][1].tolist() == [ours.unk_id]
@@ -130,17 +109,12 @@ def test_long_words(vocabulary, tmp_path):
     assert theirs("a", "a").token_type_ids == [0, 0, 0, 1, 1]
 
 
-def test_neither_truncation_nor_padding(uncased):
-    ids, _ = uncased.encode(["the " * 2000, "the"])
+def test_neither_truncation_nor_padding():
+    ours = uncased()
+    ids, _ = ours.encode(["the " * 2000, "the"])
     assert [len(x) for x in ids] == [2000, 1]
-    assert (uncased.pad_id, uncased.unk_id, uncased.cls_id, uncased.sep_id, uncased.mask_id) == (
-        0,
-        100,
-        101,
-        102,
-        103,
-    )
-    assert uncased.vocab_size == 30522
+    assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 100, 101, 102, 103)
+    assert ours.vocab_size == 30522
 
 
 def test_unknown_share():
@@ -151,9 +125,9 @@ def test_unknown_share():
 # -- files --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["uncased", "cased"])
-def test_a_saved_tokenizer_gives_the_same_ids(request, tmp_path, name):
-    ours, texts = request.getfixturevalue(name), real_texts()
+@pytest.mark.parametrize("load", [uncased, pytest.param(multilingual, marks=pytest.mark.slow)])
+def test_a_saved_tokenizer_gives_the_same_ids(tmp_path, load):
+    ours, texts = load(), real_texts()
     ours.save(tmp_path)
     ids = [x.tolist() for x in ours.encode(texts)[0]]
     again = tokenizer.load(folder=tmp_path)
@@ -164,35 +138,37 @@ def test_a_saved_tokenizer_gives_the_same_ids(request, tmp_path, name):
     assert (tmp_path / "vocab.txt").read_text(encoding="utf-8") == Path(ours.source).read_text(encoding="utf-8")
 
 
-def test_a_hugging_face_folder(uncased):
+def test_a_hugging_face_folder():
     folder = real("minilm/tokenizer.json").parent
     ours = tokenizer.load(folder=folder)
     texts = real_texts()
-    for a, b in zip(ours.encode(texts)[0], uncased.encode(texts)[0], strict=True):
+    for a, b in zip(ours.encode(texts)[0], uncased().encode(texts)[0], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_token_listed_twice_keeps_its_last_id(vocabulary, tmp_path):
-    ours = tokenizer.load(str(vocabulary("a", "b", "a", "c")))
+def test_a_token_listed_twice_keeps_its_last_id(tmp_path):
+    ours = tokenizer.load(str(write_vocabulary(tmp_path, "a", "b", "a", "c")))
     assert ours.encode(["a b c"])[0][0].tolist() == [7, 6, 8]
     ours.save(tmp_path / "saved")
     (tmp_path / "saved" / "tokenizer.json").unlink()
     assert tokenizer.load(folder=tmp_path / "saved").encode(["a b c"])[0][0].tolist() == [7, 6, 8]
 
 
-def test_bad_vocabularies(vocabulary, tmp_path):
+def test_bad_vocabularies(tmp_path):
     with pytest.raises(InputError, match=r"^--vocab_file .*nowhere\.txt: no such file$"):
         tokenizer.load(str(tmp_path / "nowhere.txt"))
     with pytest.raises(InputError, match="no vocabulary: give --vocab_file"):
         tokenizer.load()
     with pytest.raises(InputError, match=r"vocab\.txt: no such file"):
         tokenizer.load(folder=tmp_path)
-    with pytest.raises(InputError, match=r"few\.txt: 3 lines, too few for a WordPiece vocabulary"):
-        tokenizer.load(str(vocabulary(special=["a", "b", "c"], name="few.txt")))
-    with pytest.raises(InputError, match=r"lacks\.txt: the vocabulary has no \[CLS\], \[MASK\] "):
-        tokenizer.load(str(vocabulary("a", "b", "c", special=["[PAD]", "[UNK]", "[SEP]"], name="lacks.txt")))
-    with pytest.raises(InputError, match=r"bom\.txt: the vocabulary has no \[PAD\] "):
-        tokenizer.load(str(vocabulary("a", special=["\ufeff[PAD]", *SPECIAL[1:]], name="bom.txt")))
+    for name, words, special, message in (
+        ("few.txt", (), ["a", "b", "c"], "3 lines, too few for a WordPiece vocabulary"),
+        ("lacks.txt", "abc", ["[PAD]", "[UNK]", "[SEP]"], r"the vocabulary has no \[CLS\], \[MASK\] "),
+        ("bom.txt", "a", ["\ufeff[PAD]", *SPECIAL_TOKENS[1:]], r"the vocabulary has no \[PAD\] "),
+    ):
+        path = write_vocabulary(tmp_path, *words, special=special, name=name)
+        with pytest.raises(InputError, match=rf"{name}: {message}"):
+            tokenizer.load(str(path))
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)))
     with pytest.raises(InputError, match=r"binary\.txt: not UTF-8 text"):
         tokenizer.load(str(tmp_path / "binary.txt"))
@@ -205,15 +181,17 @@ def test_bad_vocabularies(vocabulary, tmp_path):
         tokenizer.load(folder=tmp_path / "folder")
 
 
-def test_pieces_that_continue_words(vocabulary, tmp_path):
-    ours = tokenizer.load(str(vocabulary("play", "##ing", "##s", "#")))
+def test_pieces_that_continue_words(tmp_path):
+    ours = tokenizer.load(str(write_vocabulary(tmp_path, "play", "##ing", "##s", "#")))
     assert ours.kind == "wordpiece"
     assert ours.special_ids == (0, 1, 2, 3, 4)
     assert ours.continues_word.dtype == bool
     assert ours.continues_word.tolist() == [False] * 6 + [True, True, False]
     (ids,), _ = ours.encode(["playings #"])
     assert ours.pieces(ids) == ["play", "##ing", "##s", "#"]
-    other = tokenizer.load(str(vocabulary("a", special=["a", *reversed(SPECIAL)], name="other.txt")))
+    other = tokenizer.load(
+        str(write_vocabulary(tmp_path, "a", special=["a", *reversed(SPECIAL_TOKENS)], name="other.txt"))
+    )
     assert other.special_ids == (1, 2, 3, 4, 5)
     ours.save(tmp_path / "saved")
     assert not (tmp_path / "saved" / "spiece.model").exists()
@@ -223,7 +201,7 @@ def test_pieces_that_continue_words(vocabulary, tmp_path):
 
 
 def test_special_tokens_written_in_a_text_are_text():
-    words = tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
+    words = uncased()
     (ids,), _ = words.encode(["the [SEP] and [MASK] tokens"])
     assert not {words.sep_id, words.mask_id} & set(ids.tolist())
     # google-research/bert's BasicTokenizer splits at punctuation and lower-cases: "[", "sep", "]"
@@ -234,7 +212,7 @@ def test_special_tokens_written_in_a_text_are_text():
 def test_a_tokenizer_sent_to_another_rank_gives_the_same_ids():
     import pickle
 
-    words = tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
+    words = uncased()
     sent = pickle.loads(pickle.dumps(words))
     texts = ["the [SEP] and [MASK] tokens", "x" * 150, "Plain text, nothing else."]
     for here, there in zip(words.encode(texts)[0], sent.encode(texts)[0], strict=True):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import sentencepiece
 from real_data import real
+from real_tokenizers import nsmc
+from texts import SPECIAL_TOKENS
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
@@ -19,14 +21,12 @@ from bert.text import tokenizer, vocabulary
 from bert.text.vocabulary import VocabularySettings
 from ringbert.errors import InputError
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 KINDS = ["wordpiece", "unigram", "bpe"]
 
 
 @pytest.fixture(scope="module")
 def korean():
-    rows = real("nsmc/ratings_train.txt").read_text(encoding="utf-8").split("\n")[1:3001]
-    return [row.split("\t")[1] for row in rows]
+    return nsmc()
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +44,22 @@ def files(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "lower_case"),
+    [
+        ("wordpiece", True),
+        ("unigram", False),
+        ("bpe", True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in zip(KINDS, (False, True, False), strict=True)),
+    ],
+)
 def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     folder = tmp_path / "words"
     path = train(iter(english), folder, kind, 3000, lower_case)
     given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
     ours = tokenizer.load(folder=folder)
     assert (ours.vocab_size, ours.lower_case) == (3000, lower_case)
-    assert ours.pieces(range(5)) == SPECIAL
+    assert ours.pieces(range(5)) == SPECIAL_TOKENS
     assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
     texts = [*english[:500], "CAFÉ ﬁsh [MASK]"]
     ids = [x.tolist() for x in ours.encode(texts)[0]]
@@ -75,7 +82,7 @@ def test_the_saved_tokenizer_gives_the_ids_of_the_model(korean, tmp_path, kind):
 
 
 def test_two_processes_give_the_same_files(korean, tmp_path):
-    """Two processes: the libraries' hash tables start from other random numbers."""
+    """This process and another, in which the libraries' hash tables start from other random numbers."""
     (tmp_path / "text.txt").write_text("\n".join(text.replace("\n", " ") for text in korean), encoding="utf-8")
     program = f"""
 import sys
@@ -83,33 +90,31 @@ from pathlib import Path
 from bert.text.vocabulary import VocabularySettings, train
 for kind in {KINDS}:
     with open({str(tmp_path / "text.txt")!r}, encoding="utf-8") as lines:
-        settings = VocabularySettings(kind=kind, vocab_size=4000, do_lower_case=kind != "wordpiece")
-        train(lines, Path(sys.argv[1]) / kind, settings, max_sentences=2000)
+        settings = VocabularySettings(kind=kind, vocab_size=2000, do_lower_case=kind != "wordpiece")
+        train(lines, Path(sys.argv[1]) / kind, settings, max_sentences=1000)
 """
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, tmp_path / name],
-            cwd=Path(vocabulary.__file__).parents[2],
-            env=os.environ | {"PYTHONHASHSEED": name},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("1", "2")
-    ]
-    said = [process.communicate(timeout=200)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
-    assert not any("trainer" in text for text in said)  # SentencePiece's log
-    for kind in KINDS:
-        assert files(tmp_path / "1" / kind) == files(tmp_path / "2" / kind)
-        assert tokenizer.load(folder=tmp_path / "1" / kind).case_problem == ""
-    # Twice in one process too, and another seed draws other texts.
-    same, other = tmp_path / "same", tmp_path / "other"
-    settings = VocabularySettings(kind="unigram", vocab_size=4000, do_lower_case=True)
-    for folder, seed in ((same, 12345), (other, 5)):
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "theirs"],
+        cwd=Path(vocabulary.__file__).parents[2],
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    assert "trainer" not in done.stderr  # SentencePiece's log
+
+    def train_here(name: str, kind: str, seed: int = 12345) -> dict[str, str]:
+        settings = VocabularySettings(kind=kind, vocab_size=2000, do_lower_case=kind != "wordpiece")
         with (tmp_path / "text.txt").open(encoding="utf-8") as lines:
-            vocabulary.train(lines, folder, settings, max_sentences=2000, seed=seed)
-    assert files(same) == files(tmp_path / "1" / "unigram")
-    assert files(other)["spiece.model"] != files(same)["spiece.model"]
+            vocabulary.train(lines, tmp_path / name / kind, settings, max_sentences=1000, seed=seed)
+        return files(tmp_path / name / kind)
+
+    for kind in KINDS:
+        assert train_here("ours", kind) == files(tmp_path / "theirs" / kind)
+        assert tokenizer.load(folder=tmp_path / "ours" / kind).case_problem == ""
+    another = train_here("another seed", "unigram", seed=5)  # draws other texts
+    assert another["spiece.model"] != files(tmp_path / "ours" / "unigram")["spiece.model"]
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
@@ -121,12 +126,12 @@ def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path, lower_ca
     theirs.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
     theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
-        vocab_size=2500, min_frequency=2, special_tokens=SPECIAL, show_progress=False
+        vocab_size=2500, min_frequency=2, special_tokens=SPECIAL_TOKENS, show_progress=False
     )
     theirs.train_from_iterator(english, trainer)
     found = set(theirs.get_vocab())
     assert len(lines) == len(set(lines)) == len(found) == 2500
-    assert lines[:5] == SPECIAL
+    assert lines[:5] == SPECIAL_TOKENS
     assert len(found & set(lines)) > 0.97 * 2500
 
 

@@ -5,6 +5,7 @@ The label of a text is the kind of word, of three, that prevails in it.
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,15 @@ class Example:
     first: str
     second: str
     kind: str
+
+
+def write_vocabulary(
+    folder: Path, *words: str, special: Sequence[str] = SPECIAL_TOKENS, name: str = "vocab.txt"
+) -> Path:
+    """Writes a WordPiece vocabulary: the special tokens and these words."""
+    path = folder / name
+    path.write_text("".join(f"{word}\n" for word in [*special, *words]), encoding="utf-8")
+    return path
 
 
 def write_model(folder: Path) -> None:

@@ -1,12 +1,10 @@
 """Whether lower-casing suits a checkpoint and a vocabulary."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from ringbert.errors import InputError
-from ringbert.files import read_json
 
 LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # besides those named uncased
 HANGUL_SYLLABLES, HANGUL_LETTERS = re.compile("[\uac00-\ud7a3]"), re.compile("[\u1100-\u11ff]")
@@ -26,21 +24,6 @@ def check_case(do_lower_case: bool, checkpoint_name: str) -> None:
             f"--do_lower_case={do_lower_case} does not match checkpoint {checkpoint_name}: use "
             f"--do_lower_case={uncased}"
         )
-
-
-def stated_case(folder: Path | None) -> bool | None:
-    """What a folder's tokenizer_config.json, else its tokenizer.json, says of lower-casing; None if nothing."""
-    for name in ("tokenizer_config.json", "tokenizer.json"):
-        if folder is None or not (folder / name).is_file():
-            continue
-        values = read_json(folder / name, f"--model {folder / name}")
-        normalizer = values.get("normalizer") or {}
-        stated = values.get("do_lower_case", normalizer.get("lowercase"))
-        if stated is None and "normalizers" in normalizer:  # SentencePiece
-            stated = '"Lowercase"' in json.dumps(normalizer)
-        if stated is not None:
-            return bool(stated)
-    return None
 
 
 def case_problem(pieces: Sequence[str], lower_case: bool, normalize: Callable[[str], str]) -> str:

@@ -10,12 +10,11 @@ from typing import Literal
 import numpy as np
 
 from bert.text import sentencepiece
-from bert.text.case import case_problem, check_case, stated_case
+from bert.text.case import case_problem, check_case
 from bert.text.sentencepiece_model import read_ids, read_model
+from bert.text.tokenizer_files import SPECIAL_TOKENS, check_vocabulary, is_wordpiece, models_of, stated_case
 from ringbert.errors import InputError
-from ringbert.files import read_json
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; transformers says 100
 MOST_UNKNOWN_SHARE = 0.10
 
@@ -181,12 +180,12 @@ def load(
         if (folder / "tokenizer.json").is_file():
             saved = folder / "tokenizer.json"
         else:
-            model, path = _models_of(folder)
-    is_wordpiece = _is_wordpiece(saved) if saved else model is None
-    lower_case = next((value for value in (do_lower_case, stated) if value is not None), is_wordpiece)
+            model, path = models_of(folder)
+    uses_wordpiece = is_wordpiece(saved) if saved else model is None
+    lower_case = next((value for value in (do_lower_case, stated) if value is not None), uses_wordpiece)
     check_case(lower_case, checkpoint_name)
     if saved is not None:
-        return _saved_wordpiece(saved, lower_case) if is_wordpiece else _saved_sentencepiece(saved, lower_case)
+        return _saved_wordpiece(saved, lower_case) if uses_wordpiece else _saved_sentencepiece(saved, lower_case)
     if model is not None:
         return _sentencepiece(model, path, lower_case)
     if path is None:
@@ -199,7 +198,7 @@ def load(
 def _wordpiece(path: Path, lower_case: bool) -> Tokenizer:
     from transformers import BertTokenizerFast
 
-    _check_vocabulary(path)
+    check_vocabulary(path)
     return Tokenizer(BertTokenizerFast(str(path), do_lower_case=lower_case), lower_case, str(path))
 
 
@@ -246,31 +245,6 @@ def _for_transformers(backend, lower_case: bool, source: str):
     return PreTrainedTokenizerFast(tokenizer_object=backend, do_lower_case=lower_case, **arguments)
 
 
-def _models_of(folder: Path) -> tuple[Path | None, Path | None]:
-    """The SentencePiece model and the vocabulary file of a folder without tokenizer.json."""
-    models, vocabulary = sorted(folder.glob("*.model")), folder / "vocab.txt"
-    if len(models) > 1:
-        names = ", ".join(model.name for model in models)
-        raise InputError(f"{folder} has {len(models)} SentencePiece models ({names}): give --spm_model_file")
-    if models and not vocabulary.is_file():
-        return models[0], None
-    return (models[0] if models else None), vocabulary
-
-
-def _is_wordpiece(path: Path) -> bool:
-    """Whether a tokenizer.json holds WordPiece; if not, it holds SentencePiece. Raises InputError: neither."""
-    values = read_json(path, f"--model {path}")
-    try:
-        kind = values["model"].get("type", "WordPiece")  # files of old versions do not say
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"--model {path}: not a tokenizer file") from error
-    if kind in ("Unigram", "BPE") and "Metaspace" in json.dumps(values.get("pre_tokenizer")):
-        return False
-    if kind != "WordPiece":
-        raise InputError(f"--model {path}: a {kind} tokenizer is neither WordPiece nor SentencePiece")
-    return True
-
-
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
     total = sum(len(tokens) for tokens in ids)
@@ -289,19 +263,3 @@ def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown:
             f"{where}: {share:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
             f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case, or give --allow_unknown"
         )
-
-
-def _check_vocabulary(path: Path) -> None:
-    if path.suffix == ".json":
-        raise InputError(
-            f"--vocab_file {path}: not a WordPiece vocabulary; with the ids of a SentencePiece model give "
-            "--spm_model_file too"
-        )
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"--vocab_file {path}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"--vocab_file {path}: not UTF-8 text: {error}") from error
-    if len(lines) < len(SPECIAL_TOKENS):
-        raise InputError(f"--vocab_file {path}: {len(lines)} lines, too few for a WordPiece vocabulary")

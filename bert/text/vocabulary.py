@@ -11,6 +11,7 @@ from typing import Literal
 
 from bert.text import sentencepiece, tokenizer
 from bert.text.case import HANGUL_SYLLABLES
+from bert.text.tokenizer_files import SPECIAL_TOKENS
 from ringbert.errors import InputError
 from ringbert.files import add_to_folder
 from ringbert.settings import Settings, setting
@@ -105,7 +106,7 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[s
     normalizer = normalizers.BertNormalizer(lowercase=settings.lower_case)
     words = _words(counts, normalizer, pre_tokenizers.BertPreTokenizer())
     firsts, others = _characters(words, settings.character_coverage)
-    initial = [*tokenizer.SPECIAL_TOKENS, *firsts, *(f"##{character}" for character in others)]
+    initial = [*SPECIAL_TOKENS, *firsts, *(f"##{character}" for character in others)]
     if len(initial) > settings.vocab_size:
         raise _too_small(settings.vocab_size, len(initial))
     # The trainer looks for `##x` only where it knows `x`.

@@ -1,4 +1,4 @@
-"""Real texts and SentencePiece models: KoBERT's, ALBERT's, and small ones trained by the library."""
+"""Real texts, and tokenizers loaded once: BERT's, KoBERT's, ALBERT's, and small ones that SentencePiece trains."""
 
 import functools
 import io
@@ -30,12 +30,23 @@ def contexts() -> list[str]:
 
 
 @functools.cache
+def uncased() -> tokenizer.Tokenizer:
+    return tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
+
+
+@functools.cache
+def multilingual(do_lower_case: bool = False) -> tokenizer.Tokenizer:
+    """Of a vocabulary with capital letters and whole Hangul syllables."""
+    return tokenizer.load(str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=do_lower_case)
+
+
+@functools.cache
 def kobert() -> tokenizer.Tokenizer:
     return tokenizer.load(str(real("vocab/kobert_vocab.json")), spm_model_file=str(real("vocab/kobert.model")))
 
 
 @functools.cache
-def albert(do_lower_case: bool | None = None) -> tokenizer.Tokenizer:
+def albert(do_lower_case: bool = False) -> tokenizer.Tokenizer:
     path = str(real("vocab/albert_base_v1.model"))
     return tokenizer.load(spm_model_file=path, do_lower_case=do_lower_case)
 
