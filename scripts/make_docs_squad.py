@@ -1,26 +1,23 @@
-"""Makes a small SQuAD v1.1 data set from the documentation that comes with every Python; needs no network.
+"""Makes a small SQuAD v1.1 data set from the documentation that comes with every Python, without a network.
 
     python scripts/make_docs_squad.py OUTPUT_DIR [--seed N]
 
-writes `train.json`, `dev.json`, `vocab.txt` and `bert_config.json`: enough for `bert-squad` to train a
-two-layer BERT from nothing in a few minutes on a CPU.
+writes `train.json`, `dev.json`, `vocab.txt` and `bert_config.json`, from which `bert-squad` trains a two-layer
+BERT from scratch in a few minutes on a CPU.
 
-A context lists three to five functions of the standard library, one line each, `NAME: SUMMARY.`; the
-question is `what does NAME do?` and the answer is that function's line without its full stop. The same
-context is asked about two of its functions, so an answer cannot be found without reading the question. In
-train.json names and summaries are paired at random, and a model that learns which summary belongs to which
-name gains nothing: it has to look the name up. In dev.json every name stands beside its true summary, and no
-summary occurs in train.json (the names do, beside others).
+A context lists three to five functions of the standard library, one per line, as `NAME: SUMMARY.`. The question
+is `what does NAME do?`, and the answer is that function's line without its full stop. Each context has questions
+about two of its functions, so that the answer depends on the question. In train.json names and summaries are
+paired at random: a model has to look the name up, since learning which summary belongs to it does not help. In
+dev.json every name stands beside its true summary, and no summary occurs in train.json (the names do).
 
-The summaries are read from the library's source files, which are parsed and never run. The files are the
-same for the same seed and the same Python installation.
+The summaries come from the library's source files, which are parsed and never run. The same seed and the same
+Python installation give the same files.
 """
 
 import argparse
 import ast
 import contextlib
-import json
-import os
 import random
 import re
 import sys
@@ -31,6 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from ringbert.files import write_json, write_text
 
 # Tests, and parts that not every distribution of Python ships.
 SKIPPED_FOLDERS = frozenset(
@@ -185,16 +184,6 @@ def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
     return list(dict.fromkeys([*SPECIAL_TOKENS, *tokens]))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes the file under another name in its folder, then renames it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
@@ -212,10 +201,10 @@ def main() -> None:
     vocabulary = make_vocabulary(sorted({name for name, _ in entries}), [summary for _, summary in entries])
     config = dict(sorted({**BERT_CONFIG, "vocab_size": len(vocabulary)}.items()))
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(arguments.output_dir / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
-    write_atomically(arguments.output_dir / "bert_config.json", json.dumps(config, indent=2) + "\n")
-    write_atomically(arguments.output_dir / "dev.json", json.dumps(dev, indent=1) + "\n")
-    write_atomically(arguments.output_dir / "train.json", json.dumps(train, indent=1) + "\n")
+    write_text(arguments.output_dir / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+    write_json(arguments.output_dir / "bert_config.json", config, indent=2)
+    write_json(arguments.output_dir / "dev.json", dev, indent=1)
+    write_json(arguments.output_dir / "train.json", train, indent=1)
     print(
         f"{arguments.output_dir}: {NUM_TRAIN_QUESTIONS} training and {NUM_DEV_QUESTIONS} dev questions "
         f"about {len(entries)} functions, {len(vocabulary)} tokens"

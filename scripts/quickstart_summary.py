@@ -1,12 +1,12 @@
-"""Shows what scripts/quickstart.sh made: scores beside the untrained model's, five questions, where the files are.
+"""Shows what scripts/quickstart.sh made: scores beside the untrained model's, five answers, where the files are.
 
 python scripts/quickstart_summary.py QUICKSTART_DIR
 """
 
-import json
 import sys
 from pathlib import Path
 
+from ringbert.files import read_json, write_json
 from tasks.squad import metrics as squad_metrics
 from tasks.squad.reading import Source, read
 
@@ -16,17 +16,17 @@ SAMPLES = 5
 def main() -> None:
     folder = Path(sys.argv[1])
     dev = read(Source(str(folder / "data/dev.json"), "dev.json", is_training=False))
-    predictions = json.loads((folder / "trained/predictions.json").read_text())
-    first_of = {}  # a context's first answer is what one gets who never reads the question
+    predictions = read_json(folder / "trained/predictions.json")
+    first_of = {}  # the first answer of each context: what a model gives that never reads the question
     for question in dev.questions:
         first_of.setdefault(question.paragraph, dev.paragraphs[question.paragraph].split(".")[0])
     always_first = {question.id: first_of[question.paragraph] for question in dev.questions}
     scores = {
-        "untrained": json.loads((folder / "untrained/result.json").read_text())["scores"],
+        "untrained": read_json(folder / "untrained/result.json")["scores"],
         "always the first entry": squad_metrics.squad_v1(dev.references, always_first),
-        "trained on 2 ranks": json.loads((folder / "trained/result.json").read_text())["scores"],
+        "trained on 2 ranks": read_json(folder / "trained/result.json")["scores"],
     }
-    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+    write_json(folder / "scores.json", scores, indent=1)
 
     print(f"\n{len(dev.questions)} held-out questions        EM      F1")
     for name, values in scores.items():

@@ -13,9 +13,7 @@ ModelSize = Literal["tiny", "minilm", "base", "large"]
 class FiguresSettings(Settings):
     """Where the figures of a benchmark go."""
 
-    output_file: str | None = setting(
-        None, "JSON file for the figures, which are printed anyway", "machine", shown_default="none"
-    )
+    output_file: str | None = setting(None, "write the figures to this JSON file, too", "machine")
 
 
 @dataclass(frozen=True, kw_only=True)
