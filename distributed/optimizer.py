@@ -250,8 +250,11 @@ def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
 
 
 def next_loss_scale(scale: float, finite_steps: float, applied: bool) -> tuple[float, float]:
-    """The loss scale and the number of finite steps in a row, after a step. A gradient that is not finite halves the
-    scale, 2,000 finite ones double it. All ranks agree, because `applied` is decided after the sum over ranks."""
+    """The loss scale and the number of finite steps in a row, after a step.
+
+    A gradient that is not finite halves the scale, 2,000 finite ones double it. All ranks agree, because `applied`
+    is decided after the sum over ranks.
+    """
     if not applied:
         return max(scale / 2, LEAST_LOSS_SCALE), 0.0
     if finite_steps + 1 == STEPS_TO_GROW:
