@@ -114,16 +114,17 @@ def choose_gradient(
 
     if xla != "auto" or state.step >= plan.steps:
         return gradient(xla == "on")
+    gradients = {is_fixed: gradient(is_fixed) for is_fixed in (False, True)}
     seconds = {}
-    for is_fixed in (False, True):
+    for is_fixed in gradients:
         batches = training.feed.micro_batches(plan, optimizer.world.rank, state.position, is_fixed)
-        seconds[is_fixed] = seconds_of(gradient(is_fixed), optimizer, training.feed.weights, batches)
+        seconds[is_fixed] = seconds_of(gradients[is_fixed], optimizer, training.feed.weights, batches)
     is_fixed = seconds[True] < seconds[False]
     run.say(
         f"--xla auto: {'on' if is_fixed else 'off'}; the gradient of the first step takes "
         f"{seconds[True] * 1e3:.3g} ms compiled by XLA as a whole, {seconds[False] * 1e3:.3g} ms without"
     )
-    return gradient(is_fixed)
+    return gradients[is_fixed]
 
 
 def measured(held_out: HeldOut, state: State, run: Run) -> State:

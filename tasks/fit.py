@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 MEMORY_ADVICE = (
     "lower --train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
 )
-# The flags whose change makes another run of it, besides those that the program adds.
+OVERFLOW_ADVICE = "lower --learning_rate, or use --precision fp32 or bf16"
+# The flags of which a change makes another run, besides those that the program adds.
 SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
 # Flags that came later: kept only where given, so that checkpoints from before them still fit.
 LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
@@ -118,7 +119,8 @@ def prepared(
         collate_fixed=partial(feed.collate, grouping=layouts) if layouts else None,
         lengths=lengths,
     )
-    return config, replace(training, feed=feed, held_out=held_out, memory_advice=MEMORY_ADVICE)
+    training = replace(training, feed=feed, held_out=held_out)
+    return config, replace(training, memory_advice=MEMORY_ADVICE, overflow_advice=OVERFLOW_ADVICE)
 
 
 def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert") -> None:
