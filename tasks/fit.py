@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from bert.settings import OptimizerSettings
+from bert.settings import OptimizerSettings, PassSettings
 from distributed.collectives import CollectivesSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
@@ -36,19 +36,11 @@ LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(
-    PlanSettings, OptimizerSettings, LoopSettings, OriginSettings, CollectivesSettings, JobSettings
+    PlanSettings, OptimizerSettings, PassSettings, LoopSettings, OriginSettings, CollectivesSettings, JobSettings
 ):
     """How a program trains: names and defaults of Google's scripts, and a few more."""
 
     do_train: bool = setting(False, "train", "training")
-    packing: Literal["auto", "off"] = setting(
-        "auto", "train rows of like length in groups instead of padding all to the longest of a batch", "training"
-    )
-    recompute: bool = setting(
-        False,
-        "keep only the layers' outputs and compute the rest again in the backward pass, which saves memory",
-        "machine",
-    )
 
     def run_settings(self, data_key: str, *names: str) -> dict[str, object]:
         """What must not change between the parts of a run: the schedule, the flags `names` and the data."""

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bert.settings import PassSettings
 from distributed.collectives import CollectivesSettings
 from ringbert.errors import InputError
 from ringbert.settings import check_at_least, setting
@@ -32,7 +33,7 @@ SEED = 42  # of the order of real windows
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepLoad(CollectivesSettings, ComputeSettings):
+class StepLoad(PassSettings, CollectivesSettings, ComputeSettings):
     """What a measured step computes: the flags of training, as far as they matter."""
 
     model_size: ModelSize = setting("minilm", "a published size", "model")
@@ -44,17 +45,11 @@ class StepLoad(CollectivesSettings, ComputeSettings):
         None, "SQuAD JSON: its windows, shared out as in training, instead of full rows of random tokens", "load"
     )
     max_train_examples: int = setting(2000, "the first N questions of --train_file", "load")
-    packing: Literal["auto", "off"] = setting(
-        "auto", "train windows of like length in groups, as in training", "load"
-    )
     batch_size: int = setting(8, "rows per rank and micro-batch", "load")
     seq_length: int = setting(384, "tokens of a row; with --train_file, the most tokens of a window", "load")
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load")
     num_warmup: int = setting(3, "steps before the measurement", "load")
     num_steps: int = setting(10, "steps measured", "load")
-    recompute: bool = setting(
-        False, "keep only the layers' outputs, as in training, which saves memory", "machine"
-    )
     xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
 
     def __post_init__(self) -> None:
