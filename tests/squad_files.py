@@ -1,7 +1,10 @@
 """Small SQuAD files and their windows, for the tests of SQuAD's data."""
 
 import json
+import random
 from pathlib import Path
+
+from texts import FILLING, WORDS
 
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
@@ -12,6 +15,21 @@ from tasks.squad.windows import WindowSettings, windows
 # (context, question, answer, answer_start)
 GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
 SMALL = WindowSettings(max_seq_length=32, doc_stride=9, max_query_length=9, allow_unknown=True)
+
+
+def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
+    """Contexts of 12 to 40 words of which one is of the kind that the question asks for: its answer."""
+    chance = random.Random(seed)
+    entries = []
+    for _ in range(number):
+        kind = chance.choice(list(WORDS))
+        others = [word for other, words in WORDS.items() if other != kind for word in words] + FILLING
+        words = chance.choices(others, k=chance.randint(11, 39))
+        before = chance.randint(0, len(words))
+        answer = chance.choice(WORDS[kind])
+        start = sum(len(word) + 1 for word in words[:before])
+        entries.append((" ".join([*words[:before], answer, *words[before:]]), f"the {kind}", answer, start))
+    return entries
 
 
 def squad_json(entries, **others) -> dict:
