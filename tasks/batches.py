@@ -13,14 +13,14 @@ NUM_GROUPS = 4  # of --packing auto
 
 
 def grouping_of(packing: str) -> "Grouping":
-    """How `--packing` auto or off groups the rows of a batch, unless XLA compiles the whole gradient."""
+    """The grouping of rows for `--packing` auto or off; not used when XLA compiles the whole gradient."""
     from bert.packing import ByLength, in_one_group
 
     return in_one_group if packing == "off" else ByLength(NUM_GROUPS)
 
 
 def grouped(fields: dict, grouping: "Grouping | None" = None) -> "tuple[dict, Groups]":
-    """The fields of B rows in the order of their groups, and the groups; None: one group."""
+    """Sorts the fields of B rows by group; returns them and the groups. None as `grouping` makes one group."""
     import numpy as np
 
     from bert.packing import in_one_group
@@ -36,10 +36,10 @@ def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
     Args:
       fields: `input_ids` (values, offsets) of B rows, and `sentence_a_tokens` (int [B]), the number of leading
         tokens of type 0 in each row; the others are of type 1.
-      groups: of the rows. The inputs of one group that is not fixed are [B, T]; others are flat, [R], and come
-        with `groups`.
-    `first_tokens` [B] are the indices of each row's first token in the flat inputs. Groups may hold more rows than
-    there are examples; B counts those too, and their tokens are padding.
+      groups: the groups of the rows. For a single group without a fixed shape the inputs are [B, T]; otherwise
+        they are flat, [R], and the result includes `groups`.
+    `first_tokens` [B] has the index of each row's first token in the flat inputs. Groups may have more rows than
+    there are examples; B includes these extra rows, which contain only padding.
     """
     import numpy as np
 
@@ -58,7 +58,7 @@ def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
     inputs = {
         "input_ids": input_ids,
         "token_type_ids": ((place >= np.repeat(sentence_a_tokens, widths)) & inside).astype(np.int32),
-        "position_ids": np.where(inside, place, 0),  # a row's padding may reach beyond the table
+        "position_ids": np.where(inside, place, 0),  # padding may be longer than the table of positions
         "example_ids": inside.astype(np.int32),
     }
     if len(groups.shapes) == 1 and not groups.is_fixed:
@@ -67,8 +67,8 @@ def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
 
 
 def prediction_batches(lengths: "np.ndarray", batch_size: int, max_seq_length: int) -> "list[np.ndarray]":
-    """Row numbers in batches of rows of like length; with its padding each batch has at most the tokens of
-    `batch_size` rows of `max_seq_length`."""
+    """Batches of row numbers, rows of similar length together. With its padding, a batch has at most as many
+    tokens as `batch_size` rows of `max_seq_length`."""
     from bert.packing import rounded_up
     from distributed.order import fixed_batches
 
@@ -76,7 +76,7 @@ def prediction_batches(lengths: "np.ndarray", batch_size: int, max_seq_length: i
 
 
 def num_examples(batch: "Batch") -> int:
-    """Rows that hold an example."""
+    """The number of rows that hold an example; the other rows are padding."""
     import numpy as np
 
     return int((np.ravel(batch["example_ids"])[batch["first_tokens"]] > 0).sum())

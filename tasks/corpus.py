@@ -32,10 +32,10 @@ class BuildConfig(BuildSettings, TokenizerSettings):
     """Makes shards of examples; after a kill, the same command continues."""
 
     model: str | None = setting(
-        None, "instead of a vocabulary, the hub name or folder of a model that has one", "model"
+        None, "hub name or folder of a model whose vocabulary to use, instead of --vocab_file", "model"
     )
     num_workers: int | None = setting(
-        None, "number of processes of each rank", "machine", shown_default="the number of its cores"
+        None, "worker processes per rank", "machine", shown_default="the number of its cores"
     )
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class BuildConfig(BuildSettings, TokenizerSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyConfig(Settings):
-    """Compares a corpus with its manifest: every byte, numbers of examples, ids."""
+    """Checks a corpus against its manifest: every byte, the numbers of examples, the token ids."""
 
     input_dir: str = setting(help="folder that bert-corpus build wrote", group="data")
 
@@ -54,10 +54,10 @@ class VerifyConfig(Settings):
 class VocabConfig(TextSettings, VocabularySettings):
     """Trains a WordPiece vocabulary, or a SentencePiece model (unigram, bpe)."""
 
-    output_dir: str = setting(help="folder of the vocabulary", group="output")
+    output_dir: str = setting(help="folder to write the vocabulary to", group="output")
     max_bytes: int | None = setting(
         None,
-        "train on a sample of about this many bytes, in evenly spread parts of the text",
+        "train on a sample of about N bytes, spread evenly over the text",
         "data",
         shown_default="the whole text",
     )
@@ -112,7 +112,7 @@ def build(config: BuildConfig, world: "World") -> None:
 
 
 def verify(config: VerifyConfig) -> None:
-    """Raises InputError that names the damaged shards."""
+    """Checks a corpus. Raises InputError that names the damaged shards."""
     from bert.corpus import shards
 
     manifest, problems = shards.verify(Path(config.input_dir).expanduser())
@@ -123,7 +123,7 @@ def verify(config: VerifyConfig) -> None:
 
 
 def train_vocabulary(config: VocabConfig) -> None:
-    """Trains on the sentences of the input and says what was written."""
+    """Trains a vocabulary on the sentences of the input and prints what it wrote."""
     from bert.corpus.documents import sample_sentences
     from bert.text import vocabulary
 
@@ -145,7 +145,7 @@ def _tokenizer(config: BuildConfig, world: "World") -> "Tokenizer":
 
 
 def _world(program: str) -> "World":
-    """The ranks. MPI is joined only where a launcher started several processes."""
+    """The ranks. MPI is started only if a launcher started several processes."""
     from distributed.environment import SIZE_VARIABLES
     from distributed.world import World
 

@@ -1,4 +1,4 @@
-"""How often held-out data are measured during training."""
+"""How often a model is evaluated on held-out data during training."""
 
 import math
 from typing import TYPE_CHECKING
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from distributed.plan import Plan
     from distributed.run import Run
 
-PASSES = 3  # a step costs a forward pass and twice its products for the gradient (Kaplan et al. 2020, section 2.1)
-EVALUATION_SHARE = 0.02  # of the time, at most, with "auto"
+PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
+EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"
 NUM_SAMPLED_ROWS = 1000
 
 
 def evaluation_interval(held_out: "HeldOut", plan: "Plan", feed: "Feed", run: "Run") -> int:
-    """The steps between evaluations; tells how often, and about what share of the time they take.
+    """The number of steps between evaluations. Prints it, with the share of the time that evaluations will take.
 
-    The share is estimated in tokens, of which those of a training step count `PASSES` times, and not measured: so
-    all runs of one plan evaluate at the same steps. Dropout and the update take time too, and ranks with fewer
-    batches to evaluate wait for the others.
+    The share is estimated from token counts, where a training step counts `PASSES` times. It is not measured, so
+    that all runs of one plan evaluate at the same steps. The estimate ignores dropout, the optimizer's update, and
+    the time that ranks with fewer evaluation batches wait for the others.
     """
     training = PASSES * plan.steps * plan.global_batch_size * _mean_length(feed)
     affordable = int(training * EVALUATION_SHARE / (1 - EVALUATION_SHARE) / held_out.tokens)
@@ -31,12 +31,12 @@ def evaluation_interval(held_out: "HeldOut", plan: "Plan", feed: "Feed", run: "R
     times = f"every {every:,} steps" if count > 1 else "once, at the end"
     hint = f" (--eval_steps auto: {auto:,})" if share > EVALUATION_SHARE and every < auto else ""
     run.say(f"evaluation {times}, about {share:.1%} of the time{hint}")
-    if held_out.patience is not None and count <= held_out.patience + 1:  # it would stop after the last at best
+    if held_out.patience is not None and count <= held_out.patience + 1:  # it could stop only after the last one
         run.say(
             f"warning: with {count} evaluations --early_stopping_patience {held_out.patience} never stops early"
         )
     elif held_out.best and count == 1:
-        run.say("warning: with one evaluation the last model is the best one")
+        run.say("warning: with only one evaluation, the last model counts as the best one")
     return every
 
 

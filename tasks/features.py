@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
     Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
 
-BATCHES_AT_ONCE = 16  # per rank: what rank 0 holds before it writes
+BATCHES_AT_ONCE = 16  # per rank: rank 0 collects this many in memory before it writes them
 LINES_PER_ROW_GROUP = 64  # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
 PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(UnknownSettings, ComputeSettings, ModelSettings):
-    """The flags of bert-features: names and defaults of extract_features.py, and a few of ours."""
+    """The flags of bert-features: names and defaults of extract_features.py, and some more."""
 
     input_file: str = setting(help="UTF-8 text, one text or pair `text ||| text` per line", group="data")
     output_file: str = setting(help="JSON lines, or Parquet if it ends in .parquet", group="data")
-    layers: str = setting("-1,-2,-3,-4", "layers, from 0 or from the end", "data")
-    max_seq_length: int = setting(128, "tokens per line", "data")
+    layers: str = setting("-1,-2,-3,-4", "layer numbers, separated by commas; -1 is the last layer", "data")
+    max_seq_length: int = setting(128, "maximum number of tokens per line", "data")
     batch_size: int = setting(32, "lines per batch", "machine")
 
     def __post_init__(self):
@@ -96,7 +96,7 @@ def run_features(config: Config, job: Job) -> None:
     bar = run.progress(len(rows), "features", "line")
 
     def vectors() -> "Iterator[Vectors]":
-        """Those of each line on rank 0; nothing elsewhere."""
+        """Yields the vectors of each line on rank 0, and nothing on other ranks."""
         for start in range(0, len(everything), step):
             batches = everything[start : start + step]
             outputs = predict(world, run, batches, make_batch, compiled, label=None, memory_advice=advice)
@@ -113,12 +113,12 @@ def run_features(config: Config, job: Job) -> None:
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
-    """Layer as the user counts (0 is the first layer's output, -1 the last's) -> index of the hidden state."""
+    """Maps the user's layer numbers (0 is the first layer's output, -1 the last's) to indices of hidden states."""
     numbers = [int(part) for part in text.split(",")]
     wrong = [number for number in numbers if not -num_layers <= number < num_layers]
     if wrong:
         raise InputError(f"--layers {text}: the model has {num_layers} layers and no layer {wrong[0]}")
-    return {number: number % num_layers + 1 for number in numbers}  # state 0 is the embeddings'
+    return {number: number % num_layers + 1 for number in numbers}  # hidden state 0 is the embeddings' output
 
 
 def tokenize(config: Config, tokenizer: "Tokenizer") -> "pa.Table":
@@ -158,7 +158,7 @@ def collate(fields: dict) -> dict:
 def write(
     config: Config, tokenizer: "Tokenizer", layers: Sequence[int], vectors: "Iterator[Vectors]", is_writer: bool
 ) -> None:
-    """Writes what `vectors` yields; off rank 0, where it yields nothing, only computes."""
+    """Writes what `vectors` yields. On other ranks it yields nothing, and this only runs the computation."""
     if not is_writer:
         collections.deque(vectors, maxlen=0)
         return
@@ -204,7 +204,7 @@ def _write_parquet(
 def _record(
     tokenizer: "Tokenizer", layers: Sequence[int], number: int, ids: "np.ndarray", states: "np.ndarray"
 ) -> "pa.RecordBatch":
-    """One line's row."""
+    """The Parquet row of one line."""
     import pyarrow as pa
 
     columns = {

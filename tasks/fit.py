@@ -1,4 +1,4 @@
-"""Training, as every program does it: plan, optimizer, weights, steps, the model at the end."""
+"""Training, shared by all programs: plan, optimizer, weights, steps, and saving the model."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,9 +28,9 @@ MEMORY_ADVICE = (
     "lower --train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
 )
 OVERFLOW_ADVICE = "lower --learning_rate, or use --precision fp32 or bf16"
-# The flags of which a change makes another run, besides those that the program adds.
+# Flags that must not change when a run is resumed; each program adds its own.
 SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
-# Flags that came later: kept only where given, so that checkpoints from before them still fit.
+# Newer flags with their defaults: stored only when set, so that older checkpoints can still be resumed.
 LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
 
 
@@ -38,12 +38,12 @@ LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"
 class TrainingSettings(
     PlanSettings, OptimizerSettings, PassSettings, LoopSettings, OriginSettings, CollectivesSettings, JobSettings
 ):
-    """How a program trains: names and defaults of Google's scripts, and a few more."""
+    """How a program trains: names and defaults of Google's scripts, and some more."""
 
-    do_train: bool = setting(False, "train", "training")
+    do_train: bool = setting(False, "train the model", "training")
 
     def run_settings(self, data_key: str, *names: str) -> dict[str, object]:
-        """What must not change between the parts of a run: the schedule, the flags `names` and the data."""
+        """What must stay the same when a run is resumed: the schedule, the flags `names` and the data."""
         batch = None if self.global_batch_size and not self.train_batch_size else self.batch_size
         values = {f"--{name}": getattr(self, name) for name in (*names, *SCHEDULE)}
         values |= {
@@ -53,12 +53,12 @@ class TrainingSettings(
 
 
 def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training") -> int:
-    """Trains `training.model` from `origin` to the end of the plan and leaves it in the run's folder `model`.
+    """Trains `training.model` from `origin` to the end of the plan and saves it in the folder `model` of the run.
 
-    Returns the steps that the model was trained for. With `held_out.best` it is the model of the best evaluation.
-    `training.feed.collate` takes an argument `grouping`, see `tasks.batches.grouped`.
+    Returns the number of steps that the saved model was trained for. With `held_out.best`, the saved model is that
+    of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `tasks.batches.grouped`).
 
-    Raises InputError: a setting differs from the checkpoint's, nothing is left to train, or what `train` raises.
+    Raises InputError: a setting differs from the checkpoint's, no step is left to train, or `train` raises it.
     """
     from bert import weights
     from distributed.plan import make_plan
@@ -93,14 +93,14 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
 def prepared(
     config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
 ) -> "tuple[TrainingSettings, Training]":
-    """Settings and training with all that was left open decided: XLA, packing, the interval of evaluations."""
+    """The settings and the training with what the flags leave open decided: XLA, packing, evaluation interval."""
     from tasks.batches import grouping_of
 
     world, run, feed, held_out = job.world, job.run, training.feed, training.held_out
     if held_out:
         held_out = replace(held_out, every=evaluation_interval(held_out, plan, feed, run))
     if config.xla == "auto" and world.device == "cpu":
-        config = replace(config, xla="off")  # slower there, as measured
+        config = replace(config, xla="off")  # slower on CPUs: docs/measured.md
     lengths = None if config.packing == "off" else feed.lengths
     layouts = None if config.xla == "off" else layouts_of(plan, feed.order, lengths, feed.longest)
     if world.rank == 0:
@@ -116,7 +116,7 @@ def prepared(
 
 
 def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert") -> None:
-    """Says what in the plan may surprise."""
+    """Prints warnings about what the user may not expect from the plan."""
     from bert.dropout import effective_rate
     from distributed.collectives import compression_note
     from distributed.plan import rate_warning
@@ -128,7 +128,7 @@ def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert"
         f"{rate} becomes {effective_rate(rate):.4g}" for rate in sorted(rates) if effective_rate(rate) != rate
     ]
     if rounded:
-        job.run.say(f"dropout decides by few random bits: {', '.join(rounded)}")
+        job.run.say(f"dropout rates are rounded to the random bits used: {', '.join(rounded)}")
     if plan.warmup_steps >= plan.steps:
         job.run.say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
@@ -140,7 +140,7 @@ def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert"
 def allreduce_optimizer(
     config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
 ) -> "AllreduceOptimizer":
-    """BERT's optimizer with its schedule over the plan, summed over ranks."""
+    """BERT's optimizer with the plan's schedule; it sums gradients over ranks."""
     from bert.optimizer import make_optimizer
     from distributed.optimizer import AllreduceOptimizer
 
@@ -171,7 +171,7 @@ def check_agreement(job: Job, origin: Origin, plan: "Plan", training: "Training"
 
 
 def make_checkpoints(config: TrainingSettings, job: Job, origin: Origin, model: "Bert") -> "Checkpoints":
-    """The run's checkpoints; those of a run that is not continued are set aside."""
+    """The run's checkpoints. Those of an earlier run that is not continued are moved to another folder."""
     from bert import weights
     from distributed.checkpoint import Checkpoints, set_aside
 
@@ -182,7 +182,7 @@ def make_checkpoints(config: TrainingSettings, job: Job, origin: Origin, model: 
         config.keep_checkpoints,
     )
     if not origin.continues(checkpoints.folder) and (aside := job.world.on_first(set_aside, checkpoints.folder)):
-        job.run.say(f"the checkpoints of the run before are kept in {aside}")
+        job.run.say(f"the checkpoints of the previous run are kept in {aside}")
     return checkpoints
 
 
@@ -195,7 +195,7 @@ def restore(
     optimizer: "AllreduceOptimizer",
     checkpoints: "Checkpoints",
 ) -> "State | None":
-    """Gives every rank the weights and moments that the run starts from; its state, None for a new run."""
+    """Gives every rank the weights and moments that the run starts from. Returns its state; None for a new run."""
     from distributed.train import resumed_step
 
     job.world.on_first(load_start, config, job.run, origin, training.model, optimizer, checkpoints)
@@ -205,7 +205,7 @@ def restore(
         job.run.remove("metrics.jsonl")
         return None
     state = replace(origin.state, step=resumed_step(origin.state, plan))
-    if state.step != origin.state.step:  # other ranks, other steps: the schedule goes on at the same progress
+    if state.step != origin.state.step:  # another number of ranks: the schedule continues at the same progress
         optimizer.optimizer.iterations.assign(state.step)
     job.run.rewind_metrics(state.position)
     if not origin.continues(checkpoints.folder):
@@ -242,7 +242,8 @@ def load_start(
 
 
 def load_best(job: Job, plan: "Plan", training: "Training", checkpoints: "Checkpoints", state: "State") -> int:
-    """Gives every rank the model of the best evaluation, if that is wanted; the steps it was trained for."""
+    """Gives every rank the model of the best evaluation, if `held_out.best` asks for it. Returns the number of
+    steps that the model was trained for."""
     from bert import weights
     from distributed.checkpoint import checkpoint_at
     from distributed.optimizer import broadcast_variables

@@ -56,7 +56,7 @@ def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog
 def parse_command(
     commands: Mapping[str, type[Config]], argv: Sequence[str] | None = None, *, prog: str, description: str
 ) -> tuple[str, Config]:
-    """The same for `PROG COMMAND [--flag=value ...]`: the command and its configuration."""
+    """Like `parse`, for `PROG COMMAND [--flag=value ...]`. Returns the command and its configuration."""
     argv = list(sys.argv[1:] if argv is None else argv)
     name = argv[0] if argv else "--help"
     if name in ("-h", "-help", "--help"):
@@ -117,7 +117,7 @@ class _Parser(absl_flags.ArgumentParser[Any]):
 
 
 def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
-    """The value of each flag on the command line, the last one if there are several."""
+    """The value of each flag on the command line; the last value of a repeated flag."""
     registry = absl_flags.FlagValues()  # absl's global one holds the flags of other libraries
     for field in fields:
         flag = absl_flags.Flag(_Parser(field=field), None, field.name, None, None, boolean=field.is_boolean)
@@ -135,9 +135,9 @@ def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str
 
 
 def _in_absl_form(argv: Sequence[str], fields: Sequence[Field]) -> list[str]:
-    """Rewrites what absl does not read: `-` in a name, `--no_x`, and `--x false`.
+    """Rewrites the spellings that absl does not understand: `-` in a name, `--no_x`, and `--x false`.
 
-    Raises InputError for what absl would accept: a flag in the place of a value, and words that belong to no flag.
+    Raises InputError for mistakes that absl would accept: a flag where a value is needed, a word without a flag.
     """
     spellings = _spellings(fields)
     needs_value = {name for field in fields if not field.is_boolean for name in field.names}

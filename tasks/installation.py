@@ -19,7 +19,7 @@ ADVICE = "install ringbert in an environment of its own"
 
 
 def check_packages() -> None:
-    """Ends the process with one line when another package stands in the place of ours, or among our files."""
+    """Ends the process with a one-line error if another package hides ours or has put files among ours."""
     program = Path(sys.argv[0]).name
     prefix = f"{program}: " if program.startswith("bert-") else ""
     for problem in itertools.chain(_shadowed(), _mixed()):
@@ -27,21 +27,21 @@ def check_packages() -> None:
 
 
 def _shadowed() -> Iterator[str]:
-    """Packages of these names that come before ours on Python's path."""
+    """Packages with the same names that come before ours on Python's path."""
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         folder = Path(spec.origin).resolve().parent if spec and spec.origin else None
         if folder != SITE / name:
             yield (
-                f"`import {name}` finds {folder or 'nothing'}, another package's: {ADVICE}, or run from a folder "
-                "without a module of this name"
+                f"`import {name}` finds {folder or 'nothing'} instead of ringbert's package: {ADVICE}, or run from "
+                "a folder without a module of this name"
             )
 
 
 def _mixed() -> Iterator[str]:
     """Files of another package in our folders, and files of ours that it overwrote.
 
-    Installed files are compared with the list that pip left. A checkout, which has none, is not checked.
+    Compares the installed files with pip's list of them. A checkout has no such list and is not checked.
     """
     installed = _installed_files()
     for path, digest in installed.items():

@@ -1,4 +1,4 @@
-"""What every program does before its own work: environment, ranks, backend, run folder."""
+"""What every program sets up before its own work: environment, ranks, backend, run folder."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ class ComputeSettings(DeviceSettings, BackendSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings(ComputeSettings):
-    """The same, and the folder of the run."""
+    """Where and how a program computes, and the folder of its run."""
 
     output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
 
@@ -45,14 +45,14 @@ Config = TypeVar("Config", bound=ComputeSettings)
 
 @dataclass(frozen=True)
 class Job:
-    """What a program holds while it runs: its ranks, how they sum, and the folder that it writes."""
+    """What a running program works with: its ranks, the backend that sums over them, and its output folder."""
 
     world: "World"
     collectives: "Collectives"
     run: "Run"
 
     def finish(self, result: dict[str, object]) -> None:
-        """Writes result.json, whose presence says that the run is complete."""
+        """Writes result.json. The run is complete when this file exists."""
         facts = {"seconds": round(self.run.seconds(), 1), "world_size": self.world.size}
         self.run.write_json("result.json", result | facts)
 
@@ -80,7 +80,7 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
 
 
 def set_environment() -> None:
-    """Sets what TensorFlow, Keras and transformers read when they are imported, and XLA when it compiles."""
+    """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it compiles."""
     from bert import xla
 
     xla.set_flags()
@@ -91,28 +91,28 @@ def set_environment() -> None:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without the two lines that its C++ start prints whatever the log level.
+    """Imports TensorFlow and hides the two lines that its C++ code prints at every log level.
 
-    When it is not installed, `World.join` says so.
+    If it is not installed, `World.join` reports that.
     """
     sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as caught:
-        os.dup2(caught.fileno(), 2)
+    stderr_copy = os.dup(2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             with contextlib.suppress(ModuleNotFoundError):
                 import tensorflow  # noqa: F401
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            caught.seek(0)
-            for line in caught.read().decode(errors="replace").splitlines():
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
+            captured.seek(0)
+            for line in captured.read().decode(errors="replace").splitlines():
                 if not any(noise in line for noise in IMPORT_NOISE):
                     print(line, file=sys.stderr)
 
 
 def set_precision(precision: str) -> None:
-    """The Keras dtype policy of models made from now on: variables stay float32."""
+    """Sets the Keras dtype policy of models created from now on. Variables stay float32."""
     import keras
 
     keras.config.set_dtype_policy(POLICIES[precision])

@@ -1,4 +1,4 @@
-"""Flags of Google's, NVIDIA's and Hugging Face's scripts that are no settings here, and what they do today."""
+"""Flags of Google's, NVIDIA's and Hugging Face's scripts that are not settings here, and what they do now."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from ringbert.errors import InputError
 from ringbert.settings import Field, alternatives
 
-# Unknown, with what to use instead.
+# Refused, with what to use instead.
 INSTEAD = {
     "bert_hub_module_handle": "pass the TF Hub module's checkpoint as --init_checkpoint, or use --model",
 }
-# Accepted and ignored: the type, and the reason.
+# Accepted and ignored: the type of the flag, and the reason that is printed.
 IGNORED: dict[str, tuple[type, str]] = {
     "use_tpu": (bool, "GPUs are found automatically"),
     "tpu_name": (str, "TPUs are not supported"),
@@ -29,7 +29,7 @@ REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precis
 
 
 def accepted(fields: Sequence[Field]) -> list[Field]:
-    """The old names that these fields leave free; --fp16 and --bf16 where there is a precision to choose."""
+    """The old flags that `fields` lacks; --fp16 and --bf16 only if there is a precision to choose."""
     kinds = {name: kind for name, (kind, _) in IGNORED.items()}
     if reduced_precisions(fields):
         kinds |= dict.fromkeys(REDUCED_PRECISIONS, bool)
@@ -37,7 +37,7 @@ def accepted(fields: Sequence[Field]) -> list[Field]:
 
 
 def notes_on(flags: Mapping[str, Any], fields: Sequence[Field], prog: str) -> list[str]:
-    """One line for each ignored flag among those of the command line. Raises InputError if a TPU is asked for."""
+    """One line for each flag of the command line that is ignored. Raises InputError if --use_tpu is true."""
     ignored = [name for name in IGNORED if name in flags and name not in _names(fields)]
     if "use_tpu" in ignored and flags["use_tpu"]:
         raise InputError("--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs")
@@ -48,9 +48,9 @@ def notes_on(flags: Mapping[str, Any], fields: Sequence[Field], prog: str) -> li
 
 
 def precision(flags: Mapping[str, Any], file: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, str]:
-    """The `precision` that --fp16 or --bf16 asks for; empty without them. Raises InputError on a contradiction.
+    """The `precision` that --fp16 or --bf16 sets; empty without them. Raises InputError on a contradiction.
 
-    `flags` come from the command line and `file` from the TOML file, by names.
+    `flags` has the values of the command line by name, `file` those of the TOML file.
     """
     switches = {name: flags[name] for name in REDUCED_PRECISIONS if name in flags and name not in _names(fields)}
     chosen = [name for name, is_on in switches.items() if is_on]
@@ -71,7 +71,7 @@ def precision(flags: Mapping[str, Any], file: Mapping[str, Any], fields: Sequenc
 
 
 def reduced_precisions(fields: Iterable[Field]) -> list[str]:
-    """Those of fp16 and bf16 that the field `precision` allows."""
+    """Which of fp16 and bf16 the field `precision` allows."""
     allowed = [choice for field in fields if field.name == "precision" for choice in alternatives(field.type)]
     return [name for name in REDUCED_PRECISIONS if name in allowed]
 

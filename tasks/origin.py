@@ -1,4 +1,4 @@
-"""Where a run starts from: the model's configuration, its tokenizer, its weights, perhaps a checkpoint."""
+"""Where a run starts: the model's configuration, its tokenizer, its weights, and perhaps a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,33 +26,33 @@ class ModelSettings(TokenizerSettings):
 
     model: str | None = setting(
         None,
-        "hub name or folder: configuration, vocabulary and weights at once",
+        "hub name or folder of a model: configuration, vocabulary and weights",
         "model",
         aliases=("model_name_or_path",),
     )
     bert_config_file: str | None = setting(
-        None, "BERT configuration (JSON)", "model", shown_default="the model's own"
+        None, "JSON file with the BERT configuration", "model", shown_default="the model's own"
     )
     init_checkpoint: str | None = setting(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OriginSettings(ModelSettings):
-    """The same for a program that trains and resumes."""
+    """Settings of the model, and of resuming, for a program that trains."""
 
     resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What rank 0 found out about the start of a run; the same on all ranks.
+    """Where a run starts. Rank 0 finds it out and sends it to all ranks.
 
     Attributes:
       bert_config: the model's configuration.
-      tokenizer: None where the data are token ids already.
+      tokenizer: None if the data are already token ids.
       weights: a folder or a TensorFlow checkpoint; None for initial values.
-      checkpoint, state: the checkpoint to continue from, and where it stands; both None for a new run.
-      reason: what led to these weights, for messages.
+      checkpoint, state: the checkpoint to continue from, and its training state; both None for a new run.
+      reason: where these weights come from, for messages.
       fresh_tensors: tensors that keep their initial values although `weights` has them.
       moments: a checkpoint whose optimizer's moments a new run takes over.
     """
@@ -81,18 +81,18 @@ class Origin:
         from distributed.checkpoint import check_settings
 
         if self.state and self.checkpoint:
-            advice = "give the same, another --output_dir, or --resume never to start anew"
+            advice = "give the same value, another --output_dir, or --resume never to start from the beginning"
             check_settings(self.state.settings, settings, self.checkpoint, advice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a program needs of its model's files.
+    """What a program needs from the files of its model.
 
     Attributes:
-      max_seq_length: positions that the model must have.
-      tokenizer: False where the data are token ids already.
-      tokenizer_folder: where a vocabulary is, if neither the flags nor the weights have one.
+      max_seq_length: the number of positions that the model must have.
+      tokenizer: False if the data are already token ids.
+      tokenizer_folder: where to find a vocabulary if neither the flags nor the weights have one.
     """
 
     max_seq_length: int
@@ -101,13 +101,13 @@ class Needs:
 
 
 def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) -> Origin:
-    """Where the run in `run.folder` starts, the first that applies: its newest intact checkpoint, that of
-    `--resume FOLDER`, `--init_checkpoint`, `--model`, initial values. Called on rank 0.
+    """Where the run in `run.folder` starts. Takes the first of these that exists: the run's newest intact
+    checkpoint, that of `--resume FOLDER`, `--init_checkpoint`, `--model`, initial values. Called on rank 0.
 
-    A run that does not train (`trains`) takes its best checkpoint, if it has measured which one that is.
+    Without training (`trains` is False) it takes the best checkpoint of the run, if evaluations have shown it.
 
-    Raises InputError: no configuration or vocabulary, some that do not fit each other or the flags, or a folder
-      with another program's run.
+    Raises InputError: there is no configuration or vocabulary; they do not fit each other or the flags; the folder
+      holds another program's run.
     """
     from distributed.checkpoint import checkpoint_at
 
@@ -123,7 +123,7 @@ def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) 
 
 
 def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Origin:
-    """The start that the flags alone name. Called on rank 0. Raises InputError as `find_origin`."""
+    """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as `find_origin`."""
     from bert import weights
 
     flag = "init_checkpoint" if config.init_checkpoint else "model"

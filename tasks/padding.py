@@ -1,4 +1,4 @@
-"""How the rows of a run's steps are padded: what packing saves, and the shapes for XLA."""
+"""The padding in the steps of a run: how much of it packing saves, and the shapes for XLA."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from distributed.order import RowOrder
     from distributed.plan import Plan
 
-STEPS_OF_LAYOUTS = 256  # whose lengths decide on the shapes for XLA
-STEPS_OF_REPORT = 20
+STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
+STEPS_OF_REPORT = 20  # counted for the printed shares of padding
 
 
 def padding_of(
     packing: str, plan: "Plan", feed: "Feed", is_compiled: bool, layouts: "Layouts | None" = None
 ) -> str:
-    """The share of the tokens of the first steps that is padding, without and with packing, and in `layouts`.
+    """A message with the share of padding in the first steps: without packing, with packing, and in `layouts`.
 
     Args:
-      feed: with lengths, if packing divides a step's rows by their tokens.
-      is_compiled: the model adds rows of padding to each micro-batch.
+      feed: has `lengths` if packing divides a step's rows among ranks by their numbers of tokens.
+      is_compiled: whether the model adds rows of padding to each micro-batch.
     """
     import numpy as np
 
@@ -55,8 +55,8 @@ def padding_of(
 def layouts_of(
     plan: "Plan", order: "RowOrder", lengths: "Callable[[np.ndarray], np.ndarray] | None", longest: int
 ) -> "Layouts":
-    """The few shapes of a run's micro-batches that XLA compiles, from a sample of its steps; without lengths one
-    shape, of rows of `longest` tokens."""
+    """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps. Without
+    `lengths` there is one shape, with rows of `longest` tokens."""
     import numpy as np
 
     from bert.packing import Layouts

@@ -1,9 +1,9 @@
-"""bert-report: a page with the curves and scores of runs, drawn from the files that they left.
+"""bert-report: a page with the curves and scores of runs, drawn from their files.
 
     bert-report squad_output [other_output …]
 
-writes report.html into the first folder. It reads run.json, metrics.jsonl and result.json, also of a run that is
-still going on, and needs neither TensorFlow nor the ranks.
+writes report.html into the first folder. It reads run.json, metrics.jsonl and result.json, and needs neither
+TensorFlow nor MPI. It also works while a run is still going on.
 """
 
 import base64
@@ -51,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What the files of a run say.
+    """The contents of a run's files.
 
     Attributes:
       plan, environment: as in run.json.
       steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
-      scores: those of result.json; None before the end of the run.
+      scores: from result.json; None before the end of the run.
     """
 
     name: str
@@ -74,7 +74,7 @@ class RunFiles:
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunFiles]:
-    """The runs, named by their folders; by the whole paths where two folders have one name."""
+    """Reads the runs and names each by its folder, or by its whole path if two folders have the same name."""
     names = [folder.resolve().name for folder in folders]
     is_unique = len(set(names)) == len(names)
     shown_names = names if is_unique else map(str, folders)
@@ -120,17 +120,17 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def is_score(name: str) -> bool:
-    """Whether a value of result.json is a share, which grows with quality, and no loss, count or threshold."""
+    """Whether a value of result.json is a score (higher is better), and not a loss, count or threshold."""
     return not name.endswith(("loss", "total", "thresh"))
 
 
 def in_percent(scores: Mapping[str, float]) -> bool:
-    """SQuAD's scores are percentages, those of the other programs are shares of 1."""
+    """Whether scores are percentages, as SQuAD's are; those of the other programs are fractions."""
     return any(value > 1 for name, value in scores.items() if is_score(name))
 
 
 def shown(name: str, scores: Mapping[str, float]) -> str:
-    """A value as text: scores with two digits in percent, else four; counts whole."""
+    """A value as text: percentages with two decimals, other scores with four, counts as whole numbers."""
     value = scores[name]
     if name.endswith("total"):
         return f"{value:,.0f}"
@@ -191,7 +191,7 @@ def score_table(runs: Sequence[RunFiles]) -> str:
 
 
 def command_of(run: RunFiles) -> str:
-    """The command of a run, to be given to a shell; run.json has what each rank got from its launcher."""
+    """The shell command that starts the run again. run.json has the command of a rank, without the launcher."""
     program, *arguments = run.environment.get("command", [""])
     path = Path(program)
     words = [path.name]
@@ -249,7 +249,7 @@ def draw(runs: Sequence[RunFiles]) -> bytes:
 
 
 def draw_evaluations(axis: Any, runs: Sequence[RunFiles], losses: bool) -> None:
-    """What was measured while training, over steps: a dashed line for each loss, or for each score."""
+    """Draws the evaluations during training over steps: a dashed line for each loss, or for each score."""
     for run in runs:
         names = {name for line in run.evaluations for name in line} - {"step", "time", "rows"}
         for name in sorted(names):
@@ -271,7 +271,7 @@ def draw_parts(axis: Any, runs: Sequence[RunFiles]) -> None:
 
 
 def draw_scores(axis: Any, runs: Sequence[RunFiles]) -> None:
-    """The scores at the end as bars, in percent where any run's are; losses, counts and thresholds are no bars."""
+    """Draws the final scores as bars, in percent if any run's are; leaves out losses, counts and thresholds."""
     percent = any(in_percent(run.scores or {}) for run in runs)
     lowest = 0.0  # correlations may be negative
     for number, run in enumerate(runs):

@@ -33,7 +33,7 @@ def parts(number: int, label: str, unit: str, run: "Run") -> Iterator[slice]:
 
 
 def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens of each text are kept, int64 [n], of texts with these numbers of tokens, int64 [n].
+    """How many tokens of each text to keep, int64 [n]; `first` and `second` are the numbers there are, int64 [n].
 
     This is `_truncate_seq_pair` of run_classifier.py: it removes tokens from the end of the longer text, of the
     second when both are equally long, until the two have at most `room` tokens.
@@ -45,12 +45,12 @@ def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> 
 def joined_pairs(
     first: Ragged, second: Ragged, is_pair: np.ndarray, max_seq_length: int, tokenizer: "Tokenizer"
 ) -> tuple[Ragged, np.ndarray]:
-    """Rows `[CLS] first [SEP]`, and of pairs also `second [SEP]`, and how many of their tokens are of type 0.
+    """Rows `[CLS] first [SEP]`, plus `second [SEP]` for pairs, and how many tokens of each row are of type 0.
 
     Args:
       first, second: tokens of n texts, int32; those of `second` are empty where there is no pair.
       is_pair: bool [n].
-      max_seq_length: the tokens of a row at most: what is longer is `truncated`.
+      max_seq_length: the maximum number of tokens of a row; longer ones are `truncated`.
     """
     room = max_seq_length - 2 - is_pair.astype(np.int64)
     kept_first, kept_second = truncated(np.diff(first[1]), np.diff(second[1]), room)

@@ -101,7 +101,9 @@ def test_another_distributed_before_ours_stops_with_one_line(tmp_path):
     (tmp_path / "distributed/__init__.py").write_text("")
     done = import_tasks(tmp_path, ROOT, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: `import distributed` finds {tmp_path}/distributed, another package's: ")
+    assert done.stderr.startswith(
+        f"error: `import distributed` finds {tmp_path}/distributed instead of ringbert's package: "
+    )
     assert ALONE in done.stderr
     assert done.stderr.count("\n") == 1
     # `python -m` puts the working folder first, where ours is.

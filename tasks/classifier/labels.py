@@ -46,7 +46,9 @@ def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Orig
         return stated
     if not trains:
         raise InputError(f"the model's labels (id2label) are {', '.join(stated)}, the data's {', '.join(labels)}")
-    run.say(f"the model's labels {', '.join(stated)} are not this task's: its classifier starts anew")
+    run.say(
+        f"the model's labels {', '.join(stated)} are not this task's: the classifier starts from initial values"
+    )
     return labels
 
 
