@@ -1,4 +1,4 @@
-"""Dropout decided by few random bits, which are a pure function of a key and a place in the model."""
+"""Dropout from few random bits, which are a pure function of a key and a place in the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def num_bits(rate: float) -> int:
-    """How many random bits decide on an element: 8 if that changes rate and 1 - rate by at most 2 %, else 16."""
+    """How many random bits each element needs: 8 if that changes rate and 1 - rate by at most 2 %, else 16."""
     return 8 if abs(round(rate * 256) / 256 - rate) <= 0.02 * min(rate, 1 - rate) else 16
 
 
@@ -18,13 +18,13 @@ def effective_rate(rate: float) -> float:
 
 
 def random_words(count: tf.Tensor, seed: tf.Tensor, generator: str = "auto_select") -> tf.Tensor:
-    """uint64 [count], uniform, from TensorFlow's stateless generator (Philox, where nothing else is asked for)."""
+    """uint64 [count], uniform, from TensorFlow's stateless generator (Philox by default)."""
     return tf.random.stateless_uniform([count], seed, minval=None, maxval=None, dtype=tf.uint64, alg=generator)
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Zeroes elements with probability `effective_rate(rate)` and scales the rest so that the mean stays.
+    """Zeroes elements with probability `effective_rate(rate)` and scales the rest to preserve the mean.
 
     Args:
       key: int32 [2], a function of seed, step, micro-batch and rank; None turns dropout off.
@@ -43,19 +43,20 @@ class Dropout:
 
     @property
     def scale(self) -> float:
-        """What the elements that are kept are multiplied by."""
+        """The factor that multiplies the kept elements."""
         return 1 / (1 - effective_rate(self.rate)) if self.is_on else 1.0
 
     @property
     def highest_kept(self) -> int:
-        """An element is kept if its draw is at most this."""
+        """The largest draw for which an element is kept."""
         steps = 1 << num_bits(self.rate)
         return steps // 2 - 1 - round(self.rate * steps)
 
     def draws(self, shape: tf.Tensor) -> tf.Tensor:
         """int8 or int16 [shape], fewer than 2^31, uniform over all values of the type."""
         bits = num_bits(self.rate)
-        # Several draws from each 64-bit word: on CPUs the generator costs more than the product before it.
+        # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix product before
+        # it.
         draws_per_word = 64 // bits
         size = tf.reduce_prod(shape)
         seed = tf.random.experimental.stateless_fold_in(self.key, self.place)

@@ -1,11 +1,11 @@
-"""What the model reads.
+"""The inputs of the model.
 
-A dict of int32 tensors [B, T]: `input_ids`; `token_type_ids`, 0 for sentence A and 1 for B; `position_ids`, which
-restart at 0 for each example of a row; `example_ids`, 0 for padding and 1, 2, … for the examples of a row. Heads
-read more, which they name.
+They are a dict of int32 tensors [B, T]: `input_ids`; `token_type_ids`, 0 for sentence A and 1 for B;
+`position_ids`, which restart at 0 for each example of a row; `example_ids`, 0 for padding and 1, 2, … for the
+examples of a row. Some heads need further inputs, which they document.
 
-Rows of unlike lengths come in K groups of like ones: then the four are flat [R], and `groups` holds the rows and
-the length of each group (bert/packing.py).
+Rows of different lengths can come in K groups of similar lengths. The four tensors are then flat [R], and `groups`
+holds the number of rows and the length of each group (bert/packing.py).
 """
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
 
 
 def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """What belongs to the tokens, [R, …] or [B, T, …], as one tensor [B, T, …] for each group of the inputs."""
+    """Splits values of the tokens, [R, …] or [B, T, …], into one tensor [B, T, …] for each group of the inputs."""
     if "groups" not in inputs:
         return [values]
     shapes = inputs["groups"].pairs
@@ -33,7 +33,7 @@ def is_example(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def attention_masks(inputs: dict[str, tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
-    """For each group [B, 1, T, T], added to the scores of attention: a token attends to those of its example."""
+    """For each group [B, 1, T, T], added to the scores: a token attends only to tokens of its own example."""
     masks = []
     for example_ids_BT in in_groups(inputs["example_ids"], inputs):
         is_hidden_B1TT = example_ids_BT[:, None, :, None] != example_ids_BT[:, None, None, :]

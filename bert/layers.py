@@ -1,4 +1,4 @@
-"""The layers that BERT is built of, their variables under the names of Google's checkpoints."""
+"""The layers that BERT is built from. Their variables have the names of Google's checkpoints."""
 
 import keras
 import tensorflow as tf
@@ -7,7 +7,7 @@ from bert import ops
 
 
 class ScopedLayer(keras.layers.Layer):
-    """A layer whose variables are named after Google's scope; it creates them all when it is made."""
+    """A layer whose variables are named after Google's scope; its constructor creates them all."""
 
     def __init__(self, scope: str, **kwargs):
         super().__init__(name=scope.replace("/", ".") or None, **kwargs)
@@ -42,7 +42,7 @@ class Linear(ScopedLayer):
         return ops.biased(*self.product_and_bias(x))
 
     def product_and_bias(self, x) -> tuple[tf.Tensor, tf.Tensor]:
-        """x W and b: the next operation adds b in its own pass over memory."""
+        """x W, and b, which the next operation adds in its own pass over memory."""
         return tf.matmul(x, tf.cast(self.kernel.value, x.dtype)), tf.cast(self.bias.value, x.dtype)
 
 
@@ -60,5 +60,5 @@ class LayerNorm(ScopedLayer):
 
     @property
     def parameters(self) -> tuple[tf.Tensor, tf.Tensor, float]:
-        """gamma, beta and epsilon, for what computes a residual and its layer normalisation in one."""
+        """gamma, beta and epsilon, for operations that compute a residual and its layer normalisation together."""
         return self.gamma.value, self.beta.value, self.epsilon

@@ -2,7 +2,7 @@
 
 Shapes, as suffixes: B rows, T positions of a row, R = B*T tokens, H hidden size, N attention heads, D = H / N,
 I intermediate size, V vocabulary, L labels, M gathered tokens. Between attentions the hidden state is a matrix
-[R, H], so that the linear layers see the tokens of all rows at once. What the model reads: bert/inputs.py.
+[R, H], so that the linear layers see the tokens of all rows at once. bert/inputs.py describes the inputs.
 
 Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
@@ -22,16 +22,16 @@ from bert.layers import Initializer, LayerNorm, Linear, ScopedLayer
 from bert.ops import ACTIVATIONS
 
 HEADS = ("span", "classifier", "pretraining", "features")
-COMPILED_WIDTH = 256  # hidden size from which compiled operations pay
+COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What the layers of one pass share.
+    """What the layers share in one forward pass.
 
     Args:
-      ops: the module that computes what stands between the products: bert.ops, ops_xla or ops_cpu.
-      masks: for each group of rows [B, 1, T, T], added to the scores of attention.
+      ops: the module with the operations between the matrix products: bert.ops, ops_xla or ops_cpu.
+      masks: for each group of rows [B, 1, T, T], added to the attention scores.
       dropout_key: int32 [2]; None without dropout.
     """
 
@@ -55,7 +55,7 @@ class Embeddings(ScopedLayer):
         self.norm = LayerNorm("bert/embeddings/LayerNorm", hidden, config.layer_norm_eps)
 
     def call(self, inputs, padding_rows=0):
-        """[R + padding_rows, H]; the rows of padding embed the ids 0."""
+        """[R + padding_rows, H]; the padding rows embed id 0."""
         parts = ((self.word, "input_ids"), (self.token_type, "token_type_ids"), (self.position, "position_ids"))
         ids = {name: tf.pad(tf.reshape(inputs[name], [-1]), [[0, padding_rows]]) for _, name in parts}
         return self.norm(tf.add_n([tf.gather(table.value, ids[name]) for table, name in parts]))
@@ -73,7 +73,7 @@ class SelfAttention(ScopedLayer):
         self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
 
     def call(self, hidden_RH, forward: ForwardPass):
-        """The context [R, H]; 0 in the rows behind those of the masks."""
+        """The context [R, H]; 0 in the rows after those of the masks."""
         width, dropout = hidden_RH.shape[-1], forward.dropout(self.rate, self.place)
         shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in forward.masks]  # B and T of each group
         sizes = [rows * length for rows, length in shapes]
@@ -90,14 +90,14 @@ class SelfAttention(ScopedLayer):
         return tf.concat(contexts_RH, 0) * tf.cast(dropout.scale, self.compute_dtype)
 
     def _query_key_value(self, hidden_RH, forward: ForwardPass) -> tf.Tensor:
-        """The three side by side, [R, 3H], by one product."""
+        """Query, key and value side by side, [R, 3H], from one matrix product."""
         parts = (self.query, self.key, self.value)
         kernel = tf.concat([tf.cast(part.kernel.value, self.compute_dtype) for part in parts], 1)
         bias = tf.concat([tf.cast(part.bias.value, self.compute_dtype) for part in parts], 0)
         return forward.ops.biased(tf.matmul(hidden_RH, kernel), bias)
 
     def _draws(self, shapes: list, dropout: Dropout) -> list[tf.Tensor | None]:
-        """For each group integers [B, N, T, T], drawn in one go for all groups; None without dropout."""
+        """Random integers [B, N, T, T] for each group, drawn for all groups at once; None without dropout."""
         if not dropout.is_on:
             return [None] * len(shapes)
         matrices = [tf.stack([rows, self.num_heads, length, length]) for rows, length in shapes]
@@ -149,7 +149,7 @@ class SpanHead(ScopedLayer):
 
 
 def pooler(config: BertConfig, init: Initializer) -> Linear:
-    """The dense layer of tanh(W x + b) over each example's first token, which `first_tokens` names: int32 [M],
+    """The dense layer of tanh(W x + b) over the first token of each example. `first_tokens` is int32 [M],
     indices into B*T."""
     return Linear("bert/pooler/dense", config.hidden_size, config.hidden_size, init)
 
@@ -202,7 +202,7 @@ class PretrainingHead(ScopedLayer):
 
 
 class Bert(keras.Model):
-    """BERT with one of the published heads: "span", "classifier", "pretraining", or "features" for none.
+    """BERT with one of the published heads: "span", "classifier", "pretraining", or no head ("features").
 
     The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and scores are
     float32. `seed` decides the initial values. Keras' functional call: `model(inputs, dropout_key=key)`; without
@@ -215,7 +215,7 @@ class Bert(keras.Model):
             raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {config.hidden_act!r}")
         init = Initializer(config.initializer_range, seed * 100_003)
         self.config, self.head_name = config, head
-        self.recomputes = False  # whether the backward pass computes the activations within layers again
+        self.recomputes = False  # whether the backward pass recomputes the activations within layers
         self.head: keras.layers.Layer | None
         self.embeddings = Embeddings(config, init)
         self.encoder = [EncoderLayer(number, config, init) for number in range(config.num_hidden_layers)]
@@ -244,12 +244,12 @@ class Bert(keras.Model):
 
     def _ops(self, inputs: dict[str, tf.Tensor], is_training: bool) -> ModuleType:
         """The operations that are fastest for one pass."""
-        is_fixed = "groups" in inputs and inputs["groups"].is_fixed  # then the caller has XLA compile the whole
+        is_fixed = "groups" in inputs and inputs["groups"].is_fixed  # then XLA compiles the whole gradient
         if not self.compiles or is_fixed:
             return ops
         if not ops.on_cpu():
             return ops_xla if is_training else ops
-        # In float32 oneDNN adds bias and GELU to its products, which without dropout is faster still.
+        # In float32 oneDNN fuses bias and GELU into its products. Without dropout that is the fastest.
         return ops_cpu if is_training or self.compute_dtype == "bfloat16" else ops
 
     def hidden_states(self, inputs: dict[str, tf.Tensor], dropout_key: tf.Tensor | None = None) -> list[tf.Tensor]:
@@ -267,7 +267,7 @@ class Bert(keras.Model):
         return [state[:rows] for state in states]
 
     def __call__(self, inputs, dropout_key=None):
-        if "groups" in inputs:  # Keras takes no numbers of Python
+        if "groups" in inputs:  # Keras does not accept Python numbers as inputs
             inputs = inputs | {"groups": tf.nest.map_structure(tf.convert_to_tensor, inputs["groups"])}
         return super().__call__(inputs, dropout_key=dropout_key)
 

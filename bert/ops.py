@@ -1,8 +1,8 @@
 """What a layer computes besides its products with weights: attention, bias, activation, residual and LayerNorm.
 
-Here in TensorFlow's own operations. `ops_xla` and `ops_cpu` have the same functions, tuned; `Bert` chooses between
-the three modules once for each forward pass. Rows R are the tokens of a batch, W the width of a layer; the other
-shapes are those of bert/model.py.
+This module uses TensorFlow's own operations. `ops_xla` and `ops_cpu` have faster versions of the same functions.
+`Bert` chooses one of the three modules for each forward pass. Rows R are the tokens of a batch, W the width of a
+layer; the other shapes are those of bert/model.py.
 """
 
 import functools
@@ -14,9 +14,9 @@ import tensorflow as tf
 from bert.dropout import Dropout, random_words  # noqa: F401  the generator is one of the functions
 
 ACTIVATIONS = {
-    # With erf: Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2), which takes twice as long.
+    # With erf, as in Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2): half as fast.
     "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * 0.5**0.5)),
-    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # tanh: Google's last release
+    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # with tanh, as in Google's last release
     "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
     "relu": tf.nn.relu,
     "tanh": tf.math.tanh,
@@ -30,7 +30,7 @@ def on_cpu() -> bool:
 
 
 def padding_rows(rows: tf.Tensor | int) -> tf.Tensor | int:
-    """How many rows of padding the functions of this module want behind `rows`."""
+    """How many padding rows the functions of this module need after `rows`."""
     return 0
 
 
@@ -49,14 +49,14 @@ def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def column_sums(x: tf.Tensor) -> tf.Tensor:
-    """[R, W] -> [W] as a product with ones: in bfloat16 that takes a third of the time of TensorFlow's sum over
-    rows, and both add up in float32."""
+    """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of TensorFlow's sum over
+    rows; both add in float32."""
     return tf.reshape(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x), [-1])
 
 
 def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """activation(x + bias), computed in float32 and returned in the dtype of x: GELU in bfloat16 takes CPUs twice
-    as long."""
+    """activation(x + bias), computed in float32 and returned in the dtype of x: on CPUs, GELU in bfloat16 would
+    take twice as long."""
     return tf.cast(activation(wide(biased(x, bias))), x.dtype)
 
 
@@ -76,7 +76,7 @@ def residual(
     epsilon: float,
     dropout: Dropout,
 ) -> tf.Tensor:
-    """LayerNorm(hidden + dropout(branch + bias)) [R, H], computed in the dtype of gamma, in that of `hidden`."""
+    """LayerNorm(hidden + dropout(branch + bias)) [R, H], computed in gamma's dtype, returned in `hidden`'s."""
     masks = [dropout.kept(tf.shape(branch))] if dropout.is_on else []
     branch = tf.cast(biased(branch, bias), gamma.dtype)
     total = residual_sum(branch, hidden, dropout.scale, *masks)
@@ -94,7 +94,7 @@ def residual_sum(branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Te
 
 
 class BetweenProducts(NamedTuple):
-    """The parts of attention between its matrix products, which can be compiled."""
+    """The parts of attention between its matrix products; they can be compiled."""
 
     dropped: Callable
     d_scores: Callable
@@ -108,8 +108,8 @@ def dropped(highest_kept: int, probs: tf.Tensor, draws: tf.Tensor | None = None)
 def d_scores(highest_kept: int, probs, d_dropped, sums, draws=None, same_draws=None):
     """The gradient of the scores, and the softmax after dropout.
 
-    The draws are passed twice: XLA, which cannot know that they are the same, then makes one loop (bert/xla.py)
-    and not another one for what both results would share.
+    The draws are passed twice. XLA cannot know that they are the same, so it computes both results in one loop
+    (bert/xla.py), instead of adding a second loop for the part that they share.
     """
     d_probs = dropped(highest_kept, d_dropped, draws)
     return probs * (d_probs - tf.cast(sums, probs.dtype)), dropped(highest_kept, probs, same_draws)
@@ -119,7 +119,7 @@ PLAIN = BetweenProducts(dropped, d_scores)
 
 
 def all_at_once(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
-    """`function` of all heads of all rows."""
+    """Calls `function` once for all heads of all rows."""
     return function(PLAIN, *arrays)
 
 
@@ -134,20 +134,21 @@ def attention(
 ) -> tf.Tensor:
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section 3.2.1).
 
-    The matrices [B, N, T, T] are most of what attention costs: they stay in the dtype of the inputs and are passed
-    over as seldom as possible. The written-out gradient needs only the softmax and the draws of them.
+    Most of the cost of attention comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and
+    are read as rarely as possible. Of these matrices, the custom gradient needs only the softmax and the draws.
 
     Args:
       query, key, value: [B, N, T, D] of one dtype.
       mask: [B, 1, T, T] of that dtype, added to the scores.
-      draws: integers [B, N, T, T], from `dropout.draws`; None without dropout. What is kept is not scaled here.
-      run: calls a function (between, *arrays) -> results of arrays [B, N, …].
+      draws: integers [B, N, T, T], from `dropout.draws`; None without dropout. The kept values are not scaled
+        here.
+      run: calls a function (between, *arrays) -> results, where the arrays are [B, N, …].
     """
     scale, highest_kept = query.shape[-1] ** -0.5, dropout.highest_kept
 
     @tf.custom_gradient
     def differentiable(query, key, value, mask, *draws):
-        # On CPUs product, scale and mask become one operation of oneDNN.
+        # On CPUs oneDNN fuses product, scale and mask into one operation.
         probs = softmax(tf.matmul(query, key, transpose_b=True) * scale + mask)
 
         def forward(between, probs, value, *draws):
@@ -161,8 +162,8 @@ def attention(
             return [d_query, d_key, tf.matmul(dropped, d_context, transpose_a=True)]
 
         def gradient(d_context):
-            # The softmax's gradient is P (dP - rowsum(P dP)), and rowsum(P dP) = rowsum(dO O), of far fewer
-            # numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation 4.
+            # The softmax's gradient is P (dP - rowsum(P dP)), and rowsum(P dP) = rowsum(dO O), which has far
+            # fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation 4.
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
             d_inputs = run(backward, [query, key, value, probs, d_context, sums, *draws], 3)
             return *d_inputs, None, *[None for _ in draws]
@@ -182,7 +183,7 @@ def softmax(scores: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _softmax_computes_in_float32() -> bool:
-    """Whether TensorFlow's softmax of bfloat16 is that of float32, rounded: oneDNN's is, on CPUs."""
+    """Whether TensorFlow's bfloat16 softmax is the float32 softmax, rounded. With oneDNN, on CPUs, it is."""
     if not on_cpu():
         return False
     with tf.init_scope():

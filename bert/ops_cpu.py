@@ -1,4 +1,4 @@
-"""The functions of bert/ops.py for CPUs: as in `ops_xla`, and random numbers and attention are compiled too."""
+"""The functions of bert/ops.py for CPUs: those of `ops_xla`, with compiled random numbers and attention."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -10,16 +10,17 @@ from bert.dropout import Dropout
 from bert.ops_xla import activated, biased, missing, padding_rows, residual  # noqa: F401  the same here
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
-IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small for a turn of a loop
-# Of each matrix [T, T] that a turn computes, over its heads, for each thread. Whole rows of MiniLM (12 heads, 384
-# positions) take 7 % longer a step in float32, 2 % in bfloat16 (AMD EPYC with 1 MiB of its own and 32 MiB shared).
+IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
+# For each thread: the size of one of the matrices [T, T] over all heads of one turn of the loop. Taking whole rows
+# of MiniLM (12 heads, 384 positions) instead makes a step 7 % slower in float32 and 2 % in bfloat16 (AMD EPYC with
+# 1 MiB of cache per core and 32 MiB shared).
 TURN_BYTES = 2 << 20
 
 
 def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """At least `count` words, so that XLA compiles for few numbers of them.
+    """At least `count` words, rounded up so that XLA compiles for few different counts.
 
-    Its Threefry (Salmon et al. 2011) takes 40 % of the time of TensorFlow's Philox.
+    XLA's Threefry (Salmon et al. 2011) takes 40 % of the time of TensorFlow's Philox.
     """
     return _threefry(count + missing(count, FEWEST_WORDS, WORD_PARTS), seed)
 
@@ -32,22 +33,22 @@ def _threefry(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout
 ) -> tf.Tensor:
-    """Takes the heads of long rows some after the others, and compiles what stands between their products.
+    """Processes the heads of long rows a few at a time, and compiles the operations between their products.
 
-    That is faster once XLA has compiled it for each value of T. Without a dropout key nothing is trained, and
-    without dropout and gradient there is nothing between the products.
+    That is faster once XLA has compiled it for each value of T. Without a dropout key there is no training, and
+    without dropout and gradient there is nothing between the products to compile.
     """
     run = ops.all_at_once if dropout.key is None else _in_turns
     return ops.attention(query, key, value, mask, draws, dropout, run)
 
 
 def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
-    """`function` of some heads of a row after the others, if rows are long: what a turn needs then stays in the
-    cache, and the shapes that XLA compiles for differ in the length alone."""
+    """Calls `function` on a few heads of a row at a time, if rows are long. The data of one call then stays in the
+    cache, and the shapes that XLA compiles for differ only in the length."""
     rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
     numbers = tf.range(1, heads + 1)
-    caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())  # each thread of the rank has its own
-    fits = numbers <= caches * TURN_BYTES // arrays[0].dtype.size // tf.maximum(length * length, 1)
+    num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())  # one per thread of the rank
+    fits = numbers <= num_caches * TURN_BYTES // arrays[0].dtype.size // tf.maximum(length * length, 1)
     heads_per_turn = tf.reduce_max(tf.where(fits & (heads % numbers == 0), numbers, 1))
 
     def loop():
@@ -56,8 +57,8 @@ def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_re
         results = [tf.TensorArray(arrays[0].dtype, turns) for _ in range(num_results)]
 
         def turn(number, *results):
-            of_turn = function(COMPILED, *(part[number] for part in parts))
-            written = (result.write(number, each) for result, each in zip(results, of_turn, strict=True))
+            turn_results = function(COMPILED, *(part[number] for part in parts))
+            written = (array.write(number, result) for array, result in zip(results, turn_results, strict=True))
             return number + 1, *written
 
         _, *results = tf.while_loop(lambda number, *_: number < turns, turn, (0, *results), parallel_iterations=1)
@@ -69,14 +70,14 @@ def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_re
 
 
 def _dropped(highest_kept: int, probs, draws=None):
-    """Chooses between the bits: to choose between two numbers in bfloat16 XLA's CPU code makes float32 of them,
-    and bfloat16 again."""
+    """Selects on the bits: to select between two bfloat16 numbers, XLA's CPU code would convert them to float32
+    and back."""
     bits = {2: tf.uint16, 4: tf.uint32, 8: tf.uint64}[probs.dtype.size]
     return tf.bitcast(ops.dropped(highest_kept, tf.bitcast(probs, bits), draws), probs.dtype)
 
 
 def _d_scores(highest_kept: int, probs, d_dropped, sums, draws=None, same_draws=None):
-    """Rounds only at the end: in bfloat16 XLA's CPU code rounds after each operation, and takes longer."""
+    """Rounds only at the end: in bfloat16 XLA's CPU code rounds after each operation, which takes longer."""
     d_scores, _ = ops.d_scores(highest_kept, ops.wide(probs), ops.wide(d_dropped), sums, draws)
     return tf.cast(d_scores, probs.dtype), _dropped(highest_kept, probs, same_draws)
 

@@ -1,8 +1,8 @@
-"""The functions of bert/ops.py, those between products with weights compiled by XLA.
+"""The functions of bert/ops.py; XLA compiles those between the products with weights.
 
-Each of TensorFlow's operations is a pass over memory; on CPUs those passes take as long as the products. Compiled
-parts are one pass forward and one backward, which computes again what it needs. XLA compiles for each shape, so
-the rows are padded to a few numbers of them: `padding_rows`.
+Each TensorFlow operation is a pass over memory, and on CPUs these passes take as long as the products. A compiled
+part needs one pass forward and one backward; the backward pass recomputes what it needs. XLA compiles for each
+shape, so the rows are padded to one of a few numbers of rows: `padding_rows`.
 """
 
 import functools
@@ -24,15 +24,16 @@ FEWEST_ROWS, ROW_PARTS = 64, 16
 
 
 def padding_rows(rows: tf.Tensor | int) -> tf.Tensor:
-    """int32 []: up to a multiple of 64 rows, and from 2,048 on of a 16th of the power of two below.
+    """int32 []: pads to a multiple of 64 rows; from 2,048 rows on, to one of a 16th of the power of two below.
 
-    So padding is 2 % of many rows, and from any number of rows to twice as many there are at most 17 shapes.
+    For many rows, padding is about 2 %. Between any number of rows and twice that number there are at most 17
+    shapes.
     """
     return missing(rows, FEWEST_ROWS, ROW_PARTS)
 
 
 def missing(count: tf.Tensor | int, unit: int, parts: int) -> tf.Tensor:
-    """What is missing to a multiple of `unit`, or of the power of two below divided by `parts` if that is more."""
+    """How much to add for a multiple of `unit`, or of (the power of two below) / `parts` if that is larger."""
     powers = tf.constant([1 << exponent for exponent in range((unit * parts).bit_length(), 31)])
     return -count % tf.reduce_max(tf.where(count >= powers, powers // parts, unit))
 
@@ -58,9 +59,10 @@ def _of_biased(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Ten
 def _compiled(
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """`function` of rows and a bias, which it adds to each row, by XLA; its gradient too, from the two alone.
+    """Compiles `function` of rows and a bias, which it adds to each row, and its gradient, which needs only these
+    two.
 
-    To add the bias in the product before costs more: with it oneDNN takes up to twice the time.
+    The matrix product before it could add the bias, but then oneDNN takes up to twice the time.
     """
     forward = tf.function(function, jit_compile=True, autograph=False)
 
@@ -97,8 +99,8 @@ def residual(
 
 @functools.cache
 def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]:
-    """`residual` by XLA. Its gradient is written out (Ba et al. 2016, supplement) and needs the arguments and two
-    numbers of each row."""
+    """`residual`, compiled by XLA. Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two
+    numbers per row."""
 
     def total_of(branch, bias, hidden, dtype, masks):
         branch = tf.cast(branch, dtype) + tf.cast(bias, dtype)
@@ -137,6 +139,6 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
 
 
 def _row_sums(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """x [R, H] times weights [H] -> [R, 1]. As products these sums take CPUs a fraction of the time of XLA's own;
-    GPUs sum fast, and in a product they would round."""
+    """x [R, H] times weights [H] -> [R, 1]. On CPUs a matrix product takes a fraction of the time of XLA's sums.
+    GPUs sum fast, and would round in a product."""
     return tf.matmul(x, weights[:, None]) if on_cpu() else tf.reduce_sum(x * weights, -1, keepdims=True)

@@ -9,7 +9,7 @@ from keras import ops
 
 from bert.settings import OptimizerSettings
 
-COMPILED_FROM = 1 << 15  # numbers in a variable; for fewer, calling compiled code costs more than it saves
+COMPILED_FROM = 1 << 15  # numbers in a variable; for smaller ones, calling compiled code costs more than it saves
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -18,8 +18,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     rate(step) = rate * step / warmup_steps                     while step < warmup_steps (so step 0 has rate 0)
                = rate * (1 - min(step, train_steps) / train_steps)             afterwards.
 
-    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as it did when BERT's
-    published scores were made.
+    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as it did in the
+    training of the published BERT models.
     """
 
     def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
@@ -73,7 +73,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
     def apply_scaled(self, gradients, scale) -> None:
-        """As `apply` of scale * gradients, which are multiplied where they are read, without a pass of its own."""
+        """The same as `apply` with scale * gradients, but without a separate pass over memory for the product."""
         self._scale = scale
         try:
             self.apply(gradients)
@@ -102,8 +102,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
         """The new parameter, m and v.
 
-        `factors` holds the same numbers three times, once for each computation of the moments. XLA, which cannot
-        know that, finds nothing to share between them, and so one loop reads everything once and writes all three.
+        `factors` holds the same numbers three times, once for each computation of the moments. XLA cannot know
+        that and finds nothing to share between the computations, so one loop reads everything once and writes all
+        three.
         """
 
         def moments(beta_1, beta_2, m_factor, v_factor):
@@ -119,10 +120,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
 
     def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """`_step` by XLA for the variables of one shape, which their handles name.
+        """`_step` compiled by XLA for all variables of one shape, which are passed as resource handles.
 
-        It is one pass over memory (LAMB's norms are another) and allocates nothing. All variables of that shape
-        share the code: one graph of all variables would take XLA ten times as long to compile.
+        It makes one pass over memory (LAMB's norms need another) and allocates nothing. All variables of the shape
+        share the code: XLA would take ten times as long to compile one graph of all variables.
         """
         handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
 
@@ -138,7 +139,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return tf.function(step, input_signature=signature, jit_compile=True, autograph=False)
 
     def trust_ratio(self, parameter, update):
-        """The factor of the rate of a variable that decays: 1."""
+        """The factor of the learning rate of a variable that decays: 1."""
         return 1.0
 
     def get_config(self):
@@ -148,7 +149,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 class LAMB(AdamWeightDecay):
     """Layer-wise adaptive rates for large batches (You et al. 2020, algorithm 2), without bias correction as in
-    google-research/albert `lamb_optimizer.py`: AdamWeightDecay's update of a variable that decays, times
+    google-research/albert `lamb_optimizer.py`. The update of a variable that decays is AdamWeightDecay's, times
 
         ||parameter|| / ||update||     (1 where either norm is 0)
     """
@@ -160,13 +161,13 @@ class LAMB(AdamWeightDecay):
 
 
 def _norm(x: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm of all numbers, by 64 sums side by side where the shape allows it: in a single sum, as
-    XLA's CPU code makes it, each addition waits for the one before."""
+    """The Euclidean norm of all numbers, from 64 parallel sums where the shape allows it. In the single sum that
+    XLA's CPU code would compute, each addition waits for the one before."""
     width = math.prod(x.shape[1:])
     if not x.shape.rank or width % 64:
         return ops.norm(x)
     sums = tf.reduce_sum(tf.reshape(tf.square(x), [x.shape[0], width // 64, 64]), 1)
-    return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # without abs XLA makes one sum of the two
+    return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # abs keeps XLA from merging the two sums into one
 
 
 OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": LAMB}
@@ -175,7 +176,7 @@ OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": LAMB}
 def make_optimizer(
     settings: OptimizerSettings, learning_rate: float, train_steps: int, warmup_steps: int
 ) -> AdamWeightDecay:
-    """The optimizer that the settings name, with BERT's schedule. Call `bert.xla.set_flags` before: its compiled
-    code then reads memory once."""
+    """The optimizer that the settings name, with BERT's schedule. Call `bert.xla.set_flags` first, so that its
+    compiled code reads memory only once."""
     schedule = WarmupDecay(learning_rate, train_steps, warmup_steps)
     return OPTIMIZERS[settings.optimizer](schedule)

@@ -1,11 +1,11 @@
-"""Rows of unlike lengths with little padding: groups of rows of like length that share the linear layers.
+"""Rows of different lengths with little padding: groups of rows of similar length share the linear layers.
 
-Groups k of B_k rows of T_k tokens lie one after the other in flat arrays [R], R the sum of all B_k * T_k. Linear
-layers see R tokens at once; attention sees one group at a time and so pays for its T_k, not for the longest row of
-the batch.
+Group k has B_k rows of T_k tokens. The groups follow each other in flat arrays [R], where R is the sum of all
+B_k * T_k. Linear layers see R tokens at once. Attention sees one group at a time, so its cost depends on T_k and
+not on the longest row of the batch.
 
-How a batch is grouped is decided by a `Grouping`: `in_one_group` pads all rows to the longest, `ByLength` makes
-groups of the batch's own lengths, and `Layouts` takes one of a few shapes that XLA has been compiled for.
+A `Grouping` decides how a batch is grouped: `in_one_group` pads all rows to the longest, `ByLength` chooses groups
+that fit the lengths in the batch, and `Layouts` takes one of a few shapes for which XLA has compiled the model.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-LENGTH_MULTIPLE = 8  # lengths are rounded up to it
+LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of this
 NUM_LAYOUTS, GROUPS_OF_LAYOUT = 4, 8
 
 
 class Groups(NamedTuple):
-    """The groups of one batch: for each an array of its rows and its length, int32 [2].
+    """The groups of one batch: for each an array int32 [2], its number of rows and its length.
 
-    They are part of a batch, and go through tf.function and Keras as its other arrays do.
+    They are part of a batch, and pass through tf.function and Keras like its other arrays.
     """
 
     shapes: tuple[Any, ...]
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the shapes are numbers of Python, so that tf.function makes another graph for others."""
+        """Whether the shapes are Python numbers, so that tf.function builds one graph for each shape."""
         return False
 
     @property
@@ -48,7 +48,7 @@ class Groups(NamedTuple):
 
 
 class FixedGroups(Groups):
-    """The groups of one batch as pairs of Python's numbers: each has a graph of its own, which XLA compiles as a
+    """The groups of one batch as pairs of Python numbers: each shape has its own graph, which XLA compiles as a
     whole."""
 
     @property
@@ -59,7 +59,7 @@ class FixedGroups(Groups):
 class Grouping(Protocol):
     def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
         """Groups rows of these lengths, int [B]: the order in which they stand in the batch, int64 [B], and the
-        groups, which may have more rows than there are lengths. The rows behind the last are then empty."""
+        groups, which may have more rows than there are lengths. The rows after the last one are then empty."""
 
 
 def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
@@ -70,10 +70,11 @@ def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
 
 @dataclass(frozen=True)
 class ByLength:
-    """Groups of a batch's own lengths: rows in descending order of length, cut into runs.
+    """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs.
 
-    The cuts have the fewest padded tokens, by dynamic programming over the distinct lengths. There are always
-    `num_groups` groups, so that one graph serves all batches; those behind the B-th have no rows.
+    Dynamic programming over the distinct lengths finds the cuts with the fewest padded tokens. There are always
+    `num_groups` groups, so that one graph serves all batches; in a batch of B rows, those after the B-th are
+    empty.
     """
 
     num_groups: int
@@ -83,7 +84,7 @@ class ByLength:
         rounded = rounded_up(np.asarray(lengths, np.int64)[order])
         shapes = np.zeros((self.num_groups, 2), np.int32)
         shapes[:, 1] = LENGTH_MULTIPLE
-        # Only where the length changes can a cut save anything: few places, whatever the batch.
+        # A cut saves tokens only where the length changes, so there are few places to try in any batch.
         edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
         cuts = _cheapest_cuts(edges, rounded, self.num_groups)
         for number, (start, stop) in enumerate(cuts):
@@ -94,17 +95,18 @@ class ByLength:
 class Layouts:
     """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest tokens that holds it.
 
-    A third of a sample of the run's batches, those of the fewest tokens, fits below one staircase: the longest of
-    their longest rows, of their second longest, …; two thirds fit below another, all of them below a third one.
-    `ByLength` cuts them. The last layout holds every batch.
+    The layouts are made from a sample of the run's batches, sorted by their number of tokens. The first third of
+    the sample gives a staircase: the maximum of the batches' longest rows, of their second longest rows, and so
+    on. Two thirds give a second staircase, and the whole sample a third one. `ByLength` cuts each into groups. The
+    last layout holds every batch.
 
     Args:
-      sample: the lengths of the rows of some batches, each int [at most num_rows].
-      num_rows, longest: of any batch.
+      sample: the row lengths of some batches, each int [at most num_rows].
+      num_rows, longest: the most rows, and the longest row, of any batch.
     """
 
     def __init__(self, sample: Sequence[np.ndarray], num_rows: int, longest: int):
-        stairs = np.ones((len(sample), num_rows), np.int64)  # an empty row, too, has a place
+        stairs = np.ones((len(sample), num_rows), np.int64)  # an empty row needs a place too
         for stair, lengths in zip(stairs, sample, strict=True):
             stair[: len(lengths)] = -np.sort(-np.asarray(lengths))
         by_tokens = stairs[np.argsort(stairs.sum(1), kind="stable")]
@@ -130,7 +132,7 @@ class Layouts:
 
 
 def rounded_up(lengths: Any) -> Any:
-    """A length, or an array of them, as rows are padded."""
+    """A length, or an array of lengths, rounded up as rows are padded."""
     return -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
 
 
@@ -138,7 +140,8 @@ def _cheapest_cuts(edges: np.ndarray, lengths: np.ndarray, num_groups: int) -> l
     """The runs (start, stop) of at most `num_groups` groups whose rows are all as long as their first."""
     num_runs = len(edges) - 1
     heights = lengths[edges[:-1]]
-    # best[j]: the cost of the first j runs in g groups; a group of the runs i..j-1 costs its rows x height i.
+    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows times the length
+    # of run i.
     width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
     price = np.where(width > 0, width * heights[:, None], np.iinfo(np.int64).max // 4)
     best = np.full(num_runs + 1, np.iinfo(np.int64).max // 4)

@@ -1,4 +1,4 @@
-"""Settings of what bert computes. They stand apart from the code so that programs read flags before TensorFlow."""
+"""Settings of the optimizer and of the passes, without TensorFlow, so that programs can read their flags first."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -2,7 +2,7 @@
 
 import re
 
-# Google's tensors that each head owns: new when training starts, and ignored by models with other heads.
+# The tensors of each head, by Google's names: new when training starts, and ignored by models with other heads.
 HEAD_TENSORS = {
     "span": ("cls/squad/output_weights", "cls/squad/output_bias"),
     "classifier": ("output_weights", "output_bias", "bert/pooler/dense/kernel", "bert/pooler/dense/bias"),
@@ -19,7 +19,7 @@ HEAD_TENSORS = {
     ),
     "features": (),
 }
-# What checkpoints hold besides weights.
+# Entries of checkpoints that are not weights.
 NO_WEIGHTS = re.compile(r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embeddings/position_ids)$")
 
 # Hugging Face's copies of other tensors in the masked-word head, under the names that `google_name` gives them.
@@ -28,7 +28,7 @@ TIED_COPIES = {
     "cls/predictions/decoder/weight": "bert/embeddings/word_embeddings",
     "cls/predictions/decoder/bias": "cls/predictions/output_bias",
 }
-# Tensors of the heads whose names follow no rule. Their matrices are stored alike by both.
+# Head tensors whose names follow no rule. Google and Hugging Face store these matrices in the same orientation.
 _HEADS_TO_HUGGING_FACE = {
     "cls/squad/output_weights": "qa_outputs.weight",
     "cls/squad/output_bias": "qa_outputs.bias",
@@ -39,7 +39,7 @@ _HEADS_TO_HUGGING_FACE = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
 _HEADS_TO_GOOGLE = {theirs: ours for ours, theirs in _HEADS_TO_HUGGING_FACE.items()}
-# Hugging Face's name -> Google's, by regular expression; the first that matches counts.
+# Hugging Face's name -> Google's, by regular expression; the first match wins.
 _TO_GOOGLE = (
     (r"^embeddings\.(word|token_type|position)_embeddings\.weight$", r"bert/embeddings/\1_embeddings"),
     (r"^embeddings\.position_ids$", "bert/embeddings/position_ids"),
@@ -60,7 +60,7 @@ def google_name(hugging_face_name: str) -> tuple[str, bool]:
         name, count = re.subn(pattern, replacement, name)
         if count:
             break
-    if "LayerNorm" in name:  # folders of 2019 say gamma and beta
+    if "LayerNorm" in name:  # folders from 2019 use gamma and beta
         name = re.sub(r"\.?LayerNorm[./](weight|gamma)$", "/LayerNorm/gamma", name)
         name = re.sub(r"\.?LayerNorm[./](bias|beta)$", "/LayerNorm/beta", name)
     if name.endswith(".weight"):

@@ -1,4 +1,4 @@
-"""Weights of BERT from and to the formats of the field, under Google's tensor names.
+"""Reads and writes BERT weights in the usual formats, under Google's tensor names.
 
 Read: a Hugging Face folder or hub name (`model.safetensors`, whole or in shards), a Google TensorFlow 1
 checkpoint (`bert_model.ckpt`, `model.ckpt-1000`, or a folder with a `checkpoint` file), our own checkpoints
@@ -28,7 +28,7 @@ PUBLISHED_PREFIX = "bert_model.ckpt"
 
 @dataclass
 class LoadReport:
-    """How many tensors were loaded, which kept their initial values, and which of the source were not used."""
+    """How many tensors were loaded, which kept their initial values, and which of the source's were unused."""
 
     source: str
     loaded: int = 0
@@ -45,13 +45,13 @@ class LoadReport:
 
 
 def find(name_or_path: str) -> Path:
-    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; a hub's model is downloaded.
+    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a model of the hub.
 
     Raises InputError when there is no file, folder or hub repository of this name.
     """
     path = Path(name_or_path).expanduser()
     if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (path / "model.safetensors").is_file():
-        return path / PUBLISHED_PREFIX  # Google's archive as it is unzipped
+        return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or _is_tf_checkpoint(path):
         return path
     if name_or_path.count("/") > 1 or name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path:
@@ -111,8 +111,8 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
       new: tensors that may be missing and then keep their initial values: the head's own when training starts,
         none for prediction.
     Raises:
-      InputError: the source lacks a tensor that is not in `new`, has one that no head owns, or one of another
-        shape. The model is then as it was.
+      InputError: the source lacks a tensor that is not in `new`, or has a tensor that no head owns or whose shape
+        differs. The model is then unchanged.
     """
     variables, tensors = model.named_tensors(), read(source)
     _drop_tied_copies(tensors)
@@ -123,7 +123,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
     for name, variable in variables.items():
         if name in tensors and tensors[name].shape != tuple(variable.shape):
             if name in set(new) and name in HEAD_TENSORS[model.head_name] and name.startswith("output_"):
-                report.missing.append(name)  # a classifier with other labels: this head is new
+                report.missing.append(name)  # a classifier with a different number of labels: this head is new
                 continue
             raise InputError(
                 f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
@@ -138,10 +138,10 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
 
 def _check_names(report: LoadReport, new: set[str]) -> None:
     """Raises InputError for tensors that must not be missing, and for those that no head of BERT has."""
-    if lacking := [name for name in report.missing if name not in new]:
-        raise InputError(f"{report.source}: tensors that the model needs are missing: {shortened(lacking)}")
-    of_heads = {name for names in HEAD_TENSORS.values() for name in names}
-    if unknown := [name for name in report.unused if name not in of_heads]:
+    if absent := [name for name in report.missing if name not in new]:
+        raise InputError(f"{report.source}: tensors that the model needs are missing: {shortened(absent)}")
+    head_tensors = {name for names in HEAD_TENSORS.values() for name in names}
+    if unknown := [name for name in report.unused if name not in head_tensors]:
         raise InputError(
             f"{report.source}: has tensors that the model does not have: {shortened(unknown)}; "
             "does --bert_config_file (or config.json) belong to these weights?"
@@ -172,7 +172,7 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        shutil.copymode(folder / "config.json", folder / "model.safetensors")  # else only the owner could read it
+        shutil.copymode(folder / "config.json", folder / "model.safetensors")  # else only the owner can read it
         if tokenizer is not None:
             tokenizer.save(folder)
 

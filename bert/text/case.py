@@ -1,4 +1,4 @@
-"""Whether lower-casing suits a checkpoint and a vocabulary."""
+"""Checks that lower-casing fits the checkpoint and the vocabulary."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,14 +6,17 @@ from pathlib import PurePath
 
 from ringbert.errors import InputError
 
-LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # besides those named uncased
+LOWER_CASE_CHECKPOINTS = (
+    "multilingual_l-12_h-768_a-12",
+    "chinese_l-12_h-768_a-12",
+)  # besides "uncased" ones
 HANGUL_SYLLABLES, HANGUL_LETTERS = re.compile("[\uac00-\ud7a3]"), re.compile("[\u1100-\u11ff]")
 
 
 def check_case(do_lower_case: bool, checkpoint_name: str) -> None:
-    """Google's `validate_case_matches_checkpoint`: the names of the published checkpoints' folders say their case.
+    """Google's `validate_case_matches_checkpoint`: the folder names of published checkpoints tell their case.
 
-    Raises InputError on a contradiction.
+    Raises InputError if `do_lower_case` contradicts the name.
     """
     path = PurePath(checkpoint_name)
     name = (path.parent if "ckpt" in path.name else path).name.lower()
@@ -27,13 +30,12 @@ def check_case(do_lower_case: bool, checkpoint_name: str) -> None:
 
 
 def case_problem(pieces: Sequence[str], lower_case: bool, normalize: Callable[[str], str]) -> str:
-    """What is lost because the text is lower-cased, or is not, although the vocabulary expects the other; "" if
-    nothing.
+    """What the vocabulary loses because the text is lower-cased, or because it is not; "" if nothing.
 
     Args:
       pieces: the vocabulary.
       lower_case: whether the text is lower-cased and stripped of accents.
-      normalize: what the tokenizer does to the text before it looks pieces up.
+      normalize: the tokenizer's normalization, which it applies before it looks pieces up.
     """
     if lower_case and _splits_hangul(pieces, normalize):
         return (
@@ -46,11 +48,11 @@ def case_problem(pieces: Sequence[str], lower_case: bool, normalize: Callable[[s
 
 
 def _splits_hangul(pieces: Sequence[str], normalize: Callable[[str], str]) -> bool:
-    """Whether normalization takes Korean syllables apart that the vocabulary holds whole.
+    """Whether normalization breaks up Korean syllables that the vocabulary holds whole.
 
     BERT's lower-casing strips accents by NFD, which turns U+AC00..U+D7A3 into the letters U+1100..U+11FF; pieces
-    with a syllable that does not survive it are never found. A vocabulary made with lower-casing holds letters
-    instead, so this is true when there are more lost pieces than pieces with letters.
+    with a syllable that normalization changes are never matched. A vocabulary made with lower-casing holds letters
+    instead, so the result is true when there are more lost pieces than pieces with letters.
     """
     lost = letters = 0
     for piece in pieces:

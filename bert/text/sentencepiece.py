@@ -1,4 +1,4 @@
-"""A SentencePiece model as a tokenizer of the Rust library `tokenizers`: the same ids, with exact characters.
+"""A SentencePiece model as a tokenizer of the Rust library `tokenizers`: the same ids, with exact spans.
 
 One object then serves training on all cores, SQuAD answers and `transformers`. The reference is SentencePiece's
 `normalizer.cc` (the model's own character map, then blanks), `unigram_model.cc` and `bpe_model.cc`.
@@ -16,7 +16,7 @@ from bert.text.sentencepiece_model import BYTE, CONTROL, NORMAL, UNIGRAM, UNKNOW
 from ringbert.errors import InputError
 
 BLANK = "▁"
-# The names that models give to BERT's special tokens; the first one that a model has counts.
+# The names of BERT's special tokens in different models; the first one that a model has is used.
 SPECIAL_NAMES = {
     "[PAD]": ("[PAD]", "<pad>"),
     "[UNK]": ("[UNK]", "<unk>"),
@@ -25,7 +25,7 @@ SPECIAL_NAMES = {
     "[MASK]": ("[MASK]", "<mask>"),
 }
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
-CODE_POINTS = 0x20000  # of the planes that contain blanks
+CODE_POINTS = 0x20000  # all planes that contain blanks
 BYTE_PIECE = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 
 
@@ -33,58 +33,59 @@ def convert(model, source: str, tokens: list[str] | None, vocab_source: str, low
     """The `tokenizers.Tokenizer` that gives the ids of a SentencePiece model.
 
     Args:
-      model: of `read_model`; `source` is its name, for messages.
-      tokens: pieces in the order of their ids (`read_ids` of `vocab_source`), None for the model's own order.
-        Every piece that the model can make must be among them. (KoBERT's own code would take others for [UNK].)
-      lower_case: lower-case the text first, as ALBERT does: `lower_casing`.
+      model: from `read_model`; `source` is its name, for messages.
+      tokens: pieces in the order of their ids (`read_ids` of `vocab_source`); None for the model's own order.
+        They must include every piece that the model can produce. (KoBERT's own code would map the others to
+        [UNK].)
+      lower_case: lower-case the text first, as ALBERT does (`lower_casing`).
     Raises InputError: a special token is missing, or `tokens` lacks pieces of the model.
     """
     from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
-    made = {p.piece: p for p in model.pieces if p.type in (NORMAL, USER_DEFINED, BYTE)}
+    usable = {p.piece: p for p in model.pieces if p.type in (NORMAL, USER_DEFINED, BYTE)}
     order = [p.piece for p in model.pieces] if tokens is None else tokens
     unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in order), "")
     names = special_names(order, source, vocab_source, unknown)
     listed = set(order)
-    lacking = [piece for piece in made if piece not in listed and piece not in names]
-    if lacking:
+    absent = [piece for piece in usable if piece not in listed and piece not in names]
+    if absent:
         raise InputError(
-            f"{vocab_source} lacks {len(lacking)} of the {len(made)} pieces of {source}, such as {lacking[0]!r}: "
+            f"{vocab_source} lacks {len(absent)} of the {len(usable)} pieces of {source}, such as {absent[0]!r}: "
             "--vocab_file and --spm_model_file do not belong together"
         )
-    for name in names:  # if trained as user-defined symbols, they would be found in a text
-        made.pop(name, None)
-    backend = Tokenizer(_core(model, order, names[1], made))
+    for name in names:  # a model may hold them as user-defined symbols, which would match in a text
+        usable.pop(name, None)
+    backend = Tokenizer(_core(model, order, names[1], usable))
     if steps := _normalizers(model.normalizer_spec, lower_case):
         backend.normalizer = normalizers.Sequence(steps)
-    never = [piece for piece in order if piece not in made]
+    never = [piece for piece in order if piece not in usable]
     never += [p.piece for p in model.pieces if p.type == BYTE][:1]
-    backend.pre_tokenizer = pre_tokenizers.Sequence(_pre_tokenizers(model, source, backend, made, never))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(_pre_tokenizers(model, source, backend, usable, never))
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
     controls = [p.piece for p in model.pieces if p.type == CONTROL and p.piece in listed]
     return _finish(backend, names, controls)
 
 
-def _core(model, order: list[str], unknown: str, made: dict):
-    """The `tokenizers` model of these pieces, in the order of their ids; `made` are those that a text can give."""
+def _core(model, order: list[str], unknown: str, usable: dict):
+    """The `tokenizers` model of these pieces, in the order of their ids; a text can produce those in `usable`."""
     from tokenizers import models
 
     spec, scores = model.trainer_spec, _scores(model)
     if spec.model_type == UNIGRAM:
-        pieces = [(piece, scores[piece] if piece in made else 0.0) for piece in order]
+        pieces = [(piece, scores[piece] if piece in usable else 0.0) for piece in order]
         return models.Unigram(pieces, order.index(unknown), spec.byte_fallback)
     return models.BPE(
         {piece: number for number, piece in enumerate(order)},
-        _merges({piece: scores[piece] for piece, entry in made.items() if entry.type == NORMAL}),
+        _merges({piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}),
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=spec.byte_fallback,
-        ignore_merges=any(entry.type == USER_DEFINED for entry in made.values()),  # no merges make these
+        ignore_merges=any(entry.type == USER_DEFINED for entry in usable.values()),  # they have no merges
     )
 
 
 def _finish(backend, names: list[str], controls: list[str]):
-    """Declares the special tokens, and how BERT writes one or two texts, for `transformers`."""
+    """Declares the special tokens, and the template of BERT's inputs of one or two texts, for `transformers`."""
     from tokenizers import AddedToken, processors
 
     special = [*names, *(piece for piece in controls if piece not in names)]
@@ -115,7 +116,7 @@ def special_names(order, source: str, vocab_source: str, unknown: str = "") -> l
 
 
 def without_literals(backend, names: list[str]):
-    """Makes a tokenizer take special tokens written in a text for text, as ours do, if somebody else saved it."""
+    """Makes a tokenizer saved by others treat special tokens written in a text as plain text, as ours do."""
     from tokenizers import Regex, pre_tokenizers
 
     vocabulary = set(backend.get_vocab())
@@ -130,7 +131,7 @@ def without_literals(backend, names: list[str]):
 
 
 def _guard(strings, pieces) -> str:
-    """A pattern of the (empty) places inside `strings` where a text is cut, so that none of them is found whole.
+    """A pattern that cuts a text at (empty) places inside `strings`, so that none of them is matched as a whole.
 
     Each is cut between two characters that are neighbours in no other piece, so that no other piece is lost.
     """
@@ -146,12 +147,12 @@ def _guard(strings, pieces) -> str:
 
 
 def _cuts(string: str) -> list[str]:
-    """Patterns of the places inside a string, first to last."""
+    """A pattern for each place inside a string, from first to last."""
     return [f"(?<={re.escape(string[:k])})(?={re.escape(string[k:])})" for k in range(1, len(string))]
 
 
 def _scores(model) -> dict[str, float]:
-    """The pieces' scores. User-defined ones get that of `unigram_model.cc`, with which they always win."""
+    """The pieces' scores. User-defined pieces get the score of `unigram_model.cc`, so that they always win."""
     best = max((p.score for p in model.pieces if p.type == NORMAL), default=0.0)
     return {
         p.piece: len(p.piece.encode()) * best - 0.1 if p.type == USER_DEFINED else p.score for p in model.pieces
@@ -159,7 +160,7 @@ def _scores(model) -> dict[str, float]:
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """All pairs of pieces that make a piece, best piece first: SentencePiece merges by the score of the result."""
+    """All pairs of pieces that join to a piece, best piece first: SentencePiece merges by the result's score."""
     merges = []
     for piece, score in scores.items():
         for k in range(1, len(piece)):
@@ -169,7 +170,7 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def lower_casing():
-    """Decomposes, strips accents and lower-cases, as google-research/albert's preprocess_text; then composes
+    """Decomposes, strips accents and lower-cases, like google-research/albert's preprocess_text; then composes
     again, so that Hangul syllables stay whole.
     """
     from tokenizers import normalizers
@@ -190,7 +191,7 @@ def _normalizers(spec, lower_case: bool) -> list:
         steps.append(normalizers.NFC())
     if spec.precompiled_charsmap:
         charsmap = normalizers.Precompiled(spec.precompiled_charsmap)
-        # After a character that the map drops, `tokenizers` would give wrong places: drop such characters first.
+        # `tokenizers` gives wrong spans after a character that the map drops, so drop such characters first.
         dropped = [c for c in (*range(1, 0xD800), *range(0xE000, 0x10000)) if not charsmap.normalize_str(chr(c))]
         if dropped:
             pattern = Regex("[" + "".join(f"\\x{{{c:04x}}}" for c in dropped) + "]")
@@ -203,25 +204,25 @@ def _normalizers(spec, lower_case: bool) -> list:
     return steps
 
 
-def _pre_tokenizers(model, source: str, backend, made: dict, never: list[str]) -> list:
+def _pre_tokenizers(model, source: str, backend, usable: dict, never: list[str]) -> list:
     from tokenizers import Regex, pre_tokenizers
 
     steps: list = [
         pre_tokenizers.Metaspace(
             replacement=BLANK,
             prepend_scheme="always" if model.normalizer_spec.add_dummy_prefix else "never",
-            split=not any(BLANK in piece[1:] for piece in made),
+            split=not any(BLANK in piece[1:] for piece in usable),
         )
     ]
-    symbols = [piece for piece, entry in made.items() if entry.type == USER_DEFINED]
+    symbols = [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
     for symbol in symbols:
         if backend.normalizer and backend.normalizer.normalize_str(symbol) != symbol and BLANK not in symbol:
             raise InputError(f"{source}: its user-defined symbol {symbol!r} is changed by its own normalization")
-    inside = [s for s in symbols if len(s) > 1 or any(s in piece for piece in made if piece != s)]
+    inside = [s for s in symbols if len(s) > 1 or any(s in piece for piece in usable if piece != s)]
     if inside:
         longest_first = sorted(inside, key=len, reverse=True)
         steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
-    if pattern := _guard(never, made):
+    if pattern := _guard(never, usable):
         steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
     return steps
 
@@ -245,14 +246,14 @@ def blanks(backend) -> np.ndarray:
 def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -> list[np.ndarray]:
     """Spans without the blanks around a word, and with the accents that were composed with their last character.
 
-    `▁word` spans `word`. A `▁` alone spans the first character of the word that it begins, as `tokenizers` has it
-    at the start of a text.
+    `▁word` spans `word`. A single `▁` spans the first character of the word that it begins, as in `tokenizers` at
+    the start of a text.
 
     Args:
       spans: for each text int32 [n, 2], the characters of its pieces.
-      blank: bool [CODE_POINTS], of `blanks`.
+      blank: bool [CODE_POINTS], from `blanks`.
     """
-    # All texts at once, with a letter between them.
+    # All texts at once, separated by a letter.
     codes = np.frombuffer("a".join(texts).encode("utf-32-le"), np.uint32)
     kept = ~blank[np.where(codes < CODE_POINTS, codes, ord("a"))]
     size, place = len(codes), np.arange(len(codes))
@@ -276,5 +277,5 @@ def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -
 
 
 def _next(places: np.ndarray) -> np.ndarray:
-    """For each place the smallest value from there on, and one more entry for the end."""
+    """For each place the smallest value from there to the end, and one more entry for the end."""
     return np.minimum.accumulate(np.append(places, len(places))[::-1])[::-1]

@@ -1,4 +1,4 @@
-"""The files of a SentencePiece model: the `.model` itself, and vocabulary files that give its pieces other ids."""
+"""The files of a SentencePiece model: the `.model` file, and vocabularies that give its pieces other ids."""
 
 import collections
 from pathlib import Path
@@ -13,7 +13,7 @@ UNIGRAM, BPE = 1, 2
 def read_model(path: Path, flag: str = "--spm_model_file"):
     """The parsed `.model` file, a `sentencepiece_model_pb2.ModelProto`.
 
-    Raises InputError: the file is missing or damaged, or of a kind that `tokenizers` cannot represent.
+    Raises InputError: the file is missing or damaged, or `tokenizers` cannot represent this kind of model.
     """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from sentencepiece import sentencepiece_model_pb2
@@ -47,7 +47,7 @@ def read_ids(path: Path) -> list[str]:
     """The pieces of a vocabulary file in the order of their ids.
 
     A JSON file is a list, an object piece -> id, or has one of these under `idx_to_token` or `token_to_idx`, like
-    KoBERT's (GluonNLP's format). A text file has one piece per line; what follows a tab is ignored, as in
+    KoBERT's (GluonNLP's format). A text file has one piece per line; text after a tab is ignored, as in
     SentencePiece's `.vocab` files.
 
     Raises InputError: the file is unreadable, lists a piece twice, or its ids are not 0, 1, 2, ….

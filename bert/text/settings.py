@@ -1,4 +1,4 @@
-"""Settings of tokenizing, apart from the tokenizer because `--help` should not import NumPy."""
+"""Settings of the tokenizer, in a module of their own so that `--help` does not import NumPy."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ringbert.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings(Settings):
-    """The files of a tokenizer, unless a model brings its own."""
+    """The files of a tokenizer, for a model that has none of its own."""
 
     vocab_file: str | None = setting(
         None,
@@ -26,6 +26,6 @@ class TokenizerSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownSettings(Settings):
-    """Whether a text that the vocabulary hardly covers is accepted: see `check_unknown`."""
+    """Whether to accept a text that the vocabulary hardly covers: see `check_unknown`."""
 
     allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")

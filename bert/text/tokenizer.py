@@ -1,4 +1,4 @@
-"""WordPiece and SentencePiece behind one interface: text -> token ids with the characters that each came from."""
+"""WordPiece and SentencePiece behind one interface: text -> token ids, and the characters of each."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from bert.text.sentencepiece_model import read_ids, read_model
 from bert.text.tokenizer_files import SPECIAL_TOKENS, check_vocabulary, is_wordpiece, models_of, stated_case
 from ringbert.errors import InputError
 
-MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; transformers says 100
+MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10
 
 
@@ -28,7 +28,7 @@ class Tokenizer:
       vocab_size: the largest id + 1.
       lower_case: whether text is lower-cased and stripped of accents.
       source: the file that it was loaded from, for messages.
-      digest: of the vocabulary and settings; equal digests mean equal ids.
+      digest: a hash of the vocabulary and settings; equal digests mean equal ids.
     """
 
     kind: Literal["wordpiece", "sentencepiece"]
@@ -55,11 +55,12 @@ class Tokenizer:
 
     def __setstate__(self, state):
         vars(self).update(state)
-        self._backend = _as_google(self._fast)  # transformers' pickle forgets its settings
+        self._backend = _as_google(self._fast)  # pickling transformers' tokenizer loses its settings
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """The sorted ids that are not text: of [PAD], [UNK], [CLS], [SEP], [MASK] and other control pieces."""
+        """The sorted ids of tokens that are not text: [PAD], [UNK], [CLS], [SEP], [MASK] and other control
+        pieces."""
         added = self._backend.get_added_tokens_decoder()
         own = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
         return tuple(sorted({*own, *(number for number, token in added.items() if token.special)}))
@@ -109,7 +110,7 @@ class Tokenizer:
         return ids, spans
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The token ids that `encode` gives, without the spans, which take time."""
+        """The token ids that `encode` gives, without the spans, which take extra time."""
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
 
@@ -124,7 +125,7 @@ class Tokenizer:
         """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids."""
         self._fast.save_pretrained(folder)
         # With its class BertTokenizer, transformers 5 would rebuild it from the vocabulary, with a limit of 100
-        # characters per word; this class takes tokenizer.json as it is.
+        # characters per word; this class uses tokenizer.json unchanged.
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -155,15 +156,15 @@ def load(
     checkpoint_name: str = "",
     spm_model_file: str | None = None,
 ) -> Tokenizer:
-    """The tokenizer of a SentencePiece model, a vocabulary file or a model folder, the first that is given.
+    """The tokenizer of a SentencePiece model, a vocabulary file or a model folder, whichever is given first.
 
-    A SentencePiece model takes its ids from `vocab_file`, if that is given too. Of a folder counts the first that
-    exists: tokenizer.json; a `.model` file, with ids from vocab.txt, if there is one; vocab.txt.
+    A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the first of these
+    that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if there is one; vocab.txt.
 
     Args:
-      do_lower_case: None means what the folder's tokenizer files say, else True for WordPiece and False for
+      do_lower_case: None means the value in the folder's tokenizer files, else True for WordPiece and False for
         SentencePiece.
-      checkpoint_name: of the model. The names of Google's published checkpoints say their case.
+      checkpoint_name: the model's. The names of Google's published checkpoints tell their case.
     Raises InputError: there is no vocabulary; `do_lower_case` contradicts the tokenizer's files or the
       checkpoint's name; a special token is missing; the SentencePiece model and the vocabulary file do not belong
       together.
@@ -255,7 +256,7 @@ def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown:
     """Raises InputError when more than 10 % of the tokens are [UNK], unless `allow_unknown`.
 
     Args:
-      share: of [UNK] among the tokens, 0.0 to 1.0.
+      share: the share of [UNK] among the tokens, 0.0 to 1.0.
       where: the name of the text, for the message.
     """
     if share > MOST_UNKNOWN_SHARE and not allow_unknown:

@@ -1,4 +1,4 @@
-"""What the files of a tokenizer say, before it is made."""
+"""Reads facts from the files of a tokenizer before it is built."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def stated_case(folder: Path | None) -> bool | None:
-    """What a folder's tokenizer_config.json, else its tokenizer.json, says of lower-casing; None if nothing."""
+    """Whether a folder's tokenizer_config.json, else its tokenizer.json, asks for lower-casing; None: unstated."""
     for name in ("tokenizer_config.json", "tokenizer.json"):
         if folder is None or not (folder / name).is_file():
             continue
@@ -36,10 +36,10 @@ def models_of(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def is_wordpiece(path: Path) -> bool:
-    """Whether a tokenizer.json holds WordPiece; if not, it holds SentencePiece. Raises InputError: neither."""
+    """True if a tokenizer.json holds WordPiece, False for SentencePiece. Raises InputError if it holds neither."""
     values = read_json(path, f"--model {path}")
     try:
-        kind = values["model"].get("type", "WordPiece")  # files of old versions do not say
+        kind = values["model"].get("type", "WordPiece")  # absent in files of old versions
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"--model {path}: not a tokenizer file") from error
     if kind in ("Unigram", "BPE") and "Metaspace" in json.dumps(values.get("pre_tokenizer")):

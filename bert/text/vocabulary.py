@@ -99,7 +99,7 @@ def train(
 def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[str]:
     from tokenizers import normalizers, pre_tokenizers
 
-    # White space ends a word also after BERT's normalization, so only distinct words need to be normalized.
+    # BERT's normalization keeps the white space between words, so only distinct words need to be normalized.
     counts = _counted(sentences)
     if settings.lower_case:
         _check_hangul(counts)
@@ -109,7 +109,7 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[s
     initial = [*SPECIAL_TOKENS, *firsts, *(f"##{character}" for character in others)]
     if len(initial) > settings.vocab_size:
         raise _too_small(settings.vocab_size, len(initial))
-    # The trainer looks for `##x` only where it knows `x`.
+    # The trainer accepts `##x` only if it knows `x`.
     extra = set(others) - set(firsts)
     pieces = [piece for piece in _merged(words, initial, sorted(extra), settings) if piece not in extra]
     if len(pieces) < settings.vocab_size:
@@ -118,7 +118,7 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[s
 
 
 def _merged(words: Counter[str], initial: list[str], extra: list[str], settings: VocabularySettings) -> list[str]:
-    """The pieces `initial` and `extra`, and those made by joining frequent pairs."""
+    """The pieces `initial` and `extra`, and those that result from joining frequent pairs."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -198,7 +198,7 @@ def _characters(words: Counter[str], coverage: float) -> tuple[list[str], list[s
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Each word as often as it was counted, many to a line."""
+    """Repeats each word as often as it was counted, with many words per line."""
     for word, count in words.items():
         while count > 0:
             yield " ".join([word] * min(count, 4096))
@@ -220,7 +220,7 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings, max_s
             model_type=settings.kind,
             vocab_size=settings.vocab_size,
             character_coverage=settings.character_coverage,
-            input_sentence_size=0,  # its own sampling differs from process to process, whatever the seed
+            input_sentence_size=0,  # its own sampling differs between processes even with a fixed seed
             shuffle_input_sentence=False,
             max_sentence_length=LONGEST_LINE_BYTES,
             num_threads=SPM_THREADS,
@@ -259,9 +259,9 @@ def _released(texts: list[str], normalizer) -> Iterator[str]:
 
 
 def _explained(message: str, count: int, vocab_size: int) -> InputError:
-    """SentencePiece's error in our own words."""
-    if most := re.search(r"Vocabulary size too high .*value <= (\d+)", message):
-        return _too_large(vocab_size, most[1])
-    if least := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
-        return _too_small(vocab_size, least[1])
+    """SentencePiece's error as a message that names our flags."""
+    if upper := re.search(r"Vocabulary size too high .*value <= (\d+)", message):
+        return _too_large(vocab_size, upper[1])
+    if lower := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
+        return _too_small(vocab_size, lower[1])
     return InputError(f"SentencePiece cannot train {vocab_size} pieces on {count} texts: {message}")
