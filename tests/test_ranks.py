@@ -14,8 +14,10 @@ import pytest
 from mpi import Done, alone, mpirun
 
 FAULTS = ("row", "rate", "means")
-TRAININGS = ("toy", "toy again", "toy, accumulation", "bert", "packed", "pretraining")
-SLOW_TRAININGS = ("bert", "classifier", "compiled", "fastest")
+TOYS = ("toy", "toy again", "toy, accumulation")
+# Packed rows on several ranks are compared with unpacked ones on one.
+TRAININGS_OF_ONE, TRAININGS_OF_SEVERAL = (*TOYS, "bert", "pretraining"), (*TOYS, "packed", "pretraining")
+SLOW_TRAININGS = ("bert", "packed", "classifier", "compiled", "fastest")
 RANKS = (2, *(pytest.param(num_ranks, marks=pytest.mark.slow) for num_ranks in (3, 4)))
 
 # float64: 20 steps add a few roundings of 1e-16 each.
@@ -33,7 +35,8 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Do
     """Number of ranks, trainings -> what ranks.py printed and its arrays; each is launched once."""
     known: dict[tuple, tuple[Done, Results]] = {}
 
-    def launch(num_ranks: int, trainings: tuple[str, ...] = TRAININGS) -> tuple[Done, Results]:
+    def launch(num_ranks: int, trainings: tuple[str, ...] = ()) -> tuple[Done, Results]:
+        trainings = trainings or (TRAININGS_OF_ONE if num_ranks == 1 else TRAININGS_OF_SEVERAL)
         if (num_ranks, trainings) not in known:
             folder: Path = tmp_path_factory.mktemp("ranks")
             run = alone if num_ranks == 1 else partial(mpirun, num_ranks)
@@ -76,24 +79,30 @@ def test_accumulation_is_one_large_batch(launched: Callable, num_ranks: int) -> 
     assert_same_toy(launched(1)[1], launched(num_ranks)[1], "toy, accumulation")
 
 
-@pytest.mark.parametrize("task", ["bert", "pretraining"])
 @pytest.mark.parametrize("num_ranks", RANKS)
-def test_bert_training_is_one_ranks(launched: Callable, num_ranks: int, task: str) -> None:
-    """The span loss; masked words and next sentences, of which ranks have unequal numbers."""
-    assert_same_bert(launched(1)[1], launched(num_ranks)[1], task, task)
+def test_pretraining_is_one_ranks(launched: Callable, num_ranks: int) -> None:
+    """Masked words and next sentences, of which ranks have unequal numbers."""
+    assert_same_bert(launched(1)[1], launched(num_ranks)[1], "pretraining", "pretraining")
+
+
+@pytest.mark.parametrize("num_ranks", RANKS)
+def test_packed_training_is_one_rank_s_unpacked(launched: Callable, num_ranks: int) -> None:
+    assert_same_bert(launched(1)[1], launched(num_ranks)[1], "packed")
 
 
 @pytest.mark.slow
+def test_packed_training_of_one_rank_is_its_unpacked(launched: Callable) -> None:
+    _, one = launched(1, SLOW_TRAININGS)
+    assert_same_bert(one, one, "packed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["bert", "classifier"])
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_classifier_training_is_one_ranks(launched: Callable, num_ranks: int) -> None:
-    """The label loss with class weights."""
-    one, many = launched(1, SLOW_TRAININGS)[1], launched(num_ranks, SLOW_TRAININGS)[1]
-    assert_same_bert(one, many, "classifier", "classifier")
-
-
-@pytest.mark.parametrize("num_ranks", [1, *RANKS])
-def test_packed_training_is_one_rank_s_unpacked(launched: Callable, num_ranks: int) -> None:
-    assert_same_bert(launched(1)[1], launched(num_ranks)[1], "packed")
+def test_fine_tuning_is_one_ranks(launched: Callable, num_ranks: int, task: str) -> None:
+    """The span loss; the label loss with class weights."""
+    one, several = launched(1, SLOW_TRAININGS)[1], launched(num_ranks, SLOW_TRAININGS)[1]
+    assert_same_bert(one, several, task, task)
 
 
 @pytest.mark.slow
