@@ -22,7 +22,7 @@ def write_rows(path: Path, header: list[str], rows: list, delimiter: str = "\t")
 
 def write_data(folder: Path) -> Path:
     """Vocabulary and configuration, train.csv, dev.tsv, test.jsonl."""
-    texts.write_model(folder)
+    texts.write_model(folder, num_layers=1)
     write_rows(folder / "train.csv", COLUMNS, [(e.first, e.second, e.kind) for e in TRAIN], ",")
     write_rows(folder / "dev.tsv", COLUMNS, [(e.first, e.second, e.kind) for e in DEV])
     texts.write_lines(folder / "test.jsonl", *(json.dumps({"more": e.second, "body": e.first}) for e in TEST))

@@ -33,6 +33,7 @@ def data(tmp_path_factory):
         yield write_data(tmp_path_factory.mktemp("data"))
 
 
+@pytest.mark.slow
 def test_mrpc(data, tmp_path):
     """A folder as GLUE lays it out; scores by scikit-learn from test_results.tsv; labels in Google's order."""
     from sklearn.metrics import accuracy_score, f1_score

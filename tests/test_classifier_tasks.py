@@ -29,7 +29,7 @@ REAL = [
     ("CoLA", "train", {8551}, "train.tsv", False, (3, None, 1)),
     ("CoLA", "dev", {1043}, "dev.tsv", False, (3, None, 1)),
     ("CoLA", "test", {1063}, "test.tsv", True, (1, None, None)),
-    ("SST-2", "train", {67349}, "train.tsv", True, (0, None, 1)),
+    pytest.param("SST-2", "train", {67349}, "train.tsv", True, (0, None, 1), marks=pytest.mark.slow),
     ("SST-2", "dev", {872}, "dev.tsv", True, (0, None, 1)),
     ("SST-2", "test", {1821}, "test.tsv", True, (1, None, None)),
     ("MRPC", "train", {3667, 3668}, "train.tsv", True, (3, 4, 0)),
@@ -38,7 +38,7 @@ REAL = [
     ("STS-B", "train", {5749}, "train.tsv", True, (7, 8, 9)),
     ("STS-B", "dev", {1500}, "dev.tsv", True, (7, 8, 9)),
     ("STS-B", "test", {1379}, "test.tsv", True, (7, 8, None)),
-    ("nsmc", "train", {150000}, "ratings_train.txt", True, (1, None, 2)),
+    pytest.param("nsmc", "train", {150000}, "ratings_train.txt", True, (1, None, 2), marks=pytest.mark.slow),
     ("nsmc", "test", {50000}, "ratings_test.txt", True, (1, None, 2)),
 ]
 
@@ -70,11 +70,11 @@ def test_real_files(name, split, published, file, header, columns):
         assert read_task(task, str(folder.parent), split) == texts
 
 
-def test_empty_reviews_of_nsmc_stay():
+@pytest.mark.parametrize(("split", "number"), [pytest.param("train", 5, marks=pytest.mark.slow), ("test", 3)])
+def test_empty_reviews_of_nsmc_stay(split, number):
     """Left out, accuracy would be over other examples than those of published tables."""
-    folder = str(real("nsmc"))
-    empty = [read_task(find_task("nsmc"), folder, split).first.count("") for split in ("train", "test")]
-    assert empty == [5, 3]  # counted by grep
+    texts = read_task(find_task("nsmc"), str(real("nsmc")), split)
+    assert texts.first.count("") == number  # counted by grep
 
 
 # -- folders as they are published --------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def test_parquet_holds_the_same(model, extracted, tmp_path):
         np.testing.assert_allclose(stacked, values, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 32])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(4, marks=pytest.mark.slow), 32])
 def test_the_batch_size_changes_nothing(model, extracted, tmp_path, batch_size):
     """Lines of unlike lengths keep their order and, to rounding, their vectors: those of a batch of their own."""
     given = ("--layers=-1,0,2", "--max_seq_length=16", f"--batch_size={batch_size}")

@@ -35,7 +35,7 @@ TRAIN = (
 def data(tmp_path_factory) -> Path:
     """Vocabulary and configuration, train.json and dev.json; the caches of this file's runs are new."""
     folder = tmp_path_factory.mktemp("data")
-    write_model(folder)
+    write_model(folder, num_layers=1)
     write_squad(folder / "train.json", make_entries(600, 1))
     write_squad(folder / "dev.json", make_entries(NUM_DEV + 5, 2))
     with pytest.MonkeyPatch.context() as patch:

@@ -66,14 +66,16 @@ def write_vocabulary(
     return path
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, num_layers: int = 2) -> None:
     """vocab.txt (whole words and letters) and bert_config.json."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
     words = [word for kind in KINDS for word in WORDS[kind]]
     vocabulary = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *words]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
-    (folder / "bert_config.json").write_text(json.dumps(BERT_CONFIG | {"vocab_size": len(vocabulary)}))
+    (folder / "bert_config.json").write_text(
+        json.dumps(BERT_CONFIG | {"vocab_size": len(vocabulary), "num_hidden_layers": num_layers})
+    )
 
 
 def make_examples(number: int, seed: int) -> list[Example]:
