@@ -36,7 +36,7 @@ def evaluation_interval(held_out: "HeldOut", plan: "Plan", feed: "Feed", run: "R
             f"warning: with {count} evaluations --early_stopping_patience {held_out.patience} never stops early"
         )
     elif held_out.best and count == 1:
-        run.say("warning: with only one evaluation, the last model counts as the best one")
+        run.say("warning: with one evaluation the last model is the best")
     return every
 
 

@@ -33,8 +33,8 @@ def _shadowed() -> Iterator[str]:
         folder = Path(spec.origin).resolve().parent if spec and spec.origin else None
         if folder != SITE / name:
             yield (
-                f"`import {name}` finds {folder or 'nothing'} instead of ringbert's package: {ADVICE}, or run from "
-                "a folder without a module of this name"
+                f"`import {name}` finds {folder or 'nothing'} instead of ringbert's package: {ADVICE}, or run "
+                "from a folder without a module of this name"
             )
 
 

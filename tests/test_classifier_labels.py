@@ -50,7 +50,7 @@ def test_a_checkpoints_own_order_wins():
 def test_other_labels_start_the_head_anew_or_are_refused():
     lines = []
     assert labels_by(bert_config("bad", "good"), "mrpc", True, lines) == ("0", "1")
-    assert lines == ["the model's labels bad, good are not this task's: the classifier starts from initial values"]
+    assert lines == ["the model's labels bad, good are not this task's: a new classifier is trained"]
     with pytest.raises(InputError, match=r"the model's labels \(id2label\) are bad, good, the data's 0, 1"):
         labels_by(bert_config("bad", "good"), "mrpc", trains=False)
 

@@ -120,7 +120,7 @@ def test_evaluations_take_two_percent_of_the_tokens_or_what_is_told(capsys, tmp_
     )
     told = f"every 100 steps, about 2.0% of the time\n{warning}"
     assert every("auto", 1800, best="score", patience=2)[1] == told
-    told = "once, at the end, about 1.1% of the time\nwarning: with only one evaluation, the last model counts as the best one"
+    told = "once, at the end, about 1.1% of the time\nwarning: with one evaluation the last model is the best"
     assert every("auto", 3000, best="score")[1] == told
     plan = toy.plan_of(1, len(rows), global_batch_size=30)
     assert plan.steps == 100

@@ -130,7 +130,8 @@ def test_what_xla_compiles_trains_the_same(shards, corpus, environment, tmp_path
     if shards.startswith("tf"):
         printed = run(command(corpus, tmp_path / "no", shards, *flags), environment, status=1)
         assert (
-            "error: --eval_input_file has Arrow shards, --input_file has none: give their --vocab_file" in printed
+            "error: --eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file"
+            in printed
         )
         flags = (*flags, f"--vocab_file={corpus}/vocab/vocab.txt")
     found = {}
@@ -296,7 +297,7 @@ def test_moments_are_only_in_checkpoints(trained, corpus, tmp_path):
         ("cut/*.arrow", (), "shard-00001-of-00002.arrow"),
         ("empty/*.arrow", (), "shard-00001-of-00002.arrow"),
         ("dynamic/*.arrow", ("--max_seq_length=16",), "--max_seq_length must be at least 32, the length"),
-        ("dynamic/*.arrow", ("--vocab_file=other.txt",), "made with another vocabulary"),
+        ("dynamic/*.arrow", ("--vocab_file=other.txt",), "made with a vocabulary other than"),
         ("dynamic/*.arrow", ("--eval_input_file=absent/*.arrow",), "--eval_input_file absent/"),
         ("tf/*.tfrecord", ("--max_seq_length=16",), "--max_seq_length is 16"),
         ("tf/*.tfrecord", ("--max_predictions_per_seq=4",), "--max_predictions_per_seq is 4"),

@@ -1,1 +1,1 @@
-"""bert-classifier: GLUE and other texts with labels. The story is in `program.py`."""
+"""bert-classifier: GLUE and other texts with labels. Start reading at `program.py`."""

@@ -1,6 +1,6 @@
-"""The classifier's dev and test sets: scored, and predicted into Google's and GLUE's files.
+"""Scores the classifier's dev and test sets, and writes predictions as Google's and GLUE's files.
 
-Arrays bear their shape as a suffix: B or n rows, L labels.
+Arrays have their shape as a suffix: B or n rows, L labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def evaluate(
 
 
 def measure(task: Task, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefix: str) -> dict[str, float]:
-    """The task's metrics and the mean loss, their names after `prefix`. On rank 0."""
+    """The task's metrics and the mean loss, with `prefix` before their names. On rank 0."""
     from scipy.special import log_softmax
 
     label = np.asarray(rows.column("label"))
@@ -84,8 +84,8 @@ def measure(task: Task, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefi
 def write_predictions(
     settings: TextSettings, task: Task, test_set: DataSet, labels: Labels, scores_BL: np.ndarray, run: Run
 ) -> dict[str, float]:
-    """Google's test_results.tsv (probabilities, no header), the labels under the examples' ids (GLUE's submission
-    file), and the scores if the set has labels. On rank 0."""
+    """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (example ids and
+    labels). Returns the scores if the set has labels. On rank 0."""
     from scipy.special import softmax
 
     suffix = suffix_of(task, test_set.split)
@@ -101,7 +101,7 @@ def write_predictions(
 
 
 def suffix_of(task: Task, split: str) -> str:
-    """What the names of a set's scores and files end in: nothing for the first of its kind, the only one that
-    run_classifier.py knows, "_mismatched" for MNLI's other."""
+    """The suffix of a set's scores and file names: empty for the first set of its kind (run_classifier.py knows no
+    other), "_mismatched" for MNLI's second."""
     kind = split.split("_")[0]
     return "" if split == task.splits_of(kind)[0] else split.removeprefix(kind)

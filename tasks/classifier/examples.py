@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bert.packing import Grouping
     from distributed.feed import Batch
 
-EXAMPLES_VERSION = 1  # bump when the code below changes what it writes: old caches are then not used
+EXAMPLES_VERSION = 1  # increase when the code below writes something else, so that old caches are not used
 
 
 def examples(
@@ -33,14 +33,13 @@ def examples(
     cache_dir: Path,
     run: Run,
 ) -> str:
-    """The folder below `cache_dir` that holds `examples.arrow`, by name; built unless there.
+    """The name of the folder in `cache_dir` that holds `examples.arrow`. Builds the folder if it does not exist.
 
-    A row: `input_ids` ([CLS] first [SEP], and second [SEP] of a pair; int32), `sentence_a_tokens` (how many of
-    them are of type 0; int32), `label` (its index in `labels`, int32, -1 where unlabelled; for `labels` None the
-    number itself, float32, NaN where unlabelled).
+    A row has `input_ids` ([CLS] first [SEP], plus second [SEP] for a pair; int32), `sentence_a_tokens` (how many
+    of them are of type 0; int32) and `label` (its index in `labels`, int32, -1 without a label; if `labels` is
+    None, the number itself, float32, NaN without a label).
 
-    Raises InputError: a label that is not in `labels`; more than 10 % of the tokens are [UNK] and not
-      `allow_unknown`.
+    Raises InputError: a label is not in `labels`; more than 10 % of the tokens are [UNK] without `allow_unknown`.
     """
     if labels is not None:
         check_labels(texts, labels)
@@ -104,7 +103,7 @@ def _build(
 
 
 def _empty(texts: Ragged) -> Ragged:
-    """As many texts, without tokens."""
+    """The same number of texts, without tokens."""
     return texts[0][:0], np.zeros_like(texts[1])
 
 

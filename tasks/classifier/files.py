@@ -1,6 +1,7 @@
-"""Reads chosen columns of tab-separated, CSV, JSON-lines and Parquet files, each row with its line number.
+"""Reads chosen columns of tab-separated, CSV, JSON-lines and Parquet files, with the line number of each row.
 
-Nothing is repaired: a ragged row, a broken quote or a byte that is not UTF-8 is an error that names its line.
+Files are not repaired: a row with too few or too many columns, a broken quote, or a byte that is not UTF-8 is an
+error that names the line.
 """
 
 import csv
@@ -30,7 +31,7 @@ EXTENSIONS = {
 
 @dataclass(frozen=True)
 class Table:
-    """The wanted columns of a file by name or index, one value per row; all its column names; each row's line."""
+    """The wanted columns of a file by name or index, one value per row; all column names; the line of each row."""
 
     where: str
     header: tuple[str | int, ...]
@@ -41,21 +42,22 @@ class Table:
     def column(self, name: str | int) -> Sequence[Any]:
         """Raises InputError for a name that the file lacks."""
         if name not in self.columns:
-            there = ", ".join(str(column) for column in self.header)
-            raise InputError(f"{self.where}: no column {name!r}, only {there}")
+            existing = ", ".join(str(column) for column in self.header)
+            raise InputError(f"{self.where}: no column {name!r}, only {existing}")
         return self.columns[name]
 
     def take(self, rows: Sequence[int]) -> "Table":
-        """The table with these rows, by number from 0."""
+        """The table with only these rows, numbered from 0."""
         columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
         return replace(self, columns=columns, lines=[self.lines[row] for row in rows])
 
 
 def read_table(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
-    """The columns `wanted` that a file has, by its extension: .csv (quoted as in RFC 4180), .tsv and .txt (no
-    quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
+    """Those of the columns `wanted` that a file has. The extension decides how it is read: .csv (quoted as in RFC
+    4180), .tsv and .txt (no quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
 
-    Raises InputError: file missing, damaged, empty or of another extension; a ragged row.
+    Raises InputError: the file is missing, damaged, empty or has another extension; a row has too few or too many
+      columns.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     is_gzip = suffixes[-1:] == [".gz"]
@@ -74,7 +76,7 @@ def read_table(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
 
 
 def unit(source: str) -> str:
-    """Files of text have lines; Parquet files and data sets of the hub have rows."""
+    """ "line" for text files, "row" for Parquet files and data sets of the hub."""
     name = source.lower().removesuffix(".gz")
     return "line" if Path(name).suffix in EXTENSIONS and not name.endswith(".parquet") else "row"
 
@@ -94,10 +96,11 @@ def read_tsv(
     skips_short_rows: bool = False,
     is_quoted: bool = False,
 ) -> Table:
-    """Tab-separated text, without quoting unless `is_quoted`. With `num_columns` it has no header, and its columns
-    are numbered from 0.
+    """Reads tab-separated text, without quoting unless `is_quoted`. With `num_columns` the file has no header, and
+    its columns are numbered from 0.
 
-    Without quoting only a line feed ends a row: texts hold U+2028 and others at which `str.splitlines` would cut.
+    Without quoting only a line feed ends a row, because texts contain characters such as U+2028 at which
+    `str.splitlines` would split.
     """
     if is_quoted:
         return _read_csv(path, where, wanted, "\t", num_columns, skips_short_rows)
@@ -106,7 +109,7 @@ def read_tsv(
     if num_columns is None:
         header = [*lines.pop(0).removesuffix("\r").split("\t")]
     while len(header) > 1 and lines and not lines[-1].strip("\r"):
-        lines.pop()  # blank lines at the end; elsewhere they are ragged rows
+        lines.pop()  # blank lines are allowed at the end only
     first = 2 if num_columns is None else 1
     rows = ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, first))
     return _table(where, header, rows, wanted, skips_short_rows)
@@ -121,7 +124,7 @@ def _read_csv(
     skips_short_rows: bool = False,
 ) -> Table:
     reader = csv.reader(io.StringIO(_read_text(path, where), newline=""), delimiter=delimiter, strict=True)
-    limit = csv.field_size_limit(sys.maxsize)  # texts of more than 128 KiB are texts
+    limit = csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for some texts
     try:
         header: Sequence[str | int] = next(reader, []) if num_columns is None else range(num_columns)
         rows = ((reader.line_num, row) for row in reader if row)
@@ -139,10 +142,11 @@ def _table(
     wanted: Sequence[str | int],
     skips_short_rows: bool = False,
 ) -> Table:
-    """The wanted columns of (line, fields) rows. Raises InputError: a ragged row, a name that occurs twice."""
-    twice = sorted({str(name) for name in header if header.count(name) > 1 and name in wanted})
-    if twice:
-        raise InputError(f"{where}: column {', '.join(twice)} occurs twice in the header")
+    """The wanted columns of rows (line, fields). Raises InputError: a row has too few or too many columns, or a
+    column occurs twice."""
+    repeated = sorted({str(name) for name in header if header.count(name) > 1 and name in wanted})
+    if repeated:
+        raise InputError(f"{where}: column {', '.join(repeated)} occurs twice in the header")
     places = [(header.index(name), name) for name in wanted if name in header]
     columns: dict[str | int, list[str]] = {name: [] for _, name in places}
     lines, num_short = [], 0

@@ -21,9 +21,11 @@ HEAD = ("output_weights", "output_bias")
 def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Origin, run: "Run") -> Labels:
     """The labels in the order of the model's outputs; None for regression. On rank 0.
 
-    They are the checkpoint's `id2label`, else the task's in Google's order, else the training file's, sorted.
+    They come from the checkpoint's `id2label`, else from the task (in Google's order), else from the training file
+    (sorted).
 
-    Raises InputError when nothing says what the labels are, or when a model that is not trained has others.
+    Raises InputError when nothing says what the labels are, or when they are not the model's and it is not
+    trained.
     """
     if task.is_regression:
         return None
@@ -33,7 +35,7 @@ def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Orig
     stated = labels_of_weights(origin) or stated_labels(origin.bert_config)
     if labels is None:
         if stated is None and origin.bert_config.problem_type == "single_label_classification":
-            return label_names(origin.bert_config)  # a trained classifier whose labels do have such names
+            return label_names(origin.bert_config)  # trained with labels named LABEL_0, LABEL_1, …
         if stated is None:
             raise InputError(
                 "the labels are not known: the model's config.json has no id2label, and --do_train is off"
@@ -46,14 +48,16 @@ def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Orig
         return stated
     if not trains:
         raise InputError(f"the model's labels (id2label) are {', '.join(stated)}, the data's {', '.join(labels)}")
-    run.say(
-        f"the model's labels {', '.join(stated)} are not this task's: the classifier starts from initial values"
-    )
+    run.say(f"the model's labels {', '.join(stated)} are not this task's: a new classifier is trained")
     return labels
 
 
 def with_classifier(origin: Origin, labels: Labels) -> Origin:
-    """The origin of a classifier with these labels; it starts anew if the weights have other ones. On rank 0."""
+    """The origin of a classifier with these labels. If the weights have other labels, its head is initialized
+    again.
+
+    On rank 0.
+    """
     stated = labels_of_weights(origin)
     is_new = stated is not None and sorted(stated) != sorted(labels or ())
     bert_config = with_labels(origin.bert_config, labels)
@@ -61,8 +65,8 @@ def with_classifier(origin: Origin, labels: Labels) -> Origin:
 
 
 def labels_of_weights(origin: Origin) -> Labels:
-    """The labels that the config.json beside the weights names, even if `--bert_config_file` replaces it; None if
-    it names none."""
+    """The labels in the config.json beside the weights, even if `--bert_config_file` replaces it; None if it has
+    none."""
     from bert import weights
 
     bert_config = weights.read_config(origin.weights) if origin.weights is not None else None
@@ -70,13 +74,13 @@ def labels_of_weights(origin: Origin) -> Labels:
 
 
 def stated_labels(bert_config: "BertConfig") -> Labels:
-    """The labels that config.json names, by id; None for the placeholders LABEL_0, LABEL_1, …"""
+    """The labels in config.json, by id; None if they are the placeholders LABEL_0, LABEL_1, …"""
     names = label_names(bert_config)
     return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names
 
 
 def label_names(bert_config: "BertConfig") -> tuple[str, ...]:
-    """The names in config.json, by id, placeholders or not."""
+    """The names in config.json, by id; they may be placeholders."""
     return tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
 
 

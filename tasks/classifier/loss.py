@@ -1,6 +1,6 @@
-"""The classifier's loss: cross-entropy or squared error, each example weighted by its label.
+"""The classifier's loss: cross-entropy or squared error, with each example weighted by its label.
 
-Tensors bear their shape as a suffix: B rows, L labels.
+Tensors have their shape as a suffix: B rows, L labels.
 """
 
 from typing import TYPE_CHECKING
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def class_weights(setting: str | None, labels: "Labels", rows: "Rows") -> np.ndarray | None:
-    """The weight of an example by its label, float32 [L]; None for equal weights.
+    """The weight of each label, float32 [L]; None for equal weights.
 
     Args:
-      setting: None, LABEL=WEIGHT,… or "balanced", which is n / (L * examples of the label), as in scikit-learn.
+      setting: None, LABEL=WEIGHT,… or "balanced": n / (L * examples with the label), as in scikit-learn.
       rows: the training set.
-    Raises InputError: a label without a weight or an example, an unknown label, a weight that is not positive.
+    Raises InputError: a label has no weight or no example, a label is unknown, or a weight is not positive.
     """
     if setting is None:
         return None

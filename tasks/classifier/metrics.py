@@ -1,7 +1,7 @@
-"""The official metrics of the classifier tasks, by scikit-learn and scipy.
+"""The official metrics of the classifier tasks, computed by scikit-learn and scipy.
 
-Every value is a fraction: 0 to 1, and -1 to 1 for Matthews' and the two correlations. A correlation that is
-undefined because all labels or all predictions are the same is 0: neither says anything about the other.
+Accuracy and F1 are between 0 and 1, the correlations (Matthews', Pearson's, Spearman's) between -1 and 1. A
+correlation is undefined when all labels or all predictions are the same; it is then reported as 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """The share of equal numbers."""
+    """The fraction of predictions that equal their labels."""
     return float(np.mean(labels == predictions))
 
 
@@ -41,7 +41,7 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Spearman's rank correlation coefficient, ties by their mean rank."""
+    """Spearman's rank correlation coefficient; ties get their mean rank."""
     from scipy.stats import spearmanr
 
     return 0.0 if _is_constant(labels, predictions) else float(spearmanr(labels, predictions).statistic)
@@ -61,7 +61,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 
 def scores(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """The metrics `names` of label numbers, or for regression values, [n] against predicted ones [n].
+    """The metrics `names` of predictions [n] against labels [n]: label numbers, or values for regression.
 
     Raises ValueError: no examples, arrays of different shapes, or a value that is not finite.
     """

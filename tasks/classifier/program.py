@@ -1,7 +1,7 @@
 """bert-classifier: fine-tune BERT to label texts or pairs of texts (google-research/bert `run_classifier.py`).
 
-GLUE's tasks and others by `--task_name` (their table is in tasks.py), or any file of yours by its columns. The
-story is `run_classifier`, below.
+The data are those of GLUE's and other tasks (`--task_name`; the table is in tasks.py), or your own files with
+named columns. Start reading at `run_classifier`, below.
 """
 
 import gc
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(EvaluationSettings, DataSettings, TrainingSettings):
-    """The flags of bert-classifier: names and defaults of run_classifier.py, and a few of ours."""
+    """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
     class_weights: str | None = setting(
-        None, "balanced, or LABEL=WEIGHT,…: how much an example of a label counts in the loss", "training"
+        None, "weight of each label in the loss: LABEL=WEIGHT,… or balanced", "training"
     )
     seeds: str | None = setting(
-        None, "several runs, such as 1,2,3, each in output_dir/seed-N; mean and deviation", "training"
+        None, "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation", "training"
     )
 
     def __post_init__(self):
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run_classifier(config: Config, job: Job) -> dict[str, float]:
-    """Trains, evaluates and predicts as the flags say, on every rank; the scores of the dev set."""
+    """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
     from bert.model import Bert
     from tasks.classifier.evaluation import evaluate, scorer, write_predictions
     from tasks.classifier.labels import decide_labels, with_classifier
@@ -110,7 +110,7 @@ def run_classifier(config: Config, job: Job) -> dict[str, float]:
 
 
 def run_seeds(config: Config, job: Job) -> None:
-    """The same once for each of `--seeds`; means and standard deviations into the files of `output_dir`."""
+    """Calls `run_classifier` for each of `--seeds`; writes means and standard deviations into `output_dir`."""
     import keras
 
     from distributed.run import Run
@@ -139,7 +139,7 @@ def run_seeds(config: Config, job: Job) -> None:
 def training_of(
     config: Config, model: "Bert", labels: "Labels", train_set: "DataSet", held_out: "HeldOut | None"
 ) -> "Training":
-    """What is trained: the label of each example, weighted by `--class_weights`."""
+    """The training of a classifier: its data, its loss (weighted by `--class_weights`) and its settings."""
     from distributed.feed import Feed
     from distributed.order import Order
     from distributed.train import Training
@@ -168,7 +168,7 @@ def training_of(
 def held_out_of(
     config: Config, task: "Task", dev_sets: "list[DataSet]", dev_scores: Callable[[], Mapping[str, float]]
 ) -> "HeldOut | None":
-    """What the flags ask to be measured while training."""
+    """The evaluation during training that the flags ask for; None without one."""
     from distributed.evaluation import HeldOut
 
     if not config.evaluates_while_training:

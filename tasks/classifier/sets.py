@@ -18,7 +18,7 @@ FILE_FLAGS = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}
 
 @dataclass(frozen=True)
 class DataSet:
-    """A split as rows: `input_ids`, `sentence_a_tokens` and `label` (-1 or NaN where there is none)."""
+    """A split as rows: `input_ids`, `sentence_a_tokens` and `label` (-1 or NaN for an example without a label)."""
 
     split: str
     rows: Rows
@@ -31,7 +31,7 @@ class DataSet:
 
 
 def task_of(settings: TextSettings) -> Task:
-    """The entry of the table, or one for the user's own files."""
+    """The task of `--task_name`, or one made for the user's own files."""
     if settings.task_name:
         return find_task(settings.task_name)
     columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id="")
@@ -43,7 +43,7 @@ def task_of(settings: TextSettings) -> Task:
 
 
 def read_texts(settings: TextSettings, task: Task, split: str) -> Texts:
-    """The texts of a split, no more than the flags allow."""
+    """The texts of a split, limited by --max_train_examples or --max_predict_examples."""
     if settings.from_hub:
         texts = read_task_hub(task, split, settings.language)
     elif settings.task_name:
@@ -62,7 +62,7 @@ def open_sets(
 ) -> list[DataSet]:
     """The sets of a kind ("train", "dev" or "test"), memory-mapped on every rank, built once per machine."""
     if not task.splits_of(kind):
-        task.split(kind)  # raises an error that lists those there are
+        task.split(kind)  # raises an error that lists the sets that exist
     return [_open_set(settings, task, split, labels, tokenizer, job) for split in task.splits_of(kind)]
 
 

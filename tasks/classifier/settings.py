@@ -1,4 +1,4 @@
-"""Settings of the classifier, apart from the modules that use them because `--help` should not import NumPy."""
+"""Settings of the classifier. They have their own module because `--help` should not import NumPy."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,19 +13,21 @@ class TextSettings(Settings):
 
     task_name: str | None = setting(
         None,
-        "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; or none, with files of your own",
+        "one of cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; leave out for own files",
         "data",
     )
-    data_dir: str | None = setting(None, "folder of the task's files, as GLUE lays them out", "data")
+    data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
     from_hub: bool = setting(False, "take the task's data from the hub instead of --data_dir", "data")
-    language: str = setting("en", "language of the examples of XNLI", "data")
-    train_file: str | None = setting(None, "CSV, TSV, JSON lines or Parquet to train on", "data")
-    dev_file: str | None = setting(None, "the same, to evaluate", "data", aliases=("validation_file",))
-    predict_file: str | None = setting(None, "the same, to predict", "data", aliases=("test_file",))
-    text_column: str = setting("text", "column of the text", "data")
-    text_pair_column: str | None = setting(None, "column of the second text", "data")
-    label_column: str = setting("label", "column of the label", "data")
-    regression: bool = setting(False, "the labels of the files are numbers to predict", "data")
+    language: str = setting("en", "language of XNLI's examples", "data")
+    train_file: str | None = setting(None, "CSV, TSV, JSON lines or Parquet file to train on", "data")
+    dev_file: str | None = setting(
+        None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
+    )
+    predict_file: str | None = setting(None, "file of the same kinds to predict", "data", aliases=("test_file",))
+    text_column: str = setting("text", "name of the column with the text", "data")
+    text_pair_column: str | None = setting(None, "name of the column with the second text", "data")
+    label_column: str = setting("label", "name of the column with the label", "data")
+    regression: bool = setting(False, "predict numbers: the label column holds numbers", "data")
     max_train_examples: int | None = setting(None, "train on the first N examples", "data")
     max_predict_examples: int | None = setting(None, "evaluate and predict the first N examples", "data")
 
@@ -44,9 +46,9 @@ class TextSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings(UnknownSettings):
-    """How texts become rows: name and default of run_classifier.py."""
+    """How texts become rows; name and default of run_classifier.py."""
 
-    max_seq_length: int = setting(128, "tokens per example", "data")
+    max_seq_length: int = setting(128, "maximum number of tokens per example", "data")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,12 +66,11 @@ class EvaluationSettings(Settings):
 
     do_eval: bool = setting(False, "score the dev set", "evaluation")
     eval_batch_size: int = setting(
-        8, "examples of --max_seq_length per evaluation batch; of shorter ones more", "evaluation"
+        8, "examples of --max_seq_length tokens per evaluation batch; more if they are shorter", "evaluation"
     )
     eval_steps: int | Literal["auto"] | None = setting(
         None,
-        "score the dev set every N steps of training too (an epoch, when the next flags need it); "
-        "auto: as often as takes at most 2 % of the time",
+        "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
         "evaluation",
     )
     load_best_model_at_end: bool = setting(
@@ -80,7 +81,7 @@ class EvaluationSettings(Settings):
     )
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = setting(
-        8, "examples of --max_seq_length per prediction batch; of shorter ones more", "prediction"
+        8, "examples of --max_seq_length tokens per prediction batch; more if they are shorter", "prediction"
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The named classifier tasks: one table entry each, with files, columns, labels, metrics and submission files.
 
-Labels stand in the order of the processors of google-research/bert `run_classifier.py`: it decides what the
-outputs of a checkpoint mean. Tasks that it lacks have their labels ascending (QNLI and RTE: entailment first).
+Labels are in the order of the processors of google-research/bert `run_classifier.py`, because the order decides
+what the outputs of a checkpoint mean. Tasks that it lacks have sorted labels (QNLI and RTE: entailment first).
 """
 
 import difflib
@@ -20,10 +20,10 @@ class Columns:
 
     Attributes:
       text, pair, label: the texts (`pair` None without pairs) and the label.
-      id: the column that the submission repeats; where a file lacks it, the row's number from 0 stands in.
+      id: the column of ids for the submission; a file without it gets the row numbers from 0.
       language: the column that `--language` filters by.
-      num_columns: of a file without a header; None for a file with one.
-      is_quoted: fields may be quoted as in RFC 4180.
+      num_columns: the number of columns of a file without a header; None for a file with a header.
+      is_quoted: whether fields may be quoted as in RFC 4180.
     """
 
     text: str | int
@@ -40,10 +40,10 @@ class Split:
     """One part of a task's data.
 
     Attributes:
-      files: names in the task's folder, read one after another; `{language}` is filled in.
-      columns: of these files.
+      files: names of the files in the task's folder, read one after another; `{language}` is filled in.
+      columns: the columns of these files.
       hub: the split's name on the hub.
-      instead: other names of its file, if there is only one.
+      instead: other names that the file may have; only for a split of one file.
       submission: the file name that gluebenchmark.com asks for; None where nothing is submitted.
     """
 
@@ -58,7 +58,8 @@ class Split:
 class Hub:
     """A data set of the hub: name, configuration (`{language}` is filled in) and columns; "idx" is GLUE's id.
 
-    `revision` is the hub's own conversion of a data set that is a script, which `datasets` now refuses.
+    `revision` names the hub's Parquet conversion of a data set that is a script, because `datasets` refuses
+    scripts.
     """
 
     name: str
@@ -75,16 +76,16 @@ class Task:
     """A named task.
 
     Attributes:
-      folder: its name in the GLUE folder; `--data_dir` may be this folder or the one that holds it.
+      folder: the name of its folder in the GLUE folder; `--data_dir` may be either of the two.
       labels: in Google's order; None for regression, empty when they are found in the data.
       metrics: names in `tasks.classifier.metrics.METRICS`.
       primary_metric: the one that chooses the best checkpoint.
       splits: "train", "dev", "test"; with several dev or test sets "dev_matched" and so on.
-      hub: where `datasets` finds it, None where no maintained data set is known.
-      spellings: other spellings of a label in the files, such as "contradictory".
-      range: what submitted numbers are clipped to.
-      skips_short_rows: rows with too few columns are left out and counted, instead of refused.
-      trained_by: the task whose model predicts this one, which has no training data.
+      hub: its data set on the hub; None if no maintained one is known.
+      spellings: other spellings of a label in the files, such as "contradictory", and the label they mean.
+      range: the range to which submitted numbers are clipped.
+      skips_short_rows: whether rows with too few columns are left out and counted, instead of being an error.
+      trained_by: for a task without training data, the task whose model predicts it.
     """
 
     name: str
@@ -117,7 +118,10 @@ class Task:
 
 
 def find_task(name: str) -> Task:
-    """The task of `--task_name`, in any case, with or without dashes: sts-b, STSB. Raises InputError."""
+    """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b, STSB).
+
+    Raises InputError: there is no such task.
+    """
     by_letters = {_letters(known): task for known, task in TASKS.items()}
     if task := by_letters.get(_letters(name)):
         return task
@@ -127,7 +131,7 @@ def find_task(name: str) -> Task:
 
 
 def submission(task: Task, ids: Sequence[str], predictions: Sequence[str | float]) -> str:
-    """The text of a GLUE submission file: label texts as they are, numbers clipped to the task's range."""
+    """The text of a GLUE submission file: labels unchanged, numbers clipped to the task's range."""
     lines = ["index\tprediction"]
     for name, prediction in zip(ids, predictions, strict=True):
         if isinstance(prediction, str):
@@ -231,7 +235,7 @@ _ALL = (
         "nsmc", "nsmc", _NUMBERS, ("accuracy",), "accuracy",
         {
             "train": Split(("ratings_train.txt",), _NSMC, "train"),
-            # The data set has no dev set: what is published is measured on these 50,000.
+            # The data set has no dev set; published scores are measured on these 50,000 examples.
             "dev": Split(("ratings_test.txt",), _NSMC, "test"),
             "test": Split(("ratings_test.txt",), _NSMC, "test"),
         },

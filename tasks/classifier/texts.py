@@ -1,7 +1,8 @@
 """Texts and labels for the classifier, read and checked.
 
-Named tasks are read as they are published: tab-separated, no quoting. Files of the user's are CSV (quoted as in
-RFC 4180), TSV (no quoting: a quotation mark is text), JSON lines or Parquet, with a header or keys.
+The files of named tasks are read as published: tab-separated, without quoting. The user's own files are CSV
+(quoted as in RFC 4180), TSV (without quoting: a quotation mark is text), JSON lines or Parquet, with a header or
+keys.
 """
 
 import math
@@ -18,15 +19,15 @@ from tasks.texts import is_unicode
 
 @dataclass(frozen=True)
 class Texts:
-    """The examples of a file or split, in its order; an empty text stays an example.
+    """The examples of a file or split, in its order. An example may have an empty text.
 
     Attributes:
       source: the file or data set, for messages.
-      ids: what the file calls each example, else its number from 0.
-      first, second: the texts; second None without pairs.
-      labels: as written in the data (float for regression); None when unlabelled.
-      places: (file, line or row numbers from 1) of each file, in order.
-      num_short_rows: how many rows were left out for having too few columns (`Task.skips_short_rows`).
+      ids: the id of each example in the file, or its number from 0.
+      first, second: the texts; `second` is None without pairs.
+      labels: as written in the data (float for regression); None without labels.
+      places: for each file its name and the line or row numbers (from 1) of its examples.
+      num_short_rows: how many rows were left out because they have too few columns (`Task.skips_short_rows`).
     """
 
     source: str
@@ -41,7 +42,7 @@ class Texts:
         return len(self.first)
 
     def place(self, number: int) -> str:
-        """Where example `number` (from 0) stands: "train.tsv: line 7"."""
+        """Where example `number` (from 0) is in the files, such as "train.tsv: line 7"."""
         for file, lines in self.places:
             if number < len(lines):
                 return f"{file}: {unit(file)} {lines[number]}"
@@ -49,7 +50,7 @@ class Texts:
         return f"{self.source}: row {number + 1}"
 
     def head(self, limit: int | None) -> "Texts":
-        """The first `limit` examples; all for None."""
+        """The first `limit` examples; all if `limit` is None."""
         second, labels = self.second and self.second[:limit], self.labels and self.labels[:limit]
         return replace(self, ids=self.ids[:limit], first=self.first[:limit], second=second, labels=labels)
 
@@ -58,12 +59,12 @@ class Texts:
 
 
 def read_task(task: Task, data_dir: str, split: str, language: str = "en") -> Texts:
-    """A split ("train", "dev", "test" or one of `task.splits`) of a named task's folder.
+    """Reads a split ("train", "dev", "test" or one of `task.splits`) from the folder of a named task.
 
-    `data_dir` is the task's folder or the GLUE folder that holds it. Labels are None where the files have none.
+    `data_dir` is the task's folder or the GLUE folder that contains it. Labels are None if the files have none.
 
-    Raises InputError: a missing file or column, a row with another number of columns, a score that is not a
-      number, text that is not UTF-8, a language that the file lacks.
+    Raises InputError: a file or column is missing, a row has another number of columns, a score is not a number,
+      the text is not UTF-8, or the file has no examples in the language.
     """
     part = task.split(split)
     folder = Path(data_dir).expanduser()
@@ -87,7 +88,8 @@ def read_task(task: Task, data_dir: str, split: str, language: str = "en") -> Te
 
 
 def read_task_hub(task: Task, split: str, language: str = "en") -> Texts:
-    """The same from the hub, through `datasets`. Raises InputError: no such data set, split or column."""
+    """Reads a split from the hub with `datasets`. Raises InputError: there is no such data set, split or
+    column."""
     part, hub = task.split(split), task.hub
     if hub is None or part.hub is None:
         raise InputError(f"--task_name {task.name} has no known data set on the hub; give --data_dir")
@@ -114,7 +116,7 @@ def read_task_hub(task: Task, split: str, language: str = "en") -> Texts:
 
 
 def _present(task: Task, folder: Path, names: Sequence[str]) -> Path:
-    """The first of these files that is there."""
+    """The first of these files that exists."""
     for name in names:
         if (folder / name).is_file():
             if name == "msr_paraphrase_train.txt" and (folder / "dev.tsv").is_file():
@@ -129,7 +131,7 @@ def _present(task: Task, folder: Path, names: Sequence[str]) -> Path:
 
 
 def _in_language(table: Table, column: str, language: str) -> Table:
-    """The rows of a table in this language."""
+    """The rows of a table that are in this language."""
     values = table.column(column)
     rows = [row for row, value in enumerate(values) if value == language]
     if not rows:
@@ -159,18 +161,19 @@ def _joined(read: Sequence[Texts]) -> Texts:
     )
 
 
-# -- files of the user's ------------------------------------------------------------------------------------------
+# -- the user's own files -----------------------------------------------------------------------------------------
 
 
 def read_file(
     path: str, flag: str, columns: Columns, *, numeric_labels: bool = False, needs_labels: bool = False
 ) -> Texts:
-    """A file with named columns, by its extension: .csv, .tsv, .txt (read as .tsv), .jsonl, .json (lines), each
-    also with .gz, and .parquet. `flag` is the flag that named it. Labels are None when the file has no column of
-    labels, unless `needs_labels`.
+    """Reads a file with named columns. The extension decides how: .csv, .tsv, .txt (read as .tsv), .jsonl, .json
+    (one object per line), each also with .gz, and .parquet. `flag` is the flag that named the file. Labels are
+    None if the file has no column of labels, unless `needs_labels`.
 
-    Raises InputError: file missing, damaged, empty or of another extension; a missing column; a ragged row; an
-      empty label; a text that is not a string; with `numeric_labels` a label that is not a finite number.
+    Raises InputError: the file is missing, damaged, empty or has another extension; a column is missing; a row has
+      too few or too many columns; a label is empty; a text is not a string; with `numeric_labels`, a label is not
+      a finite number.
     """
     table = read_table(Path(path).expanduser(), f"{flag} {path}", _wanted(columns))
     return _texts(table, path, columns, numeric_labels, needs_labels)
@@ -212,7 +215,7 @@ def _texts(
 
 
 def _checked_texts(table: Table, column: str | int) -> list[str]:
-    """The values of a column, all of them strings of Unicode."""
+    """The values of a column. Raises InputError if one is not a string of valid Unicode."""
     values = table.column(column)
     for value, line in zip(values, table.lines, strict=True):
         if isinstance(value, str) and (value.isascii() or is_unicode(value)):
@@ -244,7 +247,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def labels_of(texts: Texts) -> list[str]:
-    """The labels that occur, sorted: as numbers when all are whole numbers, else as texts."""
+    """The labels that occur, sorted as numbers if all are whole numbers, else as texts."""
     labels = {str(label) for label in texts.labels or ()}
     if all(label.removeprefix("-").isdecimal() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))

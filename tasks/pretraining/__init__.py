@@ -1,1 +1,1 @@
-"""bert-pretraining: masked words and next sentences. The story is in `program.py`."""
+"""bert-pretraining: masked words and next sentences. Start reading at `program.py`."""

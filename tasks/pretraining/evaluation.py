@@ -1,4 +1,4 @@
-"""How well held-out examples are predicted: masked tokens and next sentences."""
+"""Evaluates a pretrained model on held-out examples: masked tokens and next sentences."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bert.model import Bert
     from distributed.evaluation import HeldOut
 
-EVALUATION_SEED = 0  # of the masks of held-out examples: the same in every run, so that runs compare
+EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run, so that runs can be compared
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 
 
@@ -25,16 +25,14 @@ MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "n
 class EvaluationSettings(Settings):
     """What is evaluated, and how often."""
 
-    do_eval: bool = setting(False, "evaluate", "evaluation")
+    do_eval: bool = setting(False, "evaluate the model", "evaluation")
     eval_batch_size: int = setting(
-        8, "examples of --max_seq_length tokens per evaluation batch; more of shorter ones", "evaluation"
+        8, "examples of --max_seq_length tokens per evaluation batch; more if they are shorter", "evaluation"
     )
-    max_eval_steps: int = setting(
-        100, "number of evaluation batches, each of --eval_batch_size examples", "evaluation"
-    )
+    max_eval_steps: int = setting(100, "number of evaluation batches of --eval_batch_size examples", "evaluation")
     eval_steps: int | Literal["auto"] | None = setting(
         None,
-        "also evaluate every N training steps; auto: so seldom that it takes at most 2 % of the time",
+        "also evaluate every N training steps; auto: as often as possible within 2 % of the time",
         "evaluation",
     )
 
@@ -48,7 +46,7 @@ def evaluator(
 ) -> "HeldOut":
     """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
 
-    It sees the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
+    It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
     """
     import numpy as np
     import tensorflow as tf

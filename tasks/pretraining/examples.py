@@ -1,6 +1,6 @@
 """Examples of a corpus -> batches with masked tokens, and their losses.
 
-Tensors bear their shape as a suffix: B rows, T positions of a row, M masked tokens of all rows, V vocabulary.
+Tensors have their shape as a suffix: B rows, T positions of a row, M masked tokens of all rows, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bert.packing import Grouping
     from distributed.feed import Batch
 
-NOT_MASKED = -1  # the id of what fills up the masked tokens of a batch
+NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
 
 
 def collate(
@@ -29,8 +29,8 @@ def collate(
     """Examples -> the encoder's inputs, `masked_tokens` (indices into them) and `masked_ids` [M], first tokens [B]
     and `next_sentence_label` [B] (1: the second sentence is a random one).
 
-    With layouts M is theirs: `most` gives the masked tokens of a row of a length at most. What is filled up has
-    the id -1.
+    If the groups have fixed shapes, M depends on these shapes only: `most` gives the maximum number of masked
+    tokens in a row of a given length, and the masked tokens are padded to it with the id -1.
     """
     import numpy as np
 
@@ -61,13 +61,16 @@ def collate(
 
 
 def weights(batch: "Batch") -> dict[str, float]:
-    """What the loss terms are divided by, over all ranks: masked tokens, and examples."""
-    found = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
-    return found | ({"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {})
+    """The weight of a batch in each loss term: the number of masked tokens, and of examples.
+
+    The sums over all ranks divide the loss terms.
+    """
+    masked = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
+    return masked | ({"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {})
 
 
 def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
-    """Sums of the cross-entropies of masked tokens and of next sentences."""
+    """The sums of the cross-entropies of masked tokens and of next sentences."""
     import tensorflow as tf
 
     from bert.inputs import is_example

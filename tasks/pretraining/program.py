@@ -1,6 +1,7 @@
 """bert-pretraining: masked words and next sentences from sharded corpora (Google's `run_pretraining.py`).
 
-The shards are those of `bert-corpus build`, or Google's TFRecord files. The story is `run_pretraining`, below.
+The shards come from `bert-corpus build`, or are Google's TFRecord files. Start reading at `run_pretraining`,
+below.
 """
 
 from collections.abc import Sequence
@@ -28,23 +29,25 @@ DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ShardSettings, EvaluationSettings, TrainingSettings):
-    """The flags of bert-pretraining: names and defaults of run_pretraining.py, and a few of ours."""
+    """The flags of bert-pretraining: names and defaults of run_pretraining.py, and some more."""
 
     input_file: str = setting(
         help="shards to train on: comma-separated globs, .arrow or TFRecord files", group="data"
     )
     eval_input_file: str | None = setting(None, "shards to evaluate on", "data", shown_default="--input_file")
 
-    num_train_epochs: float | None = setting(None, "passes over the shards, instead of steps", "training")
+    num_train_epochs: float | None = setting(
+        None, "passes over the shards, instead of --num_train_steps", "training"
+    )
     num_train_steps: int | None = setting(
         None,
-        "optimizer steps of one rank, divided by the number of ranks",
+        "training steps for one rank; N ranks take 1/N of them",
         "training",
         shown_default="100000, unless epochs are given",
     )
     num_warmup_steps: int | None = setting(
         None,
-        "warmup steps of one rank, divided by the number of ranks",
+        "warmup steps for one rank; N ranks take 1/N of them",
         "training",
         shown_default="10000; with epochs a share of the steps",
     )
@@ -62,7 +65,7 @@ class Config(ShardSettings, EvaluationSettings, TrainingSettings):
             raise ValueError("--init_moments needs --init_checkpoint, a folder in a run's checkpoints/")
 
     def with_default_steps(self) -> "Config":
-        """The same with Google's numbers of steps, unless epochs are given."""
+        """The configuration with Google's default numbers of steps, unless epochs are given."""
         if self.num_train_epochs is not None:
             return self
         steps = DEFAULT_STEPS if self.num_train_steps is None else self.num_train_steps
@@ -77,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run_pretraining(config: Config, job: Job) -> dict[str, float]:
-    """Trains and evaluates as the flags say, on every rank; the figures of the evaluation."""
+    """Trains and evaluates as the flags say, on every rank. Returns the results of the evaluation."""
     from bert.model import Bert
 
     world, run = job.world, job.run
@@ -117,7 +120,7 @@ def run_pretraining(config: Config, job: Job) -> dict[str, float]:
 
 
 def training_of(config: Config, model: "Bert", shards: "Shards", held_out: "HeldOut | None") -> "Training":
-    """What is trained: masked words and, where the shards have them, next sentences."""
+    """The training of masked words and, if the shards have them, next sentences."""
     from distributed.feed import Feed
     from distributed.order import BlockOrder
     from distributed.train import Training

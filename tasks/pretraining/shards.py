@@ -1,4 +1,4 @@
-"""The shards that are trained on: those of `bert-corpus build`, or Google's TFRecord files, as rows."""
+"""Shards as rows for training: those of `bert-corpus build`, or Google's TFRecord files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,14 +23,17 @@ MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSettings(Settings):
-    """What is read from shards, and how masks are drawn where the shards hold none."""
+    """What is read from shards, and how masks are drawn if the shards have none."""
 
-    max_seq_length: int = setting(128, "most tokens per example", "data")
+    max_seq_length: int = setting(128, "maximum number of tokens per example", "data")
     max_predictions_per_seq: int | None = setting(
-        None, "most masked tokens per example", "data", shown_default="as the shards were built, else 20"
+        None,
+        "maximum number of masked tokens per example",
+        "data",
+        shown_default="as the shards were built, else 20",
     )
     masked_lm_prob: float | None = setting(
-        None, "share of tokens that are masked", "data", shown_default="as the shards were built, else 0.15"
+        None, "fraction of the tokens that are masked", "data", shown_default="as the shards were built, else 0.15"
     )
     do_whole_word_mask: bool | None = setting(
         None, "mask all pieces of a word together", "data", shown_default="as the shards were built, else false"
@@ -43,7 +46,8 @@ class ShardSettings(Settings):
             raise ValueError(f"--masked_lm_prob must be between 0 and 1, got {self.masked_lm_prob}")
 
     def masks(self, built: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of masks: those given, else those in `built`, which the shards were made with."""
+        """The settings of masks: from the flags, else from `built`, the settings that the shards were made
+        with."""
         values = {name: getattr(self, name) for name in MASKS}
         return {name: built.get(name, MASKS[name]) if value is None else value for name, value in values.items()}
 
@@ -53,9 +57,9 @@ class Shards:
     """Examples as rows.
 
     Attributes:
-      masking: how masks are drawn; None when the shards hold them.
+      masking: how masks are drawn; None if the shards contain masks.
       masks: the settings of masks, by flag.
-      lengths: row numbers -> their numbers of tokens; None where these are not known before rows are read.
+      lengths: row numbers -> their numbers of tokens; None if these are not known before the rows are read.
     """
 
     rows: "RowSource"
@@ -66,7 +70,7 @@ class Shards:
     lengths: Callable[["np.ndarray"], "np.ndarray"] | None
 
     def most_masked(self, length: int) -> int:
-        """How many tokens of an example of this length are masked at most."""
+        """The maximum number of masked tokens in an example of this length."""
         if self.masking is None:
             return min(length, int(str(self.masks["--max_predictions_per_seq"])))
         return self.masking.num_predictions(length)
@@ -139,14 +143,17 @@ def _by_flag(masks: Mapping[str, Any]) -> dict[str, object]:
 def _masking(
     settings: ShardSettings, masks: Mapping[str, Any], manifest: dict, origin: Origin, flag: str
 ) -> "Masking | None":
-    """How masks are drawn for these shards; None when they hold masks. Raises InputError: they do not fit."""
+    """How masks are drawn for these shards; None if they contain masks.
+
+    Raises InputError: the shards do not fit the flags or the vocabulary.
+    """
     from bert.corpus.masking import Masking
 
     built, tokenizer = manifest["settings"], origin.tokenizer
     if tokenizer is None:
-        raise InputError("--eval_input_file has Arrow shards, --input_file has none: give their --vocab_file")
+        raise InputError("--eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file")
     if manifest["tokenizer_digest"] != tokenizer.digest:
-        raise InputError(f"{flag}: the shards were made with another vocabulary than {tokenizer.source}")
+        raise InputError(f"{flag}: the shards were made with a vocabulary other than {tokenizer.source}")
     if built["max_seq_length"] > settings.max_seq_length:
         raise InputError(
             f"--max_seq_length must be at least {built['max_seq_length']}, the length of the shards' examples, "

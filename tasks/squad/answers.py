@@ -12,13 +12,13 @@ from distributed.rows import Rows
 from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
 
-NO_ANSWER = "empty"  # what run_squad.py writes where no span is possible
+NO_ANSWER = "empty"  # written by run_squad.py when no span is possible
 MAX_NULL_ODDS = 1e9
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the prediction files hold: question id -> answer, n-best list, null score difference."""
+    """The contents of the prediction files: question id -> answer, n-best list, null score difference."""
 
     predictions: dict[str, str]
     nbest: dict[str, list[dict[str, object]]]
@@ -26,8 +26,8 @@ class Answers:
 
 
 class _Window(NamedTuple):
-    """A window's scores [tokens, 2], and where its part of the context stands: after `head` tokens of the window,
-    from token `first` of the context, over `length` tokens."""
+    """A window's scores [tokens, 2], and its part of the context: `length` tokens from token `first` of the
+    context, after the first `head` tokens of the window."""
 
     scores: np.ndarray
     head: int
@@ -40,7 +40,7 @@ class _Window(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A possible answer: its scores, its first and its last token in the context."""
+    """A possible answer: its scores, and its first and last token in the context."""
 
     start_score: float
     end_score: float
@@ -69,8 +69,8 @@ def find_answers(
     """The best answers of each question over its windows.
 
     Args:
-      version_2: a question may have no answer (SQuAD v2.0).
-      scores: for each window float32 [tokens, 2], start and end scores of its tokens without padding.
+      version_2: whether a question may have no answer (SQuAD v2.0).
+      scores: for each window float32 [tokens, 2], the start and end scores of its tokens, without padding.
     """
     heads, firsts = windows.column("question_tokens"), windows.column("document_start")
     spans, offsets = paragraphs.column("spans")
@@ -82,13 +82,13 @@ def find_answers(
     for number, question in enumerate(examples.questions):
         paragraph = question.paragraph
         token_spans = spans[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
-        found = _spans(settings, windows_of[number], len(token_spans))
+        spans_of_question = _spans(settings, windows_of[number], len(token_spans))
         null = min((window.null for window in windows_of[number]), key=lambda candidate: candidate.score)
         if version_2:
-            found.append(_Span(null.start_score, null.end_score, -1, -1))
-        found.sort(key=lambda span: span.start_score + span.end_score, reverse=True)
+            spans_of_question.append(_Span(null.start_score, null.end_score, -1, -1))
+        spans_of_question.sort(key=lambda span: span.start_score + span.end_score, reverse=True)
         candidates: dict[str, _Candidate] = {}
-        for span in found:
+        for span in spans_of_question:
             if len(candidates) >= settings.n_best_size:
                 break
             text = ""
@@ -102,30 +102,33 @@ def find_answers(
 
 
 def _spans(settings: AnswerSettings, windows: Sequence[_Window], num_tokens: int) -> list[_Span]:
-    """The spans between the best starts and ends of each window, a token's start in the window that owns it."""
+    """The spans between the best starts and the best ends of each window.
+
+    A token counts as a start only in the window that owns it (`max_context_owner`).
+    """
     owners = max_context_owner([w.first for w in windows], [w.length for w in windows], num_tokens)
-    found = []
+    spans = []
     for index, (scores, head, first, length) in enumerate(windows):
         best_ends = best_indexes(scores[:, 1], settings.n_best_size)
         for start in best_indexes(scores[:, 0], settings.n_best_size):
             if not head <= start < head + length or owners[start - head + first] != index:
                 continue
             stop = min(start + settings.max_answer_length, head + length)
-            found += [
+            spans += [
                 _Span(float(scores[start, 0]), float(scores[end, 1]), start - head + first, end - head + first)
                 for end in best_ends
                 if start <= end < stop
             ]
-    return found
+    return spans
 
 
 def _record(
     settings: AnswerSettings, answers: Answers, id_: str, candidates: list[_Candidate], null: _Candidate | None
 ) -> None:
-    """Adds a question's candidates, best first, to the answers; `null` is that of SQuAD v2.0."""
+    """Adds a question's candidates, best first, to the answers; `null` is the null answer of SQuAD v2.0."""
     best = next((candidate for candidate in candidates if candidate.text), None)
     if null is not None:
-        # Without any candidate Google's script crashes; the answer is then certainly null.
+        # Google's script crashes without a candidate; here the answer is then null.
         difference = null.score - best.score if best else MAX_NULL_ODDS
         answers.null_odds[id_] = difference
         answers.predictions[id_] = best.text if best and difference <= settings.null_score_diff_threshold else ""
@@ -145,8 +148,8 @@ def _record(
 
 
 def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:
-    """For each token of a context the window that shows most context on both sides of it:
-    the largest min(left, right) + 0.01 * length of the window, the first one on ties (`_check_is_max_context`)."""
+    """For each token of a context, the window with the most context around it: the one with the largest
+    min(left, right) + 0.01 * length, and the first one on ties (run_squad.py `_check_is_max_context`)."""
     best = np.full(num_tokens, -np.inf)
     owner = np.zeros(num_tokens, np.int64)
     for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
@@ -159,7 +162,7 @@ def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens:
 
 
 def best_indexes(scores: np.ndarray, number: int) -> list[int]:
-    """Indices of the `number` highest scores, highest first, the earlier one first on ties."""
+    """The indices of the `number` highest scores, highest first; on ties the earlier one comes first."""
     return np.argsort(-scores, kind="stable")[:number].tolist()
 
 

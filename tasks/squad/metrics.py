@@ -1,8 +1,9 @@
 """The official scores of SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0.
 
-Each function gives the numbers that the official script prints, to the last bit: the same operations in the
-same order. `references` maps each question's id to the texts of its answers, in the order of the file (an
-empty list: the question has no answer); `predictions` maps ids to texts; other ids there do not count.
+Each function gives exactly the numbers that the official script prints, because it does the same operations in the
+same order. `references` maps each question's id to the texts of its answers, in the order of the file (an empty
+list means that the question has no answer). `predictions` maps ids to texts; ids that are not in `references` are
+ignored.
 
 Sources: SQuAD's `evaluate-v1.1.py` and `evaluate-v2.0.py` (rajpurkar.github.io/SQuAD-explorer), KorQuAD's
 `evaluate-v1.0.py` (korquad.github.io).
@@ -20,15 +21,15 @@ Predictions = Mapping[str, str]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# KorQuAD: quotes and brackets part words, all other ASCII punctuation vanishes.
+# KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed.
 _KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
 
 
 def squad_v1(references: References, predictions: Predictions) -> dict[str, float]:
     """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
 
-    A question scores the best over its answers; one that is missing from `predictions` scores 0. Two texts
-    that both normalise to nothing match exactly, with an F1 of 0. Raises ValueError for a question without
+    The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
+    are both empty after normalisation match exactly but have an F1 of 0. Raises ValueError for a question without
     answers.
     """
     return _mean_of_best(references, predictions, normalize_answer, _tokens)
@@ -37,8 +38,8 @@ def squad_v1(references: References, predictions: Predictions) -> dict[str, floa
 def korquad_v1(references: References, predictions: Predictions) -> dict[str, float]:
     """`exact_match` and `f1` in percent, as KorQuAD's `evaluate-v1.0.py` prints them.
 
-    Like `squad_v1` but F1 counts characters without spaces, because particles stick to Korean words, and the
-    normalisation is KorQuAD's own: `normalize_korean_answer`.
+    Like `squad_v1`, but F1 counts characters without spaces, because particles are attached to Korean words, and
+    the normalisation is KorQuAD's own, `normalize_korean_answer`.
     """
     return _mean_of_best(references, predictions, normalize_korean_answer, _characters)
 
@@ -51,18 +52,18 @@ def squad_v2(
 ) -> dict[str, float]:
     """Scores in percent and totals, as `evaluate-v2.0.py` prints them (`--na-prob-file`, `--na-prob-thresh`).
 
-    With `null_odds`, a question whose odds exceed `threshold` counts as answered with "", and the result also
-    has `best_exact`, `best_f1` and the thresholds that give them; without them `threshold` has no effect. The
-    official default of 1.0 is meant for probabilities: on score differences (`null_odds.json`) it also
-    blanks answers, and only the `best_` numbers are free of it. `HasAns_` and `NoAns_` keys exist when there
-    are such questions.
+    With `null_odds`, a question whose odds exceed `threshold` counts as answered with "", and the result also has
+    `best_exact`, `best_f1` and the thresholds that give them. Without `null_odds`, `threshold` has no effect. The
+    official default of 1.0 is meant for probabilities. Applied to score differences (`null_odds.json`) it turns
+    some answers into ""; only the `best_` numbers do not depend on it. The keys `HasAns_…` and `NoAns_…` exist if
+    there are such questions.
 
-    Raises ValueError when a question lacks its prediction or its odds; the official script fails there too.
+    Raises ValueError if a question has no prediction or no odds; the official script fails there too.
     """
     _refuse_missing(references, predictions, "prediction")
     exact, f1 = {}, {}
     for question_id, answers in references.items():
-        # An answer that normalises to nothing is none; a question without answers expects the empty text.
+        # Answers that are empty after normalisation do not count; without answers the empty text is expected.
         expected = [answer for answer in answers if normalize_answer(answer)] or [""]
         prediction = predictions[question_id]
         exact[question_id] = float(max(_exact(answer, prediction) for answer in expected))
@@ -82,12 +83,13 @@ def squad_v2(
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and surplus spaces (`evaluate-v1.1.py`)."""
+    """The text in lower case without ASCII punctuation, English articles and extra spaces (`evaluate-v1.1.py`)."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def normalize_korean_answer(text: str) -> str:
-    """Lower case, quotes and brackets as spaces, without other ASCII punctuation and surplus spaces.
+    """The text in lower case with spaces for quotes and brackets, without other ASCII punctuation and extra
+    spaces.
 
     KorQuAD's `evaluate-v1.0.py`. The quotes are ' " U+2018 U+2019, the brackets ( ) < > 《 》 〈 〉; English
     articles stay, and so does all other punctuation, such as 「」 and U+201C.
@@ -125,7 +127,7 @@ def _characters(normalized: str) -> list[str]:
 
 
 def _f1(expected: list[str], predicted: list[str]) -> float:
-    """2·P·R/(P+R) over the two bags; 0 when they share nothing, both empty included."""
+    """2·P·R/(P+R) over the two multisets; 0 if they share nothing, also if both are empty."""
     shared = sum((Counter(predicted) & Counter(expected)).values())
     if shared == 0:
         return 0.0
@@ -139,7 +141,7 @@ def _exact(answer: str, prediction: str) -> bool:
 
 
 def _f1_or_agreement(answer: str, prediction: str) -> float:
-    """SQuAD 2.0's F1: where either text has no token, 1 if both have none."""
+    """SQuAD 2.0's F1: if a text has no token, it is 1 if both have none, else 0."""
     expected, predicted = _tokens(normalize_answer(answer)), _tokens(normalize_answer(prediction))
     if not expected or not predicted:
         return float(expected == predicted)
@@ -149,7 +151,8 @@ def _f1_or_agreement(answer: str, prediction: str) -> float:
 def _apply_threshold(
     scores: Mapping[str, float], references: References, odds: Mapping[str, float], threshold: float
 ) -> dict[str, float]:
-    """Above the threshold the prediction is "": right exactly for questions without an answer."""
+    """The scores when predictions with odds above the threshold become "", which is right only for questions
+    without an answer."""
     return {
         question_id: float(not references[question_id]) if odds[question_id] > threshold else score
         for question_id, score in scores.items()
@@ -175,10 +178,10 @@ def _summary(references: References, exact: Mapping[str, float], f1: Mapping[str
 def _best_threshold(
     references: References, predictions: Predictions, scores: Mapping[str, float], odds: Mapping[str, float]
 ) -> tuple[float, float]:
-    """The best score in percent and the odds up to which the prediction stands (`find_best_thresh`).
+    """The best score in percent, and the threshold of the odds that gives it (`find_best_thresh`).
 
-    Starts from answering nothing (threshold 0.0) and lets one prediction after the other stand, by rising
-    odds. As in the official script, equal odds are cut where the sum is best.
+    Starts with "" as every answer (threshold 0.0) and accepts one prediction after the other, by rising odds. As
+    in the official script, predictions with equal odds may be accepted in part.
     """
     current: float = sum(1 for answers in references.values() if not answers)
     best, threshold = current, 0.0

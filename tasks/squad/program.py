@@ -1,7 +1,8 @@
 """bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert `run_squad.py`).
 
-The whole story is `run_squad`, below: data -> plan -> model -> train -> predict -> files. Tensors bear their shape
-as a suffix: B rows, T positions of a row, 2 for start and end.
+Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -> files. Tensors have their shape
+as a
+suffix: B rows, T positions of a row, 2 for start and end.
 """
 
 from collections.abc import Sequence
@@ -33,14 +34,14 @@ LARGE = 1e30
 
 @dataclass(frozen=True, kw_only=True)
 class Config(AnswerSettings, WindowSettings, QuestionSettings, TrainingSettings):
-    """The flags of bert-squad: names and defaults of run_squad.py, and a few of ours."""
+    """The flags of bert-squad: names and defaults of run_squad.py, and some more."""
 
-    do_predict: bool = setting(False, "predict, and score when the file has answers", "prediction")
+    do_predict: bool = setting(False, "predict answers, and score them if the file has answers", "prediction")
     predict_batch_size: int = setting(
-        8, "windows of --max_seq_length per prediction batch; of shorter ones more", "prediction"
+        8, "windows of --max_seq_length tokens per prediction batch; more if they are shorter", "prediction"
     )
     metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(
-        "auto", "what scores the predictions; auto decides by the file's version", "prediction"
+        "auto", "how predictions are scored; auto: by the version of the file", "prediction"
     )
 
     def __post_init__(self):
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run_squad(config: Config, job: Job) -> dict[str, float]:
-    """Trains and predicts as the flags say, on every rank; the scores, if the file has answers."""
+    """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has answers."""
     from bert.model import Bert
     from distributed.train import Training
 
@@ -104,7 +105,8 @@ def run_squad(config: Config, job: Job) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Data:
-    """A SQuAD file as rows: its windows, and the places of its contexts' tokens. `key` names its content."""
+    """A SQuAD file as rows: its windows, and the positions of its contexts' tokens. `key` is a digest of the
+    data."""
 
     windows: "Rows"
     paragraphs: "Rows"
@@ -112,7 +114,7 @@ class Data:
 
 
 def open_data(config: Config, job: Job, tokenizer: "Tokenizer", is_training: bool) -> Data:
-    """The windows of what is trained on or predicted, memory-mapped on every rank."""
+    """The windows for training or for prediction, memory-mapped on every rank."""
     from distributed.rows import Rows
     from tasks.squad.reading import source_of
     from tasks.squad.windows import prepare
@@ -138,7 +140,7 @@ def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
 
 
 def feed_of(windows: "Rows", seed: int, max_seq_length: int) -> "Feed":
-    """What is trained on: each window weighs the same."""
+    """The training data; each window has the same weight."""
     from distributed.feed import Feed
     from distributed.order import Order
 
@@ -153,7 +155,7 @@ def feed_of(windows: "Rows", seed: int, max_seq_length: int) -> "Feed":
 
 
 def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
-    """Sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, padding left out."""
+    """The sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, without padding."""
     import tensorflow as tf
 
     from bert.inputs import in_groups
@@ -168,7 +170,7 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
         rows = tf.shape(scores_BT2)[0]
         here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
         log_probs_B2 = tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), here_B2, batch_dims=2)
-        sums.append(tf.reduce_sum(log_probs_B2 * (1 - padding_BT1[:, 0])))  # a row may be padding as a whole
+        sums.append(tf.reduce_sum(log_probs_B2 * (1 - padding_BT1[:, 0])))  # some rows are all padding
     return -tf.add_n(sums) / 2
 
 
@@ -205,7 +207,7 @@ def predict_windows(config: Config, job: Job, model: "Bert", windows: "Rows") ->
 
 
 def write_predictions(config: Config, run: "Run", data: Data, scores: "list[np.ndarray]") -> dict[str, float]:
-    """Answers and scores into Google's files; the scores. On rank 0."""
+    """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
     from tasks.squad import metrics
     from tasks.squad.answers import find_answers
     from tasks.squad.reading import read, source_of

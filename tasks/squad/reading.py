@@ -1,7 +1,7 @@
-"""SQuAD's questions, read and checked.
+"""Reads and checks SQuAD's questions.
 
-They come from SQuAD v1.1 and v2.0 JSON (and KorQuAD 1.0, which has the same format), plain or `.gz`, or from a hub
-data set with SQuAD's columns.
+They come from JSON files of SQuAD v1.1 and v2.0 (and KorQuAD 1.0, which has the same format), plain or `.gz`, or
+from a hub data set with SQuAD's columns.
 """
 
 import itertools
@@ -20,13 +20,13 @@ NEEDS_VERSION_2 = "SQuAD v2.0 data needs --version_2_with_negative"
 
 @dataclass(frozen=True)
 class Source:
-    """Which questions are read.
+    """Where questions are read from.
 
     Attributes:
       path: a file, or the name or folder of a data set that `datasets` reads.
       flag: the flag that named it, for messages.
-      is_training: the answers are trained on, so their places are checked too, and a question whose answer is not
-        at its place is left out.
+      is_training: whether the questions are for training. Then the positions of answers are checked too, and
+        questions whose answer is not at its position are left out.
       limit: read only the first `limit` questions.
       split: the split of the data set; None for a file.
     """
@@ -43,7 +43,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Question:
-    """One question. `answers` holds (text, start in the context); none when it is impossible or unlabelled."""
+    """One question. `answers` holds (text, start in the context); it is empty if there is no answer or no
+    label."""
 
     id: str
     text: str
@@ -54,7 +55,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Examples:
-    """The questions of a source and the contexts that they point into; `misplaced`: ids of those left out."""
+    """The questions of a source and their contexts. `misplaced` has the ids of the questions that were left
+    out."""
 
     source: Source
     version: str
@@ -73,7 +75,7 @@ class Examples:
 
 
 def source_of(settings: QuestionSettings, is_training: bool) -> Source:
-    """What is trained on, or what is predicted: a file, else a split of `--dataset_name`."""
+    """The source for training or for prediction: a file, else a split of `--dataset_name`."""
     path, flag, limit = settings.predict_file, "--predict_file", settings.max_predict_examples
     if is_training:
         path, flag, limit = settings.train_file, "--train_file", settings.max_train_examples
@@ -84,10 +86,12 @@ def source_of(settings: QuestionSettings, is_training: bool) -> Source:
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
-    """The questions of a source; `allow_impossible` (`--version_2_with_negative`): some may have no answer.
+    """Reads the questions of a source. With `allow_impossible` (`--version_2_with_negative`) some may have no
+    answer.
 
-    Raises InputError: a file or data set that is missing, damaged or not SQuAD's; an empty context or question; an
-      answer out of range; an impossible question that is not allowed; more than 5 % of the answers misplaced.
+    Raises InputError: the file or data set is missing, damaged or not SQuAD's; a context or question is empty; an
+      answer is out of range; a question has no answer although that is not allowed; more than 5 % of the answers
+      are not at their position.
     """
     return _checked(_from_hub(source, allow_impossible) if source.split else _from_file(source), allow_impossible)
 
@@ -127,7 +131,7 @@ def _from_hub(source: Source, allow_impossible: bool) -> Examples:
     missing = {"id", "question", "context", "answers"} - set(table.column_names)
     if missing:
         raise InputError(f"{source}: column {', '.join(sorted(missing))} is missing")
-    numbers: dict[str, int] = {}  # of the contexts, which each of their questions repeats
+    numbers: dict[str, int] = {}  # of the contexts, which are repeated for each of their questions
     questions = []
     for row in itertools.islice(table, source.limit):
         paragraph = numbers.setdefault(row["context"], len(numbers))
@@ -139,7 +143,7 @@ def _from_hub(source: Source, allow_impossible: bool) -> Examples:
 
 
 def _checked(examples: Examples, allow_impossible: bool) -> Examples:
-    """The examples without those whose answer is misplaced."""
+    """The examples without the questions whose answer is not at its position. Raises InputError as `read`."""
     source, questions = examples.source, examples.questions
     if not questions:
         raise InputError(f"{source}: holds no question")
@@ -174,7 +178,7 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
 
 
 def _check_texts(question: Question, context: object, where: str) -> None:
-    """Raises InputError for a context, question or answer that is no text or is empty."""
+    """Raises InputError for a context, question or answer that is not text or is empty."""
     if not isinstance(context, str) or not isinstance(question.text, str):
         raise InputError(f"{where}: its context or its text is not a string")
     if not (is_unicode(context) and is_unicode(question.text)):
@@ -188,7 +192,7 @@ def _check_texts(question: Question, context: object, where: str) -> None:
 
 
 def _is_at_its_place(context: str, text: str, start: object, where: str) -> bool:
-    """Whether the words at `start` contain the answer's words. Raises InputError for a place out of range."""
+    """Whether the words at `start` contain the answer's words. Raises InputError for a position out of range."""
     if not isinstance(start, int) or not text.strip(WHITESPACE):
         raise InputError(f"{where}: its answer has an empty text or no integer answer_start")
     if start < 0 or start + len(text) > len(context):
@@ -201,7 +205,8 @@ def _is_at_its_place(context: str, text: str, start: object, where: str) -> bool
 
 
 def touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
-    """Start and end of the words that these characters belong to; white space belongs to the word before it."""
+    """The start and end of the words that these characters belong to. White space belongs to the word before
+    it."""
     while start > 0 and context[start] in WHITESPACE:
         start -= 1
     while stop > start + 1 and context[stop - 1] in WHITESPACE:

@@ -1,4 +1,4 @@
-"""Settings of SQuAD's data and answers, apart from their modules because `--help` should not import NumPy."""
+"""Settings of SQuAD's data and answers. They have their own module because `--help` should not import NumPy."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from ringbert.settings import Settings, check_at_least, setting
 class QuestionSettings(Settings):
     """Which questions are read."""
 
-    train_file: str | None = setting(None, "SQuAD JSON to train on (.gz too)", "data")
-    predict_file: str | None = setting(None, "SQuAD JSON to predict and score (.gz too)", "data")
+    train_file: str | None = setting(None, "SQuAD JSON to train on, plain or .gz", "data")
+    predict_file: str | None = setting(None, "SQuAD JSON to predict and score, plain or .gz", "data")
     dataset_name: str | None = setting(
-        None, "hub data set or folder with SQuAD's columns: its splits train and validation", "data"
+        None, "hub data set or folder with SQuAD's columns and splits train and validation", "data"
     )
     max_train_examples: int | None = setting(None, "train on the first N questions", "data")
     max_predict_examples: int | None = setting(None, "predict the first N questions", "data")
@@ -25,12 +25,12 @@ class QuestionSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings(UnknownSettings):
-    """How contexts are cut into windows: names and defaults of run_squad.py."""
+    """How contexts are cut into windows; names and defaults of run_squad.py."""
 
     version_2_with_negative: bool = setting(False, "the data has questions without an answer (SQuAD v2.0)", "data")
-    max_seq_length: int = setting(384, "tokens per window, question included", "data")
+    max_seq_length: int = setting(384, "maximum number of tokens per window, question included", "data")
     doc_stride: int = setting(128, "tokens between the starts of windows", "data")
-    max_query_length: int = setting(64, "tokens of a question that are kept", "data")
+    max_query_length: int = setting(64, "maximum number of tokens of a question", "data")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,12 +44,12 @@ class WindowSettings(UnknownSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSettings(Settings):
-    """How answers are chosen: names and defaults of run_squad.py."""
+    """How answers are chosen; names and defaults of run_squad.py."""
 
     n_best_size: int = setting(20, "candidates per question in nbest_predictions.json", "prediction")
-    max_answer_length: int = setting(30, "tokens of an answer at most", "prediction")
+    max_answer_length: int = setting(30, "maximum number of tokens of an answer", "prediction")
     null_score_diff_threshold: float = setting(
-        0.0, "answer nothing when its score exceeds the best answer's by more than this", "prediction"
+        0.0, "give no answer if its score exceeds the best answer's score by more than this", "prediction"
     )
 
     def __post_init__(self) -> None:

@@ -19,12 +19,12 @@ from tasks.squad.reading import Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings
 from tasks.texts import parts
 
-WINDOWS_VERSION = 1  # bump when reading or cutting changes what it accepts or writes: then no old cache is used
+WINDOWS_VERSION = 1  # increase when reading or cutting accepts or writes something else: old caches are not used
 COLUMNS = ("input_ids", "question_tokens", "start_position", "end_position", "question", "document_start")
 
 
 def prepare(settings: WindowSettings, source: Source, tokenizer: Tokenizer, cache_dir: Path, run: Run) -> str:
-    """`windows` of the questions of a source. A file that was prepared before, byte for byte, is not parsed again.
+    """Reads the questions of a source and returns their `windows`. A file with the same bytes is not parsed again.
 
     Raises InputError as `read` and `windows` do.
     """
@@ -37,20 +37,21 @@ def prepare(settings: WindowSettings, source: Source, tokenizer: Tokenizer, cach
     key = windows(settings, examples, tokenizer, cache_dir, run)
     if path:
         record = _Record(key, len(examples.questions), examples.misplaced)
-        with contextlib.suppress(OSError):  # a cache that is read only: the next start parses the file again
+        with contextlib.suppress(OSError):  # with a read-only cache the next start parses the file again
             write_json(path, record._asdict(), indent=None, sync=False)
     return key
 
 
 def windows(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, cache_dir: Path, run: Run) -> str:
-    """The folder below `cache_dir` that holds `windows.arrow` and `paragraphs.arrow`, by name; built unless there.
+    """The name of the folder in `cache_dir` that holds `windows.arrow` and `paragraphs.arrow`. Builds the folder
+    if it does not exist.
 
-    A row of windows: `input_ids` ([CLS] question [SEP] window [SEP], int32), `question_tokens` (how many of
-    them are of type 0), `start_position` and `end_position` (0 where the answer is not inside), `question`
-    (its number), `document_start` (the window's first token in the context). A row of paragraphs: `spans`, the
+    A row of windows has `input_ids` ([CLS] question [SEP] window [SEP], int32), `question_tokens` (how many of
+    them are of type 0), `start_position` and `end_position` (0 if the answer is not inside), `question` (its
+    number), and `document_start` (the window's first token in the context). A row of paragraphs has `spans`, the
     start and end characters of each of its tokens, interleaved.
 
-    Raises InputError: more than 10 % of the tokens are [UNK] and not `allow_unknown`.
+    Raises InputError: more than 10 % of the tokens are [UNK] without `allow_unknown`.
     """
     content = [
         examples.paragraphs,
@@ -65,7 +66,8 @@ def windows(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, 
 
 
 class _Record(NamedTuple):
-    """What the cache holds of a source: the folder's name, the number of questions, the ids of those left out."""
+    """What the cache knows about a source: the folder's name, the number of questions, the ids of those left
+    out."""
 
     windows: str
     questions: int
@@ -73,7 +75,7 @@ class _Record(NamedTuple):
 
 
 def _record_path(settings: WindowSettings, source: Source, tokenizer: Tokenizer, cache_dir: Path) -> Path | None:
-    """The file that holds the record of a source; None for what is no file."""
+    """The file that holds the record of a source; None if the source is not a file."""
     file = Path(source.path).expanduser()
     if source.split or not file.is_file():
         return None
@@ -83,7 +85,7 @@ def _record_path(settings: WindowSettings, source: Source, tokenizer: Tokenizer,
 
 
 def _read_record(path: Path) -> _Record | None:
-    """None when it is not there, or damaged."""
+    """The record in a file; None if it is missing or damaged."""
     try:
         return _Record(**read_json(path))
     except (InputError, TypeError):
@@ -99,7 +101,7 @@ def _announce(
     run: Run,
     note: str,
 ) -> None:
-    """Prints what the windows hold. Raises InputError: too many [UNK]."""
+    """Prints the numbers of questions and windows. Raises InputError: too many tokens are [UNK]."""
     if record.skipped:
         run.say(
             f"warning: {source.path}: {len(record.skipped)} answers are not at their answer_start and are left "
@@ -128,8 +130,8 @@ def _build(folder: Path, settings: WindowSettings, examples: Examples, tokenizer
     for number, question in enumerate(questions):
         ids, spans = context_ids[question.paragraph], context_spans[question.paragraph]
         answer = _answer_of(question, examples.paragraphs[question.paragraph], ids, spans, answer_ids[number])
-        asked = question_ids[number][: settings.max_query_length]
-        rows += _windows_of(settings, tokenizer, number, asked, ids, answer)
+        shortened_ids = question_ids[number][: settings.max_query_length]
+        rows += _windows_of(settings, tokenizer, number, shortened_ids, ids, answer)
     columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
     arrays = {name: pa.array(columns[name], pa.int32()) for name in COLUMNS[1:]}
     share = unknown_share([*context_ids, *question_ids], tokenizer.unk_id)
@@ -142,9 +144,9 @@ def _build(folder: Path, settings: WindowSettings, examples: Examples, tokenizer
 def _answer_of(
     question: Question, context: str, ids: np.ndarray, spans: np.ndarray, answer_ids: np.ndarray
 ) -> tuple[int, int] | None:
-    """First and last token of a question's answer in its context."""
+    """The first and last token of a question's answer in its context; None without a valid answer."""
     text, place = question.answers[0] if question.answers else ("", -1)
-    # Places were checked for training only; a file to predict may have none, or wrong ones.
+    # Positions are checked for training only; in a file to predict they may be missing or wrong.
     if question.is_impossible or not isinstance(place, int) or not 0 <= place < len(context):
         return None
     return answer_tokens(context, text, place, ids, spans, answer_ids)
@@ -171,7 +173,8 @@ def _windows_of(
 
 
 def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:
-    """First tokens of the windows over a context: one every `doc_stride` tokens, until one reaches the end."""
+    """The first tokens of the windows over a context: one every `doc_stride` tokens, until a window reaches the
+    end."""
     starts = [0]
     while starts[-1] + room < num_tokens:
         starts.append(starts[-1] + min(room, doc_stride))
@@ -181,12 +184,13 @@ def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:
 def answer_tokens(
     context: str, text: str, start: int, ids: np.ndarray, spans: np.ndarray, answer_ids: np.ndarray
 ) -> tuple[int, int]:
-    """First and last token of an answer, by run_squad.py: the words that it touches, then, within them, the first
-    place where the tokens are those of the answer's text alone (`_improve_answer_span`)."""
+    """The first and last token of an answer, by the rules of run_squad.py (`_improve_answer_span`): within the
+    words that the answer touches, the first place with the tokens of the answer's text; else all of these
+    words."""
     word_start, word_stop = touched_words(context, start, start + len(text))
     first = int(np.searchsorted(spans[:, 0], word_start))
     last = int(np.searchsorted(spans[:, 0], word_stop)) - 1
-    if last < first:  # the words have no token (control characters): the nearest one
+    if last < first:  # the words have no token (control characters): take the nearest
         first = last = min(max(last, 0), len(spans) - 1)
     length = len(answer_ids)
     for place in range(first, last - length + 2):
