@@ -1,12 +1,12 @@
-"""Checkpoints: written by rank 0 alone, whole or not at all, resumed on any number of ranks.
+"""Checkpoints: written by rank 0, complete or not at all; training can resume on any number of ranks.
 
-Training waits only while rank 0 copies the values; a thread writes the copy.
+Training waits only while rank 0 copies the values; a thread then writes the copy.
 
-FOLDER/rows-000000032000/             named by progress in rows: with other ranks the same progress is another step
-    model.safetensors config.json …   the model, by the task's `write_model`
+FOLDER/rows-000000032000/             named by rows, because the number of ranks changes the step
+    model.safetensors config.json …   the model, written by the task's `write_model`
     optimizer.safetensors             moments and step counter
     state.json                        position in the data, steps done, plan, settings
-    manifest.json                     sizes and SHA-256 of all the others
+    manifest.json                     sizes and SHA-256 of all other files
 """
 
 import shutil
@@ -32,10 +32,10 @@ NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
 
 @dataclass(frozen=True)
 class State:
-    """Where training stands: `position` rows of the stream consumed, `step` of `steps` done.
+    """The progress of training: `position` rows of the stream consumed, `step` of `steps` done.
 
-    `settings` must not change between the parts of a run; `evaluations` holds the [position, score] of each
-    measurement that the best checkpoint is chosen by.
+    `settings` must not change when a run is resumed. `evaluations` holds [position, score] of each evaluation; the
+    best checkpoint is chosen by these scores.
     """
 
     position: int
@@ -47,7 +47,7 @@ class State:
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Position and score of the best evaluation, the earliest of equals."""
+        """Position and score of the best evaluation; the earliest one if several are equal."""
         if not self.evaluations:
             return None
         position, score = max(self.evaluations, key=lambda entry: (entry[1], -entry[0]))
@@ -56,7 +56,7 @@ class State:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder whose bytes were found to be those of its manifest, and the state in it."""
+    """A folder whose files match its manifest, and the state stored in it."""
 
     path: Path
     state: State
@@ -76,32 +76,32 @@ class Checkpoints:
         self.folder, self.world, self.copy_model, self.keep = folder, world, copy_model, max(1, keep)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
-        self._moments: dict[str, np.ndarray] = {}  # reused, because new memory costs more than the copy
+        self._moments: dict[str, np.ndarray] = {}  # reused, because allocating memory takes longer than the copy
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
         """Starts a checkpoint on rank 0, after checking that all ranks hold the same weights.
 
-        Waits for the previous one first. Raises InputError on every rank if that one could not be written.
+        Waits for the previous checkpoint first. Raises InputError on every rank if that one could not be written.
         """
         optimizer.check_replicas()
         self.world.on_first(self._start_writing, optimizer, state)
 
     def finish(self) -> None:
-        """Returns on every rank once all is written. Raises InputError on every rank if it could not be."""
+        """Waits on every rank until all is written. Raises InputError on every rank if that failed."""
         self.world.on_first(self._wait)
 
     def close(self) -> None:
-        """Waits for the write in progress, whatever comes of it. One rank alone may call it, after an error."""
+        """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""
         self._thread.shutdown(wait=True)
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
-        """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError if they differ."""
+        """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError for a misfit."""
         from safetensors.numpy import load_file
 
         if not (path / "optimizer.safetensors").is_file():
             raise InputError(f"{path} has no optimizer.safetensors: expected a folder in a run's checkpoints/")
         saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
-        if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # another precision from here on
+        if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
         wrong = sorted(saved.keys() ^ variables.keys()) or [
@@ -136,10 +136,10 @@ class Checkpoints:
 
         final = self.folder / folder_name(state.position)
         try:
-            for left in self.folder.glob(".*.tmp"):  # by a process that was killed, on whatever machine
-                shutil.rmtree(left, ignore_errors=True)
+            for path in self.folder.glob(".*.tmp"):  # left by a killed process, on any machine
+                shutil.rmtree(path, ignore_errors=True)
             replace_folder(final, fill)
-        except (OSError, SafetensorError) as error:  # a full disk; neither need name the file
+        except (OSError, SafetensorError) as error:  # such as a full disk; these errors may not name the file
             raise InputError(
                 f"{final}: the checkpoint cannot be written: {error}; "
                 "free some space, or choose another folder for the run"
@@ -147,7 +147,8 @@ class Checkpoints:
         self._prune(final, state)
 
     def _prune(self, newest: Path, state: State) -> None:
-        """Removes what `newest` supersedes, and all but `keep` checkpoints, the best one and `newest`."""
+        """Removes older checkpoints at the same position as `newest`, and all others except the last `keep` and
+        the best."""
         complete = complete_checkpoints(self.folder)
         superseded = [path for path in complete if path != newest and _position(path) == state.position]
         kept = [path for path in complete if path not in superseded]
@@ -163,10 +164,10 @@ def folder_name(position: int) -> str:
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a folder, in order of position: those whose files have the manifest's sizes.
+    """The complete checkpoints of a folder, in order of position: their files have the sizes in the manifest.
 
-    Of several at one position (one of an older version, one set aside by a rewrite that was killed) the one named
-    by `folder_name` is the last.
+    There can be several at one position: one of an older version, or one set aside by a rewrite that was killed.
+    The one named by `folder_name` then comes last.
     """
     positions = {path: _position(path) for name in NAMES for path in folder.glob(name)}
     complete = {path: position for path, position in positions.items() if position is not None}
@@ -174,9 +175,9 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest complete checkpoint whose bytes are those of its manifest. `folder` holds checkpoints, or is one.
+    """The newest complete checkpoint whose bytes match its manifest. `folder` holds checkpoints, or is one.
 
-    Reads all bytes of the checkpoint; for each damaged one on the way it calls `say` with a warning.
+    Reads all bytes of the checkpoint, and calls `say` with a warning for each damaged one that it skips.
     """
     complete = [folder] if _position(folder) is not None else complete_checkpoints(folder)
     for path in reversed(complete):
@@ -198,7 +199,7 @@ def checkpoint_at(folder: Path, position: int) -> Checkpoint:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Renames a folder that holds checkpoints, for a new run that starts without them; the new name, if any."""
+    """Renames a folder that holds checkpoints, so that a new run starts without them; returns any new name."""
     if not any(path for name in NAMES for path in folder.glob(name)):
         return None
     aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -223,7 +224,7 @@ def check_settings(
 ) -> None:
     """Raises InputError, with both values, for the first setting that changed since the checkpoint was written.
 
-    `advice` ends the message: what the user can do.
+    `advice` tells the user what to do; it ends the message.
     """
     for name in dict.fromkeys([*saved, *now]):
         if saved.get(name) != now.get(name):
@@ -243,17 +244,17 @@ def _complete_at(folder: Path, position: int) -> Path:
     for path in reversed(complete_checkpoints(folder)):
         if _position(path) == position:
             return path
-    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, is not there any more")
+    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
 
 
 def _damaged_files(path: Path) -> list[str]:
-    """The files of a complete checkpoint whose bytes are not those of its manifest."""
+    """The files of a complete checkpoint whose bytes do not match its manifest."""
     files = read_json(path / "manifest.json")["files"]
     return [name for name, (_, digest) in files.items() if sha256(path / name) != digest]
 
 
 def _position(path: Path) -> int | None:
-    """The position of a complete checkpoint, in rows; None for a folder that is not one."""
+    """The position of a complete checkpoint, in rows; None for any other folder."""
     try:
         manifest = read_json(path / "manifest.json")
         sizes = {path / name: size for name, (size, _) in manifest["files"].items()}

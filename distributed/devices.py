@@ -1,4 +1,4 @@
-"""Which GPU and how many cores each rank computes with, and TensorFlow's set-up for them."""
+"""Chooses the GPU and the number of cores of each rank, and sets up TensorFlow for them."""
 
 import ctypes
 import os
@@ -22,10 +22,10 @@ class DeviceSettings(Settings):
 
 
 def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_gpus: bool = False) -> int:
-    """The index, in this rank's own list, of the GPU that it uses: one of its own if every rank can have one.
+    """The index, in this rank's own list, of the GPU that it uses: its own GPU if every rank can have one.
 
     Args:
-      uuids_of_ranks: for each local rank the UUIDs of the GPUs that it sees, in its order.
+      uuids_of_ranks: for each local rank the UUIDs of the GPUs that it sees, in the order in which it sees them.
     Raises:
       InputError: not every rank can have its own GPU, and `share_gpus` is off or this rank sees none.
     """
@@ -45,14 +45,14 @@ def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_g
 
 
 def _assign(uuids_of_ranks: Sequence[Sequence[str]]) -> list[str] | None:
-    """A GPU for each rank, no two the same, the first of its list where possible; None if there is no such choice.
+    """A different GPU for each rank, the first in its list where possible; None if that is impossible.
 
     A maximum matching by augmenting paths (Kuhn 1955).
     """
     rank_of: dict[str, int] = {}
 
     def place(rank: int, tried: set[str]) -> bool:
-        for uuid in sorted(uuids_of_ranks[rank], key=rank_of.__contains__):  # free ones first
+        for uuid in sorted(uuids_of_ranks[rank], key=rank_of.__contains__):  # free GPUs first
             if uuid not in tried:
                 tried.add(uuid)
                 if uuid not in rank_of or place(rank_of[uuid], tried):
@@ -66,7 +66,7 @@ def _assign(uuids_of_ranks: Sequence[Sequence[str]]) -> list[str] | None:
 
 
 def share_cores(masks: Sequence[frozenset[int]], local_rank: int, machine_cores: int) -> tuple[int, str | None]:
-    """How many threads a rank computes with, and a remark if the launcher bound the ranks too narrowly.
+    """How many threads a rank computes with, and a note if the launcher bound the ranks to too few cores.
 
     Args:
       masks: for each local rank the cores that the operating system lets it use.
@@ -102,7 +102,7 @@ def visible_gpus() -> list[str]:
 
 
 def start_tensorflow(threads: int) -> None:
-    """Imports TensorFlow and lets it compute on so many threads. Raises InputError when it is not installed."""
+    """Imports TensorFlow and lets it use this many threads. Raises InputError when it is not installed."""
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -115,36 +115,36 @@ def start_tensorflow(threads: int) -> None:
 
 
 def usable_gpus(device: str) -> list[str]:
-    """UUIDs of the GPUs that TensorFlow can compute on here, in its order; none for `device` "cpu".
+    """UUIDs of the GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
 
-    Raises InputError when a GPU is wanted and there is none, or there is one that cannot be used.
+    Raises InputError when a GPU is required but there is none, or when a GPU is present but cannot be used.
     """
     if device == "cpu":
         return []
     import tensorflow as tf
 
-    uuids, of_tensorflow = visible_gpus(), tf.config.list_physical_devices("GPU")
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user's own words for: no GPU
-    if not (uuids or of_tensorflow or is_hidden) and Path("/dev/nvidia0").exists():
+    uuids, tensorflow_gpus = visible_gpus(), tf.config.list_physical_devices("GPU")
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
+    if not (uuids or tensorflow_gpus or is_hidden) and Path("/dev/nvidia0").exists():
         raise InputError(
             "this machine has an NVIDIA GPU (/dev/nvidia0), but its driver does not answer (libcuda.so.1); "
             "give --device cpu to compute without it"
         )
-    if uuids and not of_tensorflow:
+    if uuids and not tensorflow_gpus:
         reason = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "it is the CPU build"
         raise InputError(
             f"this machine has {len(uuids)} NVIDIA GPUs, but TensorFlow {tf.__version__} sees none: {reason}; "
             "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"
         )
-    if device == "gpu" and not of_tensorflow:
+    if device == "gpu" and not tensorflow_gpus:
         raise InputError(
             "--device gpu: TensorFlow sees no GPU; pip install '.[gpu]' in the checkout, or give --device cpu"
         )
-    return uuids if of_tensorflow else []
+    return uuids if tensorflow_gpus else []
 
 
 def use_gpu(index: int | None) -> None:
-    """Lets TensorFlow see this one of its GPUs alone, and take its memory as needed; None hides all GPUs."""
+    """Makes this GPU the only one that TensorFlow sees, with memory allocated as needed; None hides all GPUs."""
     import tensorflow as tf
 
     gpus = [] if index is None else [tf.config.list_physical_devices("GPU")[index]]

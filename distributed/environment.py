@@ -1,4 +1,4 @@
-"""What launchers tell the processes that they start, before MPI is joined."""
+"""The variables that launchers set for the processes that they start; read before MPI starts."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> str:
-    """This process's rank by the launcher's variables; "0" without a launcher."""
+    """This process's rank according to the launcher's variables; "0" without a launcher."""
     for name in RANK_VARIABLES:
         if environment.get(name):
             return environment[name]
@@ -22,7 +22,8 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def check_launcher(size: int, why_alone: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Raises InputError if a launcher started several processes and MPI sees one (`size`), for that reason."""
+    """Raises InputError if a launcher started several processes but MPI sees one (`size`), because of
+    `why_alone`."""
     for name in SIZE_VARIABLES:
         launched = environment.get(name, "")
         if launched.isdigit() and int(launched) > 1 and size == 1:

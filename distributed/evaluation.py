@@ -1,4 +1,4 @@
-"""What a run measures on held-out data while it trains, and what it decides by the scores."""
+"""Evaluation on held-out data during training, and early stopping by its scores."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ class HeldOut:
 
     Attributes:
       measure: () -> scores; every rank calls it and gets the same values.
-      tokens: how many tokens a measurement reads, by which its cost is estimated.
+      tokens: how many tokens a measurement reads, from which its cost is estimated.
       every: steps between measurements, "epoch", or "auto" for a small share of the training time; the last step
         is always measured.
-      best: the score (larger is better) whose best checkpoint is kept; None for none.
+      best: the name of the score (larger is better) that decides which checkpoint is kept as the best; None for
+        none.
       patience: training stops after this many measurements without a better score; None for never.
     """
 

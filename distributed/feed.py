@@ -1,4 +1,4 @@
-"""A run's batches: a rank's share of each step's rows as the model's input, prepared ahead of the steps."""
+"""The batches of a run: each rank's share of a step's rows, as the model's input, prepared ahead of time."""
 
 import queue
 import threading
@@ -17,7 +17,7 @@ Batch = dict[str, Any]  # arrays, or tuples of them
 
 
 class BatchSource(Protocol):
-    """What a training step takes its batches from."""
+    """The source of a training step's batches."""
 
     @property
     def weights(self) -> Callable[[Batch], Mapping[str, float]]:
@@ -39,9 +39,9 @@ class Feed:
         columns it gets "row", the row numbers, and "epoch", both int64 [n].
       weights: that batch -> the weight of each loss term (rows, masked tokens, …).
       lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
-        have nearly equal numbers of tokens; without it each takes neighbouring positions. The step's sum is the
-        same.
-      collate_fixed: as `collate`, but with few shapes, for XLA, which compiles again for each.
+        have nearly equal numbers of tokens; without it each takes neighbouring positions. The sum over the step
+        is the same.
+      collate_fixed: like `collate`, but with few different shapes, because XLA compiles for each shape.
       longest: tokens of the longest row.
     """
 
@@ -56,7 +56,8 @@ class Feed:
     def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`.
 
-        `is_fixed`: by `collate_fixed`; with lengths each share has an equal number of rows then.
+        With `is_fixed`, rows are collated by `collate_fixed`, and with `lengths` all shares have equally many
+        rows.
         """
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
         if self.lengths is None:
@@ -77,17 +78,17 @@ def total_weights(
     weights: Callable[[Batch], Mapping[str, float]], batches: Sequence[Batch], terms: Iterable[str]
 ) -> dict[str, float]:
     """The weight of each loss term over all micro-batches of this rank."""
-    of_batches = [weights(batch) for batch in batches]
-    return {term: sum(of_batch[term] for of_batch in of_batches) for term in terms}
+    batch_weights = [weights(batch) for batch in batches]
+    return {term: sum(of_batch[term] for of_batch in batch_weights) for term in terms}
 
 
 def batch_maker(rows: RowSource, collate: Callable[[dict], Batch]) -> Callable[[np.ndarray], Batch]:
-    """Row numbers -> the batch of these rows, of epoch 0."""
+    """Returns a function: row numbers -> the batch of these rows, with epoch 0."""
     return lambda numbers: collate(rows.take(numbers) | {"row": numbers, "epoch": np.zeros_like(numbers)})
 
 
 def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -> Generator[T, None, None]:
-    """`make(item)` for each item, computed in a thread, up to `ahead` + 1 of them in advance.
+    """Yields `make(item)` for each item, computed in a thread up to `ahead` + 1 items in advance.
 
     An exception in the thread is raised here, where it can end the job.
     """
@@ -116,11 +117,11 @@ def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -
     thread.start()
     try:
         while True:
-            made, error = ready.get()
+            result, error = ready.get()
             if error is not None:
                 raise error
-            if made is None:
+            if result is None:
                 return
-            yield made[0]
+            yield result[0]
     finally:
         stopped.set()

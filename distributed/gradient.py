@@ -1,4 +1,4 @@
-"""The gradient of a step's micro-batches as one compiled function, or as one that XLA compiles as a whole."""
+"""The gradient of a step's micro-batches: a TensorFlow graph function, optionally compiled as a whole by XLA."""
 
 import contextlib
 import math
@@ -18,12 +18,13 @@ TRIALS = 3
 
 
 class Gradient:
-    """Micro-batches -> the flat buffer [gradient | loss sums]: their sum, over all ranks if `overlaps`.
+    """Micro-batches -> the flat buffer [gradient | loss sums], summed over them, and over all ranks if `overlaps`.
 
     Args:
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
-      is_fixed: XLA compiles the whole for each shape; sums over ranks then wait for the end of the backward pass.
-      memory_advice: what a user can do when memory runs out.
+      is_fixed: XLA compiles the whole function for each shape; the sum over ranks then waits for the end of the
+        backward pass.
+      memory_advice: what the user can do when memory runs out.
     """
 
     def __init__(self, optimizer: AllreduceOptimizer, loss: Loss, is_fixed: bool = False, memory_advice: str = ""):
@@ -33,7 +34,7 @@ class Gradient:
         self._functions: dict[tuple[bool, bool], Callable] = {}
 
     def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
-        """`keys`: the dropout key of each micro-batch. Raises InputError: out of memory."""
+        """`keys`: the dropout key of each micro-batch. Raises InputError when memory runs out."""
         total = None
         for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
             sums_ranks = self.overlaps and number == len(batches)
@@ -47,8 +48,8 @@ class Gradient:
     def _function(self, example: Batch, sums_ranks: bool, follows: bool) -> Callable:
         if (sums_ranks, follows) not in self._functions:
             example_or_none = None if self.is_fixed else example
-            made = gradient_function(self._optimizer, self._loss, example_or_none, sums_ranks, follows)
-            self._functions[sums_ranks, follows] = made
+            function = gradient_function(self._optimizer, self._loss, example_or_none, sums_ranks, follows)
+            self._functions[sums_ranks, follows] = function
         return self._functions[sums_ranks, follows]
 
 
@@ -61,12 +62,12 @@ def gradient_function(
 ) -> Callable:
     """A compiled function (batch, 1 / weights, dropout key) -> flat buffer [gradient | loss sums].
 
-    Its trace has unknown dimensions, so that one serves every shape of batch.
+    It is traced with unknown dimensions, so that one trace serves every shape of batch.
 
     Args:
-      example: a batch; None for a function that XLA compiles as a whole, anew for each shape.
-      sums_ranks: the buffer is summed over ranks, while the gradients of the first layers are computed.
-      follows: with `sums_ranks`: the function takes a fourth argument, the buffer of earlier micro-batches.
+      example: a batch; None for a function that XLA compiles as a whole, separately for each shape.
+      sums_ranks: sum the buffer over ranks while the gradients of the first layers are still being computed.
+      follows: with `sums_ranks`, the function takes a fourth argument: the buffer of earlier micro-batches.
     """
 
     def gradient(batch, inverse_weights, key, before=None):
@@ -97,20 +98,20 @@ def batch_signature(example: Batch) -> dict[str, Any]:
 
 
 def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:
-    """int32 [2], a hash of its arguments: the randomness of one forward pass."""
+    """int32 [2], a hash of the arguments: the random seed of one forward pass."""
     return np.random.SeedSequence([seed, step, micro_batch, rank]).generate_state(2, np.uint32).view(np.int32)
 
 
 def seconds_of(
     gradient: Gradient, optimizer: AllreduceOptimizer, weights: Callable, batches: list[Batch]
 ) -> float:
-    """How long the gradient of these micro-batches and its sum over ranks take on the slowest rank; the shortest
-    of a few trials. Infinity where XLA needs more memory than there is."""
+    """The time in seconds of the gradient of these micro-batches and its sum over ranks, on the slowest rank; the
+    shortest of a few trials. Infinity if XLA runs out of memory."""
     world = optimizer.world
     totals, _ = optimizer.reduce_weights(total_weights(weights, batches, optimizer.loss_terms))
     keys = [dropout_key(0, 0, number, world.rank) for number in range(len(batches))]
     times = []
-    for _ in range(1 + TRIALS):  # the first one compiles
+    for _ in range(1 + TRIALS):  # the first trial compiles
         world.barrier()
         start, failed = time.perf_counter(), False
         try:
@@ -130,7 +131,7 @@ def seconds_of(
 
 @contextlib.contextmanager
 def out_of_memory_is_input_error(batch: Batch, advice: str) -> Iterator[None]:
-    """Turns TensorFlow's error into one line that names the shape and `advice`, what a user can do."""
+    """Turns TensorFlow's error into an InputError that names the shape and gives the user `advice`."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:

@@ -1,11 +1,12 @@
-"""TensorFlow's numbers as the host sees them."""
+"""Reads tensors from the host."""
 
 import numpy as np
 import tensorflow as tf
 
 
 def host_view(tensor: tf.Tensor) -> np.ndarray:
-    """A tensor's memory, without a copy where it lies on the host: to be read before a variable's next change."""
+    """A tensor as a NumPy array, without a copy if it is in host memory: use it before the variable changes
+    again."""
     if "GPU" in tensor.device:
         return tensor.numpy()
     return np.from_dlpack(tensor)

@@ -1,10 +1,10 @@
-"""Joining MPI, and where this process stands among the others."""
+"""Joins MPI and finds this process's rank and machine."""
 
 from typing import Any
 
 
 def communicator() -> tuple[Any, str]:
-    """MPI's communicator of all ranks, or None and the reason why there is one process only."""
+    """MPI's communicator of all ranks, or None and the reason why there is only one process."""
     try:
         from mpi4py import MPI
     except ImportError as error:

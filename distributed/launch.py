@@ -1,8 +1,8 @@
 """``bert-launch``: one command that starts the ranks of a program under whichever MPI is installed.
 
-It does what ``horovodrun`` did, by building one ``mpirun`` command for Open MPI 4 or 5, MPICH or Intel MPI,
-showing it, and becoming it: signals, output and exit status are mpirun's own. Whoever prefers to write the
-``mpirun`` line by hand copies the one that ``--dry-run`` prints.
+It does the work of ``horovodrun``: it builds one ``mpirun`` command for Open MPI 4 or 5, MPICH or Intel MPI,
+prints it and replaces itself with it, so signals, output and exit status are mpirun's own. ``--dry-run`` only
+prints the command, for users who prefer to start ``mpirun`` themselves.
 """
 
 import argparse
@@ -24,9 +24,9 @@ OPEN_MPI, MPICH, INTEL_MPI = "Open MPI", "MPICH", "Intel MPI"
 FORWARDED_NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 FORWARDED_PREFIXES = ("TF_", "CUDA_", "NCCL_", "HF_", "XLA_", "KERAS_", "OMP_", "RINGBERT_")
 
-# What Slurm, PBS, LSF and Grid Engine set inside a job; mpirun then takes hosts and slots from them.
+# Variables that Slurm, PBS, LSF and Grid Engine set in a job; mpirun then gets hosts and slots from them.
 ALLOCATION_VARIABLES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
-HOST_OPTIONS = {"H", "f", "host", "hosts", "hostfile", "machinefile"}  # of mpirun, behind one dash or two
+HOST_OPTIONS = {"H", "f", "host", "hosts", "hostfile", "machinefile"}  # of mpirun, after one dash or two
 
 VERSION_PATTERNS = (
     (OPEN_MPI, re.compile(r"\((?:Open MPI|OpenRTE)\) v?(\d+)\.(\d+)")),
@@ -64,7 +64,7 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Options:
-    """What to start and where; without ``hosts`` (name, slots) on this machine, or on the batch job's hosts."""
+    """What to start, and on which ``hosts`` (name, slots); by default on this machine or the batch job's hosts."""
 
     command: tuple[str, ...]
     num_ranks: int
@@ -108,8 +108,8 @@ def build_command(
 ) -> Command:
     """The mpirun command for these options: a pure function of its arguments.
 
-    ``cores`` are this machine's, and ``local_names`` the names by which ``options.hosts`` may call it. Ranks
-    are not bound to cores: all of TensorFlow's threads would share the one core of their rank.
+    ``cores`` is the number of this machine's cores, ``local_names`` its possible names in ``options.hosts``. Ranks
+    are not bound to cores, because all of TensorFlow's threads would then share one core.
     """
     if mpi.implementation != OPEN_MPI:
         return build_hydra_command(mpi, options, environment)
@@ -127,12 +127,12 @@ def build_command(
     if is_here and local_ranks > cores:
         argv += ["--oversubscribe"]
     if local_ranks > cores:
-        # A waiting rank spins; without yielding it keeps the core from the rank that it waits for.
+        # A waiting rank spins. Unless it yields, it takes the core from the rank that it waits for.
         argv += ["--mca", "mpi_yield_when_idle", "1"]
     if options.ssh_port is not None:
         ssh_args = ("--prtemca", "plm_ssh_args") if mpi.version >= (5, 0) else ("--mca", "plm_rsh_args")
         argv += [*ssh_args, f"-p {options.ssh_port}"]
-    # A variable that the user exports is left out: of two, Open MPI 5 takes the first and 4.1 the last.
+    # Skip variables that the user exports: given one twice, Open MPI 5 takes the first and 4.1 the last.
     exported = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
     for name in forwarded_variables(environment):
         if name not in exported:
@@ -141,7 +141,7 @@ def build_command(
 
 
 def build_hydra_command(mpi: Mpi, options: Options, environment: Mapping[str, str]) -> Command:
-    """The same for MPICH and Intel MPI, whose Hydra accepts root and more ranks than cores."""
+    """The command for MPICH and Intel MPI, whose launcher Hydra accepts root and more ranks than cores."""
     is_intel = mpi.implementation == INTEL_MPI
     argv = [mpi.mpirun]
     if is_intel:
@@ -172,7 +172,7 @@ def names_hosts(options: Options, environment: Mapping[str, str]) -> bool:
 
 
 def parse_version(text: str) -> tuple[str, tuple[int, int]] | None:
-    """Implementation and (major, minor) in what ``mpirun --version`` printed, or None."""
+    """Implementation and (major, minor) from the output of ``mpirun --version``, or None."""
     for implementation, pattern in VERSION_PATTERNS:
         if match := pattern.search(text):
             return implementation, (int(match[1]), int(match[2]))
@@ -182,8 +182,8 @@ def parse_version(text: str) -> tuple[str, tuple[int, int]] | None:
 def find_mpi() -> Mpi:
     """The MPI that this Python's mpi4py will use. Raises LaunchError if there is none, or an unknown one.
 
-    mpi4py looks into its virtual environment first, so an mpirun there goes before the one on PATH: under
-    another MPI's mpirun every process would be a world of its own, with one rank.
+    mpi4py looks into its virtual environment first, so an mpirun there takes precedence over the one on PATH.
+    Under another MPI's mpirun every process would be alone, with one rank.
     """
     beside = shutil.which("mpirun", path=str(Path(sys.executable).parent))
     on_path = shutil.which("mpirun")
@@ -217,7 +217,7 @@ def num_cores() -> int:
 
 
 def parse_hosts(text: str) -> tuple[tuple[str, int], ...]:
-    """``"a:4,b"`` as (("a", 4), ("b", 1)); LaunchError if it is malformed or names a host twice."""
+    """``"a:4,b"`` as (("a", 4), ("b", 1)); raises LaunchError if it is malformed or names a host twice."""
     hosts: dict[str, int] = {}
     for part in text.split(","):
         match = HOST_PATTERN.fullmatch(part)
@@ -235,7 +235,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_args(argv: Sequence[str]) -> tuple[Options, bool]:
-    """The options, and whether --dry-run was among them; LaunchError with status 2 if they are wrong."""
+    """The options, and whether --dry-run is among them. Raises LaunchError with status 2 if they are wrong."""
     parser = Parser(
         prog="bert-launch",
         usage="bert-launch -np N [-H HOST:SLOTS,…] [-p PORT] [--mpi-args ARGS] [--dry-run] -- COMMAND …",
@@ -253,7 +253,7 @@ def parse_args(argv: Sequence[str]) -> tuple[Options, bool]:
 
     separator = argv.index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:separator]), tuple(argv[separator + 1 :])
-    if "--mpi-args" in ours[:-1]:  # argparse takes a value with a leading dash only behind "="
+    if "--mpi-args" in ours[:-1]:  # argparse accepts a value with a leading dash only after "="
         at = ours.index("--mpi-args")
         ours[at : at + 2] = [f"--mpi-args={ours[at + 1]}"]
     if separator == len(argv) and not {"-h", "--help"} & set(ours):
@@ -274,7 +274,7 @@ def local_host_names() -> frozenset[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the mpirun command for ``argv`` and become it; returns only after --dry-run or an error."""
+    """Prints the mpirun command for ``argv`` and becomes it; returns only after --dry-run or an error."""
     try:
         options, dry_run = parse_args(sys.argv[1:] if argv is None else argv)
         command = build_command(

@@ -1,17 +1,17 @@
-"""AllreduceOptimizer: any Keras optimizer on many ranks, with one logical gradient reduction per step.
+"""AllreduceOptimizer: any Keras optimizer on many ranks, with one reduction of the gradient per step.
 
     collectives = open_collectives(world, "auto")
     optimizer = AllreduceOptimizer(AdamWeightDecay(3e-5), model.trainable_variables, world, collectives)
     optimizer.broadcast_variables()
 
-    weights, stop = optimizer.reduce_weights({"loss": rows}, stop)     # first: what each loss term is divided by
+    weights, stop = optimizer.reduce_weights({"loss": rows}, stop)     # the divisor of each loss term
     flat = gradient(batch, optimizer.inverse_weights(weights))          # compiled; ends in optimizer.flatten(…)
-    flat = optimizer.all_reduce(flat)                                   # in plain sight, outside compiled code,
-                                                                        # unless optimizer.overlaps
+    flat = optimizer.all_reduce(flat)                                   # outside compiled code; not needed with
+                                                                        # optimizer.overlaps
     result = optimizer.update(flat, weights)                            # compiled: check, clip, update
 
-Every rank ends a step with the same bits. This replaces Horovod's `DistributedOptimizer`, but it is not a Keras
-optimizer: `apply_gradients` sees the gradients, and not the weights that their sum must be divided by.
+Every rank ends a step with bit-identical weights. This class replaces Horovod's `DistributedOptimizer`, but it is
+not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ from distributed.host import host_view
 from distributed.world import World
 
 DEFAULT_SETTINGS = CollectivesSettings()
-BUCKET_BYTES = 1 << 24  # gradients that travel together while others are computed
-LINE = 16  # numbers: the 64 bytes of a cache line in float32
+BUCKET_BYTES = 1 << 24  # gradients that are summed together while others are computed
+LINE = 16  # float32 numbers in a cache line of 64 bytes
 # The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
-# numbers of PyTorch's GradScaler and Keras' LossScaleOptimizer, which agree except for the first scale.
+# constants of PyTorch's GradScaler and Keras' LossScaleOptimizer, which differ only in the initial scale.
 LOSS_SCALE = "loss_scale"
 FIRST_LOSS_SCALE, STEPS_TO_GROW, LEAST_LOSS_SCALE = 2.0**15, 2000, 1.0
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did: mean loss terms over all ranks, gradient norm before clipping, rate, whether applied."""
+    """The result of a step: mean losses over all ranks, gradient norm before clipping, rate, whether applied."""
 
     losses: dict[str, float]
     gradient_norm: float
@@ -51,14 +51,14 @@ class AllreduceOptimizer:
     """Wraps a Keras optimizer: flat-buffer sum over ranks, finite check, global-norm clip, one compiled update.
 
     Args:
-      optimizer: any Keras optimizer without clipping of its own, which would clip again. If it has a method
-        `apply_scaled(gradients, scale)`, it multiplies by the scale of clipping in its own pass over memory.
+      optimizer: any Keras optimizer that does not clip. If it has a method `apply_scaled(gradients, scale)`, that
+        method applies the factor of clipping, which saves a pass over memory.
       variables: the trainable variables, in the order of the gradients, all of one dtype.
-      loss_terms: names of the loss terms, whose sums travel behind the gradient.
-      clip_norm: the global norm to which the summed gradient is clipped, as by tf.clip_by_global_norm; or None.
-      scales_loss: multiply the losses by a scale that adapts itself, for a model that computes in float16.
-      settings: whether gradients (not losses) travel between machines as bfloat16, and whether they are summed
-        during the backward pass (`sum_in_buckets`), where the backend can do so.
+      loss_terms: names of the loss terms, whose sums follow the gradient in the buffer.
+      clip_norm: the global norm to which the summed gradient is clipped, as in tf.clip_by_global_norm; or None.
+      scales_loss: multiply the losses by an adaptive scale, for a model that computes in float16.
+      settings: whether gradients (not losses) are sent between machines as bfloat16, and whether they are summed
+        during the backward pass (`sum_in_buckets`) if the backend supports it.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class AllreduceOptimizer:
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]
         self._lines = [-(-size // LINE) for size in (*self._sizes, len(self.loss_terms))]
         self._buckets = buckets([4 * LINE * lines for lines in self._lines[:-1]], BUCKET_BYTES)
-        start = (FIRST_LOSS_SCALE, 0.0)  # and how many steps in a row were finite
+        start = (FIRST_LOSS_SCALE, 0.0)  # the scale, and the number of finite steps in a row
         self._loss_scale = keras.Variable(start, dtype="float32", trainable=False) if scales_loss else None
-        # On CPUs XLA would take 10 s to compile the whole; an optimizer may compile its own parts.
+        # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
         self._compiled_update = tf.function(self._update, jit_compile=world.device == "gpu", autograph=False)
 
     @property
@@ -95,7 +95,7 @@ class AllreduceOptimizer:
         return int(self.optimizer.iterations.numpy())
 
     def state(self) -> dict[str, keras.Variable]:
-        """The optimizer's variables except the learning rate, named by their order, and the loss scale."""
+        """The optimizer's variables except the learning rate, numbered in order, and the loss scale."""
         variables = [v for v in self.optimizer.variables if v is not self.optimizer._learning_rate]
         named = {f"{number:04d}": variable for number, variable in enumerate(variables)}
         return named if self._loss_scale is None else named | {LOSS_SCALE: self._loss_scale}
@@ -117,7 +117,7 @@ class AllreduceOptimizer:
     def flatten(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """[gradient | loss sums] as one vector in the variables' dtype; sparse gradients become dense.
 
-        Zeros extend each gradient to whole cache lines, so that no part needs a copy to be used alone.
+        Each gradient is padded with zeros to whole cache lines, so that each part can be used without a copy.
         """
         parts = [self._lined(*pair) for pair in zip(gradients, self._sizes, strict=True)]
         return tf.concat([*itertools.chain(*parts), *self._lined_sums(loss_sums)], 0)
@@ -125,14 +125,14 @@ class AllreduceOptimizer:
     def sum_in_buckets(
         self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor], before: tf.Tensor | None
     ) -> tf.Tensor:
-        """The same plus `before`, the buffer of earlier micro-batches, summed over ranks.
+        """As `flatten`, plus `before`, the buffer of earlier micro-batches, and summed over ranks.
 
-        Belongs to the graph of the backward pass: buckets, from the last variables to the first, are summed while
-        other gradients are computed.
+        Called in the graph of the backward pass: buckets, from the last variables to the first, are summed while
+        other gradients are still being computed.
         """
         ends = np.cumsum(self._lines) * LINE
         summed: list[tf.Tensor] = []
-        for bucket in self._buckets:  # in the same order on all ranks: each waits for the one before
+        for bucket in self._buckets:  # each waits for the one before, so that all ranks have the same order
             parts = [*itertools.chain(*(self._lined(gradients[place], self._sizes[place]) for place in bucket))]
             first, last = ends[bucket[0]] - self._lines[bucket[0]] * LINE, ends[bucket[-1]]
             summed.append(self._summed_after(parts, before, slice(first, last), summed, self.compresses))
@@ -159,8 +159,8 @@ class AllreduceOptimizer:
         return [sums, tf.zeros([-len(self.loss_terms) % LINE], self.dtype)]
 
     def unflatten(self, flat: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The gradients in the shapes of the variables, and the loss sums, of a buffer that `flatten` made."""
-        *pieces, sums = tf.split(tf.reshape(flat, [-1, LINE]), self._lines)  # splitting whole lines copies nothing
+        """The gradients in the shapes of the variables, and the loss sums, from a buffer made by `flatten`."""
+        *pieces, sums = tf.split(tf.reshape(flat, [-1, LINE]), self._lines)  # a split at whole lines needs no copy
         gradients = [
             tf.reshape(tf.reshape(piece, [-1])[:size] if size % LINE else piece, variable.shape)
             for piece, size, variable in zip(pieces, self._sizes, self.trainable, strict=True)
@@ -176,7 +176,7 @@ class AllreduceOptimizer:
         return tf.concat([self.collectives.all_reduce_sum_bf16(flat[:numbers]), sums], 0)
 
     def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
-        """The factors of the loss sums before the backward pass, [terms]: loss scale / weight over all ranks."""
+        """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all ranks."""
         return tf.constant([self.loss_scale / totals[term] for term in self.loss_terms], self.dtype)
 
     @property
@@ -185,11 +185,11 @@ class AllreduceOptimizer:
 
     @property
     def loss_scale(self) -> float:
-        """The factor that keeps float16 gradients from vanishing; 1 without `scales_loss`."""
+        """The factor that keeps small float16 gradients from becoming 0; 1 without `scales_loss`."""
         return 1.0 if self._loss_scale is None else float(self._loss_scale.numpy()[0])
 
     def update(self, flat: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
-        """Checks, clips and applies a summed buffer; every rank skips a gradient that is not finite."""
+        """Checks, clips and applies a summed buffer; a gradient that is not finite is skipped on every rank."""
         sums, norm, finite, rate = self._compiled_update(flat, tf.constant(1 / self.loss_scale, self.dtype))
         losses = {t: float(s) / weights[t] for t, s in zip(self.loss_terms, sums.numpy(), strict=True)}
         result = StepResult(losses, float(norm.numpy()), float(rate.numpy()), bool(finite.numpy()))
@@ -202,7 +202,7 @@ class AllreduceOptimizer:
         rate = tf.identity(self.optimizer.learning_rate)
         gradients, sums = self.unflatten(flat)
         whole = tf.reshape(flat, [-1, LINE])[: -self._lines[-1]]
-        # One pass over memory; the dot product of the vector with itself would lose digits.
+        # One pass over memory, and more precise than the dot product of the vector with itself.
         norm = tf.sqrt(2.0 * tf.nn.l2_loss(whole)) * unscale
         finite = tf.math.is_finite(norm)
         scale = unscale
@@ -233,14 +233,14 @@ class AllreduceOptimizer:
         return total.hexdigest()[:24]
 
     def check_replicas(self) -> None:
-        """Raises InputError on every rank when the ranks' variables are not equal to the bit."""
+        """Raises InputError on every rank unless the ranks' variables are bit-identical."""
         if self.world.size > 1:
             self.world.agree({f"the trainable variables after {self.steps_done} steps": self.replica_digest()})
 
 
 def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
-    """Lists of neighbouring places, from the last places to the first, each of at least `least` bytes except the
-    one with the first places."""
+    """Groups neighbouring places, from last to first, into lists of at least `least` bytes each; the list with the
+    first places may be smaller."""
     lists: list[list[int]] = [[]]
     for place in reversed(range(len(sizes))):
         if sum(sizes[other] for other in lists[-1]) >= least:
@@ -252,8 +252,8 @@ def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
 def next_loss_scale(scale: float, finite_steps: float, applied: bool) -> tuple[float, float]:
     """The loss scale and the number of finite steps in a row, after a step.
 
-    A gradient that is not finite halves the scale, 2,000 finite ones double it. All ranks agree, because `applied`
-    is decided after the sum over ranks.
+    A gradient that is not finite halves the scale; 2,000 finite ones in a row double it. All ranks agree, because
+    `applied` depends on the sum over ranks.
     """
     if not applied:
         return max(scale / 2, LEAST_LOSS_SCALE), 0.0

@@ -1,7 +1,7 @@
-"""Which rows a rank reads: their order in the endless stream, its share of a step's rows, and batches to predict.
+"""The order of the rows in the endless stream, each rank's share of a step's rows, and batches for prediction.
 
-The row at position p of the stream is a pure function of (seed, p): a checkpoint stores p and no iterator state,
-and any number of ranks can go on from it.
+The row at position p of the stream is a pure function of (seed, p): a checkpoint stores only p, no
+iterator state, and any number of ranks can continue from it.
 """
 
 import math
@@ -11,13 +11,13 @@ import numpy as np
 
 from ringbert.hashing import mixed
 
-FEWEST_BLOCKS = 2  # of a step per rank; with fewer, blocks are split between ranks
+FEWEST_BLOCKS = 2  # per rank and step; with fewer, blocks are split between ranks
 
 
 class RowOrder(Protocol):
-    """Which row stands at each position of the endless stream: each row once per epoch.
+    """The row at each position of the endless stream: each row once per epoch.
 
-    Rows are kept together in blocks of `block` that are neighbours in the files.
+    Blocks of `block` rows that are neighbours in the files stay together.
     """
 
     block: int
@@ -26,7 +26,7 @@ class RowOrder(Protocol):
 
 
 class Order:
-    """A seeded permutation of all rows for each epoch: each row once per epoch, in a new order each time."""
+    """A seeded permutation of all rows for each epoch: each row once per epoch, in a different order each time."""
 
     block = 1
 
@@ -53,19 +53,19 @@ class Order:
 
 
 class BlockOrder:
-    """The order of a corpus of any size, in O(1) memory: blocks of neighbouring rows in a seeded order, a new one
-    in each epoch, and the rows within each block likewise.
+    """The order of a corpus of any size, in O(1) memory: in each epoch, blocks of neighbouring rows are shuffled,
+    and so are the rows within each block.
 
     Of n rows, block number b holds the rows b·block, …; the last of the B = ⌈n / block⌉ is short when `block` does
-    not divide n. In epoch e the blocks stand in the slots 0, …, B - 1, block π(k) in slot k. π is a Feistel
-    network whose two halves count modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉, applied again while the number is ≥ B
+    not divide n. In epoch e slot k of 0, …, B - 1 holds block π(k). π is a Feistel network
+    whose two halves are numbers modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉; it is applied again while the result is ≥ B
     (Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains); each round adds to one half a hash of
-    (seed, e, round, other half). When the short block, of t rows, stands in slot s, position p of the epoch lies
-    in slot p // block if p < s·block + t, else in slot (p + block - t) // block. Within a block rows are sorted by
+    (seed, e, round, other half). If the short block, of t rows, is in slot s, then position p of the epoch lies in
+    slot p // block if p < s·block + t, else in slot (p + block - t) // block. The rows of a block are sorted by
     the hash of (seed, e, row).
 
-    So a share of a step that starts at a multiple of `block` reads whole blocks, except at the end of an epoch and
-    after its short block; and the order does not depend on the number of ranks.
+    A share of a step that starts at a multiple of `block` therefore reads whole blocks, except at the end of an
+    epoch and after its short block. The order does not depend on the number of ranks.
     """
 
     def __init__(self, num_rows: int, seed: int, block: int = 16):
@@ -95,12 +95,12 @@ class BlockOrder:
         blocks = self._permuted(np.arange(slots[0], slots[-1] + 1), keys)
         rows = blocks[:, None] * self.block + np.arange(self.block)
         hashes = np.where(rows < self.num_rows, mixed(rows.astype(np.uint64) * _ODD + keys[-1]), _WORD)
-        order = np.argsort(hashes, axis=1, kind="stable")  # stable: equal hashes, too, have one order
-        of_position = slots - slots[0]
-        return rows[of_position, order[of_position, within]]
+        order = np.argsort(hashes, axis=1, kind="stable")  # stable, so that even equal hashes have a fixed order
+        block_index = slots - slots[0]
+        return rows[block_index, order[block_index, within]]
 
     def _permuted(self, blocks: np.ndarray, keys: np.ndarray, backwards: bool = False) -> np.ndarray:
-        """π of each number, or its inverse."""
+        """π of each number, or the inverse of π."""
         permuted = self._through_rounds(blocks.astype(np.uint64), keys, backwards)
         while len(outside := np.flatnonzero(permuted >= self._num_blocks)):
             permuted[outside] = self._through_rounds(permuted[outside], keys, backwards)
@@ -124,9 +124,9 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio of 2⁶⁴
 def balanced(lengths: np.ndarray, num_parts: int, units: np.ndarray | None = None) -> list[np.ndarray]:
     """Divides rows into parts with nearly equal numbers of tokens; returns places in `lengths`, ascending.
 
-    The longest row that is left goes to the part with the fewest tokens so far (Graham 1969, LPT). A part is empty
-    only if there are fewer rows than parts. Rows of one unit go to the same part; `units` holds the number of each
-    row's unit, from 0 on.
+    The longest remaining row goes to the part with the fewest tokens so far (Graham 1969, LPT). A part is empty
+    only if there are fewer rows than parts. Rows of one unit go to the same part; `units` holds the unit number of
+    each row, from 0 on.
     """
     if units is not None:
         parts_of_units = balanced(np.bincount(units, lengths).astype(np.int64), num_parts)
@@ -141,10 +141,11 @@ def balanced(lengths: np.ndarray, num_parts: int, units: np.ndarray | None = Non
 
 
 def shares(lengths: np.ndarray, rows: np.ndarray, num_ranks: int, block: int) -> list[np.ndarray]:
-    """Divides a step's rows among the ranks by their numbers of tokens; returns places in `lengths`.
+    """Divides a step's rows among the ranks, with similar numbers of tokens; returns places in `lengths`.
 
-    Rows of one block of a file go to one rank if there are at least two blocks per rank. With lengths from 20 to
-    128 the largest of 8 shares is then at most 3 % above the mean; for shares of neighbouring rows it is 11 %.
+    If there are at least two blocks per rank, the rows of one block of a file go to one rank. With lengths from 20
+    to 128, the largest of 8 shares is then at most 3 % above the mean, against 11 % for shares of neighbouring
+    rows.
     """
     _, units = np.unique(rows // block, return_inverse=True)
     has_enough = block > 1 and units.max() + 1 >= FEWEST_BLOCKS * num_ranks
@@ -152,8 +153,9 @@ def shares(lengths: np.ndarray, rows: np.ndarray, num_ranks: int, block: int) ->
 
 
 def dealt(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Divides rows into parts whose numbers of rows differ by one at most and whose numbers of tokens are nearly
-    equal: the longest are dealt first, forwards and backwards in turn. Returns places in `lengths`, ascending."""
+    """Divides rows into parts whose numbers of rows differ by at most one and whose numbers of tokens are nearly
+    equal. The longest rows are dealt first, alternately forwards and backwards. Returns places in `lengths`,
+    ascending."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
     turn, place = np.divmod(np.arange(len(order)), num_parts)
     part = np.where(turn % 2, num_parts - 1 - place, place)
@@ -163,19 +165,19 @@ def dealt(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
 def divided(
     lengths: np.ndarray, rows: np.ndarray, num_ranks: int, accumulation: int, block: int, is_dealt: bool
 ) -> list[list[np.ndarray]]:
-    """The rows of a step for each rank and micro-batch, as places in `lengths`: by `shares` and `balanced`, or by
-    `dealt`, which keeps no blocks together."""
+    """The rows of a step for each rank and micro-batch, as places in `lengths`: divided by `shares` and
+    `balanced`, or with `is_dealt` by `dealt`, which splits blocks."""
     if is_dealt:
         parts = dealt(lengths, num_ranks * accumulation)
         return [parts[rank * accumulation : (rank + 1) * accumulation] for rank in range(num_ranks)]
-    of_ranks = shares(lengths, rows, num_ranks, block)
-    return [[mine[part] for part in balanced(lengths[mine], accumulation)] for mine in of_ranks]
+    rows_of_ranks = shares(lengths, rows, num_ranks, block)
+    return [[mine[part] for part in balanced(lengths[mine], accumulation)] for mine in rows_of_ranks]
 
 
 def fixed_batches(lengths: np.ndarray, most_tokens: int) -> list[np.ndarray]:
-    """Row numbers in batches of rows of like length, the longest first; the same for any number of ranks.
+    """Row numbers in batches of rows of similar length, the longest first; the same for any number of ranks.
 
-    A batch has as many rows as fit in `most_tokens` tokens when padded to its longest, and at least one.
+    A batch has as many rows as fit in `most_tokens` tokens when padded to its longest row, but at least one.
     """
     by_length = np.argsort(-lengths, kind="stable")
     batches, start = [], 0

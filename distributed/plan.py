@@ -1,4 +1,4 @@
-"""Steps, warmup and learning rate for this number of ranks: each divided or scaled exactly once."""
+"""Steps, warmup and learning rate for a number of ranks: each is divided or scaled exactly once."""
 
 import itertools
 import math
@@ -9,12 +9,12 @@ from ringbert.errors import InputError
 from ringbert.settings import Settings, check_at_least, setting
 
 HIGH_FINE_TUNING_RATE = 2e-4
-DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS = 32, 3.0  # of run_squad.py
+DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS = 32, 3.0  # as in run_squad.py
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings(Settings):
-    """How long and how fast a model trains; the names and defaults of Google's scripts.
+    """Length and learning rate of training, with the names and defaults of Google's scripts.
 
     With `train_batch_size`, rows per rank and step, one rank's steps and warmup (as in Google's run_squad.py) are
     divided by the number of ranks, and the rate is scaled. `global_batch_size` keeps one rank's steps and rate.
@@ -65,7 +65,7 @@ class PlanSettings(Settings):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do. Rows are what is trained on: windows for SQuAD, examples for a classifier."""
+    """The plan of a run. A row is a training item: a window for SQuAD, an example for a classifier."""
 
     rows: int
     size: int
@@ -79,13 +79,14 @@ class Plan:
     epochs: float
 
     def share(self, rank: int) -> slice:
-        """The part of a global batch that a rank trains on; sizes differ by one row at most."""
+        """The part of a global batch that a rank trains on; sizes differ by at most one row."""
         small, larger = divmod(self.global_batch_size, self.size)
         start = rank * small + min(rank, larger)
         return slice(start, start + small + (rank < larger))
 
     def micro_batches(self, rank: int) -> list[slice]:
-        """That part, cut into `accumulation` pieces whose sizes differ by one row at most (some may be empty)."""
+        """The share of a rank, cut into `accumulation` pieces that differ by at most one row (some may be
+        empty)."""
         share = self.share(rank)
         count = share.stop - share.start
         edges = [share.start + count * piece // self.accumulation for piece in range(self.accumulation + 1)]
@@ -153,7 +154,7 @@ def _no_step(settings: PlanSettings, rows: int, steps_of_one: int, divisor: int)
 
 
 def rate_warning(plan: Plan) -> str | None:
-    """A warning when scaling takes a fine-tuning rate above what BERT usually survives."""
+    """A warning if scaling makes the learning rate too high for most BERT fine-tuning."""
     if plan.learning_rate > HIGH_FINE_TUNING_RATE and plan.learning_rate > plan.base_learning_rate:
         return (
             f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "

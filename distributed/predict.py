@@ -1,4 +1,4 @@
-"""Prediction over all ranks: batches computed whole, each by one rank."""
+"""Prediction over all ranks; each batch is computed by one rank."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,15 +22,15 @@ def predict(
     label: str | None = "prediction",
     memory_advice: str = "",
 ) -> list[Any] | None:
-    """`forward` of every batch, on rank 0 in the order of the batches; None elsewhere.
+    """Returns `forward` of every batch, in order, on rank 0; None on other ranks.
 
-    A batch is computed whole by one rank, so that results do not depend on the number of ranks.
+    Each batch is computed by one rank, so that results do not depend on the number of ranks.
 
     Args:
       batches: the row numbers of each batch.
       make_batch: row numbers -> the model's input; called in a thread, ahead of the model.
-      label: what the progress bar is called; None for no bar.
-      memory_advice: what a user can do when memory runs out.
+      label: the label of the progress bar; None for no bar.
+      memory_advice: what the user can do when memory runs out.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label or "", "batch", is_shown=label is not None)

@@ -1,4 +1,4 @@
-"""How far a loop is: a bar on a terminal, elsewhere a line from time to time."""
+"""The progress of a loop: a bar on a terminal, elsewhere a line from time to time."""
 
 import os
 import sys
@@ -9,14 +9,14 @@ from tqdm import tqdm
 from distributed.environment import RANK_VARIABLES
 
 LINE_INTERVAL_S = 30.0
-SHORTEST_S = 3.0  # what takes less time ends without a line
+SHORTEST_S = 3.0  # loops that take less time end without a line
 
 
 class Progress:
     """A bar on a terminal, else a line every 30 seconds.
 
     Args:
-      total: steps of the whole, `initial` of which are done already.
+      total: number of steps, of which `initial` are already done.
     """
 
     def __init__(self, total: int, label: str, unit: str, is_shown: bool, initial: int = 0):
@@ -29,7 +29,7 @@ class Progress:
             self._bar = tqdm(total=total, desc=label, unit=f" {unit}", initial=initial, file=sys.stderr, ncols=110)
 
     def update(self, done: int, **values: str) -> None:
-        """Shows how many steps are done now, and values beside them."""
+        """Shows the number of steps done, and these values."""
         if self._bar is not None:
             self._bar.set_postfix(values, refresh=False)
             self._bar.update(done - self.done)
@@ -50,7 +50,8 @@ class Progress:
 
 
 def is_terminal() -> bool:
-    """Whether standard error ends at a terminal; mpirun passes it through a pipe, so mpirun's own is asked too."""
+    """Whether standard error goes to a terminal. Under mpirun it is a pipe, so mpirun's standard error is
+    checked."""
     if sys.stderr.isatty():
         return True
     if not any(name in os.environ for name in RANK_VARIABLES):

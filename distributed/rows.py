@@ -1,4 +1,4 @@
-"""Data as rows: an Arrow table in a file that is mapped into memory."""
+"""Data as rows: an Arrow table in a memory-mapped file."""
 
 import itertools
 import json
@@ -21,14 +21,14 @@ class RowSource(Protocol):
 
 
 class Rows:
-    """A memory-mapped Arrow table. `rows.take(indices)` gives the columns as NumPy arrays, in their stored types.
+    """A memory-mapped Arrow table. `rows.take(indices)` gives the columns as NumPy arrays of the stored types.
 
     A column of numbers becomes an array [n], a column of lists a ragged array (`ringbert.ragged`).
     """
 
     def __init__(self, table: pa.Table):
         self.table = table
-        self._batches = table.to_batches()  # views; one per chunk
+        self._batches = table.to_batches()  # views, one per chunk
         self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
 
     @classmethod
@@ -46,7 +46,8 @@ class Rows:
         return {name: _to_numpy(chosen.column(name)) for name in self.table.column_names}
 
     def _take_from_batches(self, indices: np.ndarray) -> pa.Table:
-        """As `self.table.take`, which copies every chunk of a list column: with 1,000 chunks 0.4 ms, not 49."""
+        """Like `self.table.take`, which copies every chunk of a list column: 0.4 ms instead of 49 with 1,000
+        chunks."""
         if indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self)}")
         by_row = np.argsort(indices, kind="stable")
@@ -64,11 +65,11 @@ class Rows:
         return pa.Table.from_batches(pieces, self.table.schema).combine_chunks().take(pa.array(places))
 
     def lengths(self, name: str) -> np.ndarray:
-        """How many values each row of a list column has, int64 [n]."""
+        """The number of values in each row of a list column, int64 [n]."""
         return pc.list_value_length(self.table.column(name)).to_numpy().astype(np.int64)
 
     def lengths_at(self, name: str, indices: np.ndarray) -> np.ndarray:
-        """The same of some rows; only the offsets of these are read."""
+        """The same for some rows; reads only their offsets."""
         indices = np.asarray(indices, np.int64)
         batches = np.searchsorted(self._starts, indices, side="right") - 1
         lengths = np.empty(len(indices), np.int64)
@@ -80,7 +81,7 @@ class Rows:
         return lengths
 
     def column(self, name: str) -> np.ndarray | Ragged:
-        """A whole column, in the same form."""
+        """A whole column, in the same form as from `take`."""
         return _to_numpy(self.table.column(name))
 
 

@@ -1,9 +1,9 @@
-"""The folder of a run and what a run says. Both do nothing off rank 0, so that callers need not ask for the rank.
+"""The folder and the messages of a run. On ranks other than 0 both do nothing, so callers need no rank checks.
 
 FOLDER/run.json        configuration, plan, environment, git commit
 FOLDER/metrics.jsonl   one JSON object per logged step
 FOLDER/tensorboard/    the same as event files
-FOLDER/result.json     the scores, written at the very end: its presence says that the run is complete
+FOLDER/result.json     the scores; written last, so that its presence means that the run is complete
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Run:
 
     @classmethod
     def of(cls, folder: str | Path, world: "World") -> "Run":
-        """The folder that rank 0 of `world` writes."""
+        """The run in this folder; rank 0 of `world` writes it."""
         return cls(Path(folder).expanduser(), world.rank == 0)
 
     def __init__(self, folder: Path, is_writer: bool):
@@ -79,7 +79,7 @@ class Run:
         self.write(name, json.dumps(value, indent=4, ensure_ascii=False, default=str) + "\n")
 
     def replace_folder(self, name: str, fill: Callable[[Path], None]) -> None:
-        """Puts the folder that `fill(folder)` writes in the place of the old one."""
+        """Replaces a folder with the one that `fill(folder)` writes."""
         if not self.is_writer:
             return
         with _reported(self.folder / name):
@@ -94,7 +94,7 @@ class Run:
             (self.folder / name).unlink(missing_ok=True)
 
     def rewind_metrics(self, rows: int) -> None:
-        """Drops the lines logged after so many rows were trained on: a resumed run logs them again."""
+        """Drops the lines logged after this number of rows: a resumed run logs them again."""
         path = self.folder / "metrics.jsonl"
         if not self.is_writer or not path.exists():
             return
@@ -104,7 +104,7 @@ class Run:
                 if json.loads(line)["rows"] <= rows:
                     kept.append(line)
             except (ValueError, KeyError, TypeError):
-                continue  # the last line of a killed run
+                continue  # an incomplete last line of a killed run
         self.write("metrics.jsonl", "".join(f"{line}\n" for line in kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -130,7 +130,7 @@ class Run:
 
 @contextlib.contextmanager
 def _reported(path: Path) -> Iterator[None]:
-    """Makes a full disk, and what else keeps a path from being written, an InputError that names it."""
+    """Turns errors of writing a path, such as a full disk, into an InputError that names the path."""
     from safetensors import SafetensorError
 
     try:
@@ -151,7 +151,7 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, object]:
-    """What a result depends on besides its flags: versions, machine, git commit of the working folder."""
+    """Facts that a result depends on besides its flags: versions, machine, git commit of the working folder."""
     try:
         commit = subprocess.run(
             ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=10, check=False

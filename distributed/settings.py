@@ -1,4 +1,4 @@
-"""Settings of the training loop, apart from it because it imports TensorFlow and `--help` should not."""
+"""Settings of the training loop, in a module of their own so that `--help` does not import TensorFlow."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ from ringbert.settings import Settings, check_at_least, setting
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings(Settings):
-    """How a run goes from step to step."""
+    """Settings of the training loop."""
 
     seed: int = setting(
         42, "seed of initial values, order of the data and dropout", "training", aliases=("random_seed",)

@@ -1,4 +1,4 @@
-"""The training step, in plain sight: batch, weights, gradient, sum over ranks, update."""
+"""The training step, part by part: batch, weights, gradient, sum over ranks, update."""
 
 import time
 from collections.abc import Generator
@@ -13,10 +13,10 @@ from distributed.plan import Plan
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step, done.
+    """A finished optimizer step.
 
     Attributes:
-      number: optimizer steps done, this one included.
+      number: optimizer steps done, including this one.
       position: rows of the stream consumed, over all ranks.
       batches: this rank's micro-batches.
       result: mean losses over all ranks, gradient norm, rate, whether the update was applied.
@@ -40,9 +40,9 @@ def steps(
     first: int = 0,
     position: int = 0,
 ) -> Generator[Step]:
-    """The steps of a plan behind the `first` ones, which consumed `position` rows of the stream.
+    """Yields the steps of a plan after the first `first` ones, which consumed `position` rows of the stream.
 
-    All ranks take a step together, and each ends it with the same weights, to the bit.
+    All ranks take each step together and end it with bit-identical weights.
     """
     world = optimizer.world
 
@@ -68,7 +68,7 @@ def steps(
 
 
 class StepClock:
-    """Wall-clock seconds of the parts of a step, and rows per second over all ranks."""
+    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks."""
 
     def __init__(self, rows_per_step: int):
         self.rows_per_step = rows_per_step
@@ -78,7 +78,7 @@ class StepClock:
         self._rows_per_s = 0.0
 
     def mark(self, part: str) -> None:
-        """Books the time since the last mark under `part`; "apply_s" ends a step."""
+        """Adds the time since the last mark to `part`; "apply_s" ends a step."""
         now = time.perf_counter()
         self._parts[part] = self._parts.get(part, 0.0) + now - self._last
         self._last = now
@@ -87,7 +87,7 @@ class StepClock:
             self._recent = [*self._recent[-20:], now]
 
     def skip(self) -> None:
-        """Leaves out the time since the last mark (a checkpoint, an evaluation)."""
+        """Ignores the time since the last mark (a checkpoint, an evaluation)."""
         self._last, self._recent = time.perf_counter(), []
 
     def rows_per_s(self) -> float:

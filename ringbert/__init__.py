@@ -1,7 +1,7 @@
 """RingBERT: BERT pretraining and fine-tuning across GPUs and machines, on TensorFlow and Keras 3, over MPI.
 
-Importing it loads neither TensorFlow nor MPI. Its modules are the ground floor that `bert`, `distributed` and
-`tasks` stand on: errors, atomic files, ragged arrays, settings, and nothing beyond the standard library and NumPy.
+Importing it loads neither TensorFlow nor MPI. `bert`, `distributed` and `tasks` are built on its modules: errors,
+atomic files, hashes, ragged arrays and settings. They need only the standard library and NumPy.
 """
 
 import importlib.metadata

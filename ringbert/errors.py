@@ -2,13 +2,13 @@
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used: the message says what came, what is needed and which flag to change."""
+    """The user's input cannot be used. The message says what it was, what is needed and which flag to change."""
 
 
 class Preempted(SystemExit):
-    """Training saved and stopped because SIGUSR1 asked for it; the process exits with `STATUS`."""
+    """Training was saved and stopped after SIGUSR1; the process exits with `STATUS`."""
 
-    STATUS = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
+    STATUS = 75  # EX_TEMPFAIL in sysexits.h: run the same command again
 
     def __init__(self):
         super().__init__(self.STATUS)
@@ -24,6 +24,6 @@ def one_line(error: BaseException) -> str:
 
 
 def shortened(names, most: int = 6) -> str:
-    """Names separated by commas; beyond the first `most` only their number."""
+    """Names separated by commas; after the first `most` only the number of the others."""
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

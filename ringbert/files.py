@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all, and JSON in them.
+"""Writes files and folders that appear whole or not at all, and reads and writes JSON.
 
-Whatever is written here is written beside its final place, synced to disk and then renamed. The temporary name
-holds the host and the process, so that two jobs do not collide and what a killed one left is recognised.
+Everything is written beside its final place, synced to disk and then renamed. The temporary name holds the host
+and the process, so that two jobs do not collide and the remains of a killed job are recognised.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from ringbert.errors import InputError
 def replacing(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the `with` block ends without an exception.
 
-    An exception leaves the old file as it was and nothing beside it. Without `sync` a power cut may
-    lose the file or damage it, and what killed processes left beside it is not removed. That saves time for files
-    that can be made again, above all in a folder of many files.
+    After an exception the old file is unchanged and nothing is left beside it. Without `sync` a power cut may lose
+    or damage the file, and files that killed processes left beside it are not removed. That saves time for files
+    that can be written again, above all in a folder of many files.
     """
     temporary = _temporary_name(path, clean=sync)
     try:
@@ -42,13 +42,13 @@ def replacing(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
-    """Replaces a file by this text."""
+    """Replaces a file with this text."""
     with replacing(path, sync) as file:
         file.write(text.encode())
 
 
 def write_json(path: Path, value: object, indent: int | None = 4, sync: bool = True) -> None:
-    """Replaces a file by this value as JSON; what JSON does not know is written as its `str`."""
+    """Replaces a file with this value as JSON; values that JSON does not support are written as their `str`."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n", sync)
 
 
@@ -77,7 +77,7 @@ def read_text(path: Path, where: str = "") -> str:
 
 
 def read_json(path: Path, where: str = "") -> Any:
-    """The value in a JSON file, plain or gzip. Raises InputError as `read_text`, and for text that is not JSON."""
+    """The value in a JSON file, plain or gzip. Raises InputError like `read_text`, and if it is not JSON."""
     text = read_text(path, where)
     try:
         return json.loads(text)
@@ -88,7 +88,7 @@ def read_json(path: Path, where: str = "") -> Any:
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     """Puts the folder that `fill(folder)` writes in the place of `final`.
 
-    The old one is set aside as `NAME.old` and removed at the end: at every moment one of the two is there, whole.
+    The old one is set aside as `NAME.old` and removed at the end, so one of the two is always there, complete.
     """
     with _filled_beside(final, fill) as new:
         old = final.with_name(f"{final.name}.old")
@@ -103,12 +103,12 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder under a temporary name, so that a kill never leaves half of it under its own."""
+    """Renames a folder and then removes it, so that a kill never leaves half of it under its own name."""
     shutil.rmtree(folder.rename(_temporary_name(folder)))
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
-    """Builds the folder `final` by `build(folder)` unless it is there; whether it was built now.
+    """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call built it.
 
     When another process builds the same folder at the same time, the first to finish wins.
     """
@@ -128,10 +128,10 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
 
 
 def add_to_folder(final: Path, fill: Callable[[Path], None], last: str) -> None:
-    """Adds the files that `fill(folder)` writes to the folder `final`, when all are written.
+    """Adds the files that `fill(folder)` writes to the folder `final`, once all are written.
 
-    A new or empty folder appears whole. To one that holds other files they are moved one after the other, the file
-    named `last` at the end.
+    A new or empty folder appears whole. If the folder holds other files, the new ones are moved into it one by
+    one, the file named `last` at the end.
     """
     with _filled_beside(final, fill) as new:
         try:
@@ -145,7 +145,7 @@ def add_to_folder(final: Path, fill: Callable[[Path], None], last: str) -> None:
 
 @contextlib.contextmanager
 def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
-    """A folder filled and synced under a temporary name, removed in the end unless it was renamed."""
+    """A folder, filled and synced under a temporary name; removed at the end unless the caller renamed it."""
     temporary = _temporary_name(final)
     try:
         temporary.mkdir(parents=True)
@@ -157,21 +157,21 @@ def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def _temporary_name(final: Path, clean: bool = True) -> Path:
-    """A free name beside `final` for this process; with `clean`, removes what dead processes left there."""
+    """A free name beside `final` for this process; with `clean`, removes the remains of dead processes there."""
     prefix = f".{final.name}.{_machine()}."
-    for left in final.parent.glob(f"{glob.escape(prefix)}*.tmp") if clean else ():
-        process_id = left.name.removeprefix(prefix).removesuffix(".tmp")
-        # After a reboot or in a restarted container a dead process may have had this one's number.
+    for path in final.parent.glob(f"{glob.escape(prefix)}*.tmp") if clean else ():
+        process_id = path.name.removeprefix(prefix).removesuffix(".tmp")
+        # After a reboot, or in a restarted container, this process may have the number of a dead one.
         if process_id.isdigit() and (int(process_id) == os.getpid() or not is_running(int(process_id))):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
             else:
-                left.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
     return final.with_name(f"{prefix}{os.getpid()}.tmp")
 
 
 def _machine() -> str:
-    """The host and, on Linux, the process namespace: containers of one host name may number processes alike."""
+    """The host and, on Linux, the process namespace: containers with one host name may share process ids."""
     host = socket.gethostname()
     with contextlib.suppress(OSError):
         return f"{host}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -184,17 +184,17 @@ def is_running(process_id: int) -> bool:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is another user's
+    except PermissionError:  # the process belongs to another user
         pass
     return True
 
 
 def sync_tree(folder: Path) -> None:
-    """Makes the files of a new folder last through a power cut, and gives each the permissions of a new file.
+    """Syncs the files of a new folder, so that they survive a power cut, and gives each the usual permissions.
 
     Some libraries create files that only their owner may read.
     """
-    permissions = folder.stat().st_mode & 0o666  # the umask itself can be read only by changing it for all threads
+    permissions = folder.stat().st_mode & 0o666  # reading the umask would mean changing it for all threads
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(permissions)
@@ -208,7 +208,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames and new names within a folder last through a power cut."""
+    """Makes renames and new files in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -15,10 +15,9 @@ def sha256(path: Path) -> str:
 
 
 class HashingWriter:
-    """A binary file, open for writing, and the SHA-256 and the size in bytes of what was written through this
-    object.
+    """Wraps a binary file that is open for writing; keeps the SHA-256 and the size in bytes of the written data.
 
-    It has what `pyarrow.PythonFile` asks of a file. Whoever opened the file closes it.
+    It has the methods that `pyarrow.PythonFile` needs. The caller who opened the file closes it.
     """
 
     def __init__(self, file: BinaryIO):
@@ -45,7 +44,7 @@ class HashingWriter:
 
 
 def digest(*parts: object) -> str:
-    """A short digest of files (Path: their bytes) and of anything else (its JSON)."""
+    """A short digest of its arguments: the bytes of a file for a Path, the JSON of any other value."""
     total = hashlib.sha256()
     for part in parts:
         total.update(bytes.fromhex(sha256(part)) if isinstance(part, Path) else _json_bytes(part))
@@ -58,8 +57,8 @@ def _json_bytes(value: object) -> bytes:
 
 
 def mixed(words: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014) of each uint64: a bijection in which flipping one
-    bit of the input flips half of the bits of the output."""
+    """Applies the finaliser of splitmix64 (Steele, Lea and Flood 2014) to each uint64: a bijection in which a flip
+    of one input bit flips half of the output bits on average."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Ragged arrays: `values`, the concatenated rows, and `offsets`, int64 [n + 1], where each row starts and ends.
+"""Ragged arrays: `values` are the concatenated rows; `offsets`, int64 [n + 1], say where rows start and end.
 
 Row i is values[offsets[i] : offsets[i + 1]].
 """
@@ -19,14 +19,14 @@ def offsets_of(lengths: np.ndarray | Iterable[int]) -> np.ndarray:
 
 
 def joined(rows: Iterable[np.ndarray], dtype: np.dtype | type = np.int32) -> Ragged:
-    """The ragged array of these rows; `dtype` is that of the values where there are no rows."""
+    """The ragged array of these rows; `dtype` is used only when there are no rows."""
     rows = list(rows)
     values = np.concatenate(rows) if rows else np.empty(0, dtype)
     return values, offsets_of(len(row) for row in rows)
 
 
 def gather(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The runs values[start : start + length], one after the other."""
+    """The slices values[start : start + length], concatenated."""
     if not len(starts):
         return values[:0]
     ends = np.cumsum(lengths)
@@ -36,7 +36,7 @@ def gather(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.nd
 
 
 def reordered(rows: np.ndarray | Ragged, order: np.ndarray) -> np.ndarray | Ragged:
-    """An array [n] or a ragged array of n rows, with row `order[i]` at place i."""
+    """An array [n] or a ragged array of n rows, with row `order[i]` moved to place i."""
     if isinstance(rows, np.ndarray):
         return rows[order]
     values, offsets = rows

@@ -1,4 +1,4 @@
-"""Fields of settings dataclasses: a default, one sentence of help, other names, types, checks of ranges.
+"""Settings dataclasses: fields with a default, a sentence of help, aliases and a type, and checks of ranges.
 
 A dataclass of settings stands beside the component that uses it. A program's configuration inherits those of its
 components, and `tasks/flags.py` reads it from the command line and a TOML file.
@@ -24,7 +24,7 @@ class Settings:
     """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`.
 
     A class that checks its values extends `__post_init__`, calls `super().__post_init__()` and raises ValueError;
-    so a configuration that inherits several of them makes all their checks.
+    so a configuration that inherits from several of them runs all their checks.
     """
 
     def __post_init__(self) -> None:
@@ -42,11 +42,11 @@ def setting(
     """A field of a frozen, keyword-only dataclass of settings.
 
     Args:
-      default: none for a field that must be given.
+      default: leave it out for a required field.
       help: one sentence, with the unit of a number.
       group: the heading under which `--help` lists it.
       aliases: other names of the flag, without dashes.
-      shown_default: what `--help` says instead of the default, where None stands for a value found later.
+      shown_default: the text that `--help` shows for a default of None, which stands for a value computed later.
     """
     metadata = {"help": help, "group": group, "aliases": aliases, "shown_default": shown_default}
     return dataclasses.field(default=default, metadata=metadata)
@@ -54,7 +54,7 @@ def setting(
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field of a dataclass of settings, with what `setting` was told about it."""
+    """One field of a dataclass of settings, with the arguments of `setting`."""
 
     name: str
     type: Any
@@ -78,7 +78,7 @@ class Field:
 
 
 def fields_of(settings_class: Any) -> list[Field]:
-    """The fields of a dataclass of settings that its constructor takes, in their order."""
+    """The fields of a dataclass of settings that its constructor takes, in order."""
     annotations = typing.get_type_hints(settings_class)
     return [
         Field(field.name, annotations[field.name], default=field.default, **field.metadata)
@@ -88,7 +88,7 @@ def fields_of(settings_class: Any) -> list[Field]:
 
 
 def check_at_least(settings: object, lowest: float, *names: str) -> None:
-    """Raises ValueError for the first of these numbers below `lowest` or not finite. None and texts pass."""
+    """Raises ValueError for the first of these numbers below `lowest` or not finite. None and strings pass."""
     for name in names:
         value = getattr(settings, name)
         if isinstance(value, int | float) and (value < lowest or not math.isfinite(value)):
@@ -113,7 +113,7 @@ _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "tex
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
-    """What a field may be, as types and single values: `int | Literal["auto"] | None` is (int, "auto", None)."""
+    """The types and single values that a field allows: `int | Literal["auto"] | None` is (int, "auto", None)."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return tuple(choice for part in typing.get_args(annotation) for choice in alternatives(part))
     if typing.get_origin(annotation) is Literal:
@@ -122,10 +122,10 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def of_type(value: Any, annotation: Any) -> Any:
-    """`value` itself, or as a float where the type asks for one.
+    """Returns `value`, converted to float if the type is float.
 
-    Raises ValueError if it does not have the exact type: True is not an integer, "3" is not a number, and
-    infinity is not a setting.
+    Raises ValueError unless the type matches exactly: True is not an integer, "3" is not a number, and infinity is
+    not allowed.
     """
     for choice in alternatives(annotation):
         if choice is float:
@@ -152,7 +152,7 @@ def from_text(text: str, annotation: Any) -> Any:
 
 
 def _refusal(value: Any, annotation: Any) -> ValueError:
-    """Such as `must be an integer or auto, got "often"`."""
+    """An error such as `must be an integer or auto, got "often"`."""
     choices = [choice for choice in alternatives(annotation) if choice is not None]
     words = [_KINDS[choice] if isinstance(choice, type) else str(choice) for choice in choices]
     expected = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
