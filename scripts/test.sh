@@ -4,5 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
 make_environment cpu,mpi,dev
-echo "+ python -m pytest $*"
-python -m pytest "$@"
+workers=$(nproc)
+((workers > 4)) && workers=4
+echo "+ python -m pytest -n $workers --dist loadfile $*"
+python -m pytest -n "$workers" --dist loadfile "$@"
