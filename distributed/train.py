@@ -1,4 +1,4 @@
-"""The training loop: what happens between the steps."""
+"""The training loop: evaluation, checkpoints and logging between the steps."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -23,16 +23,16 @@ MOST_SKIPPED_STEPS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a run trains, and on what.
+    """The model, data and loss of a run.
 
     Attributes:
-      feed: the data, and how it becomes batches.
+      feed: the data, and its conversion to batches.
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
       loss_terms: their names; each is divided by its weight over all ranks, and their sum is minimized.
       data_key: a digest of the data, the same on all ranks.
-      settings: what must not change between the parts of a run, by flag; kept in each checkpoint.
-      held_out: what is measured meanwhile.
-      memory_advice, overflow_advice: what a user can do when memory runs out, or when gradients stay non-finite.
+      settings: flag -> value, for flags that must not change when a run is resumed; kept in each checkpoint.
+      held_out: the evaluation during training.
+      memory_advice, overflow_advice: what the user can do when memory runs out, or when gradients stay non-finite.
     """
 
     model: keras.Model
@@ -57,10 +57,10 @@ def train(
 ) -> State:
     """Trains to the end of the plan, from `start` if given; returns the last state, which is saved.
 
-    `training.held_out.every` is a number of steps here.
+    `training.held_out.every` must be a number of steps here.
 
     Raises:
-      Preempted: SIGUSR1 came; all ranks finished the same step and saved.
+      Preempted: after SIGUSR1, once all ranks have finished the same step and the checkpoint is saved.
       InputError: the gradients stay non-finite, the replicas are not equal, or memory runs out.
     """
     state = start or State(0, 0, plan.steps, plan.global_batch_size, training.settings)
@@ -92,7 +92,9 @@ def train(
             if step.wants_stop:
                 optimizer.world.stop_wanted.clear()
                 log.close()
-                run.say(f"SIGUSR1: saved after step {step.number} of {plan.steps}; the same command goes on")
+                run.say(
+                    f"SIGUSR1: saved after step {step.number} of {plan.steps}; to continue, run the same command"
+                )
                 run.close()
                 raise Preempted
             if held_out and stops_early:
@@ -128,7 +130,7 @@ def choose_gradient(
 
 
 def measured(held_out: HeldOut, state: State, run: Run) -> State:
-    """Measures and logs; the state with the score that decides added."""
+    """Evaluates and logs; returns the state, with the score that selects the best checkpoint added."""
     scores = held_out.measure()
     run.metrics(state.step, {"rows": state.position, **scores})
     run.say(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
@@ -138,7 +140,8 @@ def measured(held_out: HeldOut, state: State, run: Run) -> State:
 
 
 def resumed_step(state: State, plan: Plan) -> int:
-    """The step of this plan that corresponds to a checkpoint, perhaps written with another number of ranks."""
+    """The step of this plan that corresponds to a checkpoint, which may have been written with another number of
+    ranks."""
     if state.step >= state.steps:
         return plan.steps
     if state.global_batch_size == plan.global_batch_size:
@@ -147,7 +150,7 @@ def resumed_step(state: State, plan: Plan) -> int:
 
 
 class Log:
-    """What a run shows and writes of its steps, and where its time goes."""
+    """Shows and logs the steps of a run, and measures how its time is spent."""
 
     def __init__(
         self,
@@ -167,7 +170,7 @@ class Log:
         self._began = time.perf_counter()
 
     def step(self, step: Step) -> None:
-        """Shows a step, and logs every so many. Raises InputError when too many in a row were skipped."""
+        """Shows a step, and logs it every `log_steps`. Raises InputError when too many in a row were skipped."""
         result = step.result
         self._skipped = 0 if result.applied else self._skipped + 1
         if self._skipped:
@@ -191,7 +194,7 @@ class Log:
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Books the time of the block under `what`, and not as time of a step."""
+        """Counts the time of the `with` block as waiting for `what`, not as time of a step."""
         began = time.perf_counter()
         yield
         self._waits[what] = self._waits.get(what, 0.0) + time.perf_counter() - began

@@ -1,7 +1,7 @@
-"""The ranks of a job: join MPI, exchange messages, agree, and fail together.
+"""The ranks of a job: they join MPI, exchange messages, check that they agree, and fail together.
 
-Control messages (objects, barriers, agreement, the weights of a step) and the end of the job always go over MPI,
-whatever sums the gradients. A `World` is made once, at the start of a program, and passed down.
+Control messages (objects, barriers, agreement, the weights of a step) and the end of the job always use MPI,
+whichever backend sums the gradients. A program creates one `World` at its start and passes it down.
 """
 
 import faulthandler
@@ -37,15 +37,15 @@ class World:
     """This process among the ranks of a job.
 
     Attributes:
-      rank, size: number of this rank, and of ranks.
+      rank, size: the number of this rank, and how many ranks there are.
       local_rank, local_size: the same among the ranks that share this machine's memory.
-      node, num_nodes: number of this machine, and of machines.
+      node, num_nodes: the number of this machine, and how many machines there are.
       device: "gpu" or "cpu".
       threads: how many threads this rank computes with.
-      machine_cores: the cores of all ranks of this machine together.
+      machine_cores: the cores that the ranks of this machine may use together.
       notes: one line for each decision that the user should know, the same on every rank of a machine.
-      program: its name, for messages.
-      user_errors: types of errors that are shown as one line, without a traceback.
+      program: the program's name, for messages.
+      user_errors: types of errors to show as one line, without a traceback.
       stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
     """
 
@@ -75,13 +75,13 @@ class World:
         program: str | None = None,
         user_errors: tuple[type[BaseException], ...] = (),
     ) -> "World":
-        """Joins MPI, gives each local rank its GPU and cores; call it before the first TensorFlow operation.
+        """Joins MPI and gives each local rank its GPU and cores; call it before the first TensorFlow operation.
 
-        Use it as a context manager: an exception or a `sys.exit` with an error that leaves the block on any rank
-        ends all ranks. InputError, OSError and `user_errors` are shown as one line, other errors with a traceback.
-        `device` None is for programs that compute nothing: TensorFlow is not imported.
+        Use it as a context manager: if an exception or a `sys.exit` with an error leaves the block on any rank,
+        all ranks end. InputError, OSError and `user_errors` are shown as one line, other errors with a traceback.
+        With `device` None, for programs that compute nothing, TensorFlow is not imported.
 
-        Raises InputError if a launcher started several processes that MPI sees as one each, or if no GPU fits.
+        Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
         """
         program = program or Path(sys.argv[0]).name
         comm, why_alone = communicator()
@@ -90,7 +90,7 @@ class World:
             world = replace(world, **place_in(comm))
         with world:
             check_launcher(world.size, why_alone)
-            faulthandler.register(signal.SIGTERM, chain=True)  # a rank stuck in MPI shows where
+            faulthandler.register(signal.SIGTERM, chain=True)  # a rank that hangs in MPI shows where
             signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
             threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
             world = _with_cores(world)
@@ -138,7 +138,8 @@ class World:
         return total
 
     def on_first(self, function: Callable[..., T], *args) -> T:
-        """Calls `function(*args)` on rank 0 alone; its result, or its exception, reaches every rank."""
+        """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises an error if it
+        failed."""
         if self.size == 1:
             return function(*args)
         outcome: tuple[str, Any] = ("", None)
@@ -159,9 +160,9 @@ class World:
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
 
-        For work whose results are files: on a shared file system the other machines find them. The calling rank
-        may use the cores of its machine's other ranks meanwhile, also in threads that it starts, as tokenizers
-        does. Returns the result of this machine's first rank.
+        For work that writes files: on a shared file system the other machines find them already done. Meanwhile
+        the calling rank, with any threads that it starts (as tokenizers does), may use the cores of its machine's
+        other ranks. Returns the result of this machine's first rank.
         """
         result = self.on_first(self._on_all_cores, function, *args)
         if self.local_rank == 0 and self.rank > 0:
@@ -177,9 +178,9 @@ class World:
             os.sched_setaffinity(0, mine)
 
     def agree(self, facts: Mapping[str, object]) -> None:
-        """Stops every rank unless all hold the same facts (name -> anything with a stable `str`).
+        """Checks that all ranks have the same facts (name -> anything with a stable `str`).
 
-        Raises InputError that names the first fact that differs and its value on each rank.
+        Raises InputError on every rank otherwise; it names the first fact that differs and its value on each rank.
         """
         everyone = self.all_gather({name: str(value) for name, value in facts.items()})
         for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
@@ -209,7 +210,8 @@ class World:
             self.barrier()  # every rank leaves in the same way
             return False
         if self.size == 1 and isinstance(error, self.user_errors):
-            # Under the launcher of another MPI each process is alone and fails alike: only one prints the error.
+            # Under another MPI's launcher each process is alone and fails in the same way: only one prints the
+            # error.
             if launched_rank() == "0":
                 self._print_user_error(error)
             else:
@@ -237,12 +239,12 @@ class World:
 
     def _end_all(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return."""
-        faulthandler.unregister(signal.SIGTERM)  # the reason is known, a stack would only hide it
+        faulthandler.unregister(signal.SIGTERM)  # the reason is known; a stack trace would only hide it
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         if isinstance(error, FirstRankError):
-            time.sleep(8)  # meanwhile rank 0 reports the error, and its abort ends this process
+            time.sleep(8)  # rank 0 reports the error, and its abort ends this process
         elif self.rank > 0:
-            # When several ranks fail alike, the lowest reports, and its abort ends the others while they wait.
+            # If several ranks fail, the lowest one reports, and its abort ends the others while they wait.
             time.sleep(min(0.5 + 0.5 * self.rank, 7))
         place = f"rank {self.rank} of {self.size}"
         if isinstance(error, self.user_errors):
@@ -253,7 +255,7 @@ class World:
             trace = "".join(traceback.format_exception(error))
             print(f"{self.program}: failed on {place}\n{trace}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        time.sleep(0.2)  # so that ranks that fail at the same time get here too, and show no stack at their end
+        time.sleep(0.2)  # lets ranks that fail at the same time get here too, so that they show no stack trace
         self.comm.Abort(status)
 
 

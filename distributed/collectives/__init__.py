@@ -1,7 +1,7 @@
-"""Sums over ranks: one file per backend, found by the backend's name.
+"""Sums over ranks, with one module per backend (`BACKENDS`).
 
 A backend's module has `open(world, name) -> Collectives`, called before the first TensorFlow operation, because
-TensorFlow's own collectives must be configured by then. Control messages do not come here (see `World`).
+TensorFlow's own collectives must be configured by then. Control messages use `World` instead.
 """
 
 import importlib
@@ -24,7 +24,7 @@ TRIAL_SIZE = 1 << 22  # 16 MiB of float32
 
 @dataclass(frozen=True, kw_only=True)
 class BackendSettings(Settings):
-    """What sums over ranks."""
+    """The backend that sums over ranks."""
 
     backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
         "auto",
@@ -46,26 +46,25 @@ class CollectivesSettings(BackendSettings):
 
 
 class Collectives(Protocol):
-    """What a backend does. Every rank calls the same methods in the same order with equal shapes."""
+    """The methods of a backend. Every rank calls the same methods in the same order, with equal shapes."""
 
     name: str
     compresses: bool  # whether `all_reduce_sum_bf16` sends less than `all_reduce_sum`
 
     def all_reduce_sum(self, flat: "tf.Tensor") -> "tf.Tensor":
-        """The sum over ranks of a vector, the same bits on every rank; valid until the next call."""
+        """The sum of a vector over ranks, bit-identical on every rank; valid until the next call."""
         ...
 
     def all_reduce_sum_bf16(self, flat: "tf.Tensor") -> "tf.Tensor":
-        """The same for float32 values that travel between machines as bfloat16, in half the bytes."""
+        """The same for float32 values, sent between machines as bfloat16 in half the bytes."""
         ...
 
     @property
     def sum_in_graph(self) -> "Callable[[tf.Tensor, int, bool], tf.Tensor] | None":
-        """The sum as an operation within a `tf.function`, which overlaps with others; None if the backend has
-        none.
+        """The sum as an operation in a `tf.function`, which can overlap with others; None if unsupported.
 
-        Its arguments: the vector; a number that tells the sums of one function apart, the same on every rank;
-        whether the values travel as bfloat16.
+        Its arguments: the vector; a number that distinguishes the sums of one function, the same on every rank;
+        whether the values are sent as bfloat16.
         """
         ...
 
@@ -74,7 +73,7 @@ class Collectives(Protocol):
         ...
 
     def close(self) -> None:
-        """Releases what the backend holds; the last call."""
+        """Releases the backend's resources; no other call may follow."""
         ...
 
 
@@ -86,7 +85,7 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
 
 
 def compression_note(world: "World", collectives: Collectives) -> str:
-    """How long a sum takes with and without `compression`, with a warning if it does not pay."""
+    """How long a sum takes with and without `compression`, with a warning if it is not faster."""
     import tensorflow as tf
 
     if not collectives.compresses:
@@ -98,7 +97,7 @@ def compression_note(world: "World", collectives: Collectives) -> str:
         for _ in range(3):
             world.barrier()
             start = time.perf_counter()
-            reduce(values)[:1].numpy()  # waits for the GPU, which works on while Python goes on
+            reduce(values)[:1].numpy()  # waits for the GPU, which runs asynchronously
             times.append(max(world.all_gather(time.perf_counter() - start)))
         seconds.append(min(times))
     plain, compressed = seconds

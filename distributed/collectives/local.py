@@ -1,4 +1,4 @@
-"""One rank: nothing to send."""
+"""The backend for one rank: there is nothing to send."""
 
 import tensorflow as tf
 
@@ -7,7 +7,7 @@ from ringbert.errors import InputError
 
 
 class LocalCollectives:
-    """The sum over one rank."""
+    """The sum over one rank: the vector itself."""
 
     name = "local"
     compresses = False

@@ -1,12 +1,13 @@
 """Sums over MPI, through host memory.
 
-The ranks of a machine add up in memory that they share (machine_memory.py). Where they cannot share any, MPI's
-Allreduce does it in pieces of 1 MiB, which stay in cache; the size is fixed because with three ranks or more
-another one may round differently.
+The ranks of a machine sum in shared memory (machine_memory.py). If they cannot share memory, MPI's Allreduce sums
+in pieces of 1 MiB, which stay in cache. That size is fixed, because with three or more ranks a different size may
+round differently.
 
-With several machines, each first adds up its own ranks' buffers. Then one rank of each machine sends every other
-machine its share, adds up the shares that it receives and sends the sum to all: each value crosses the network
-once each way, in the largest possible messages, however many ranks a machine has. Values may travel as bfloat16.
+With several machines, each machine first sums its own ranks' buffers. Then one rank of each machine sends every
+other machine its share, sums the shares that it receives and sends the result to all. So each value crosses the
+network once each way, in the largest possible messages, however many ranks a machine has. Values may be sent as
+bfloat16.
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ from distributed.world import World
 from ringbert.errors import InputError
 
 PIECE_BYTES = 1 << 20
-ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer that is aligned to less
+ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer with a smaller alignment
 
 
 class MpiCollectives:
@@ -32,10 +33,10 @@ class MpiCollectives:
         self._comm, self._num_machines = comm, num_machines
         self.compresses = num_machines > 1
         self._machine = comm.Split(machine)
-        self._heads = comm.Split(self._machine.rank)  # the ranks of all machines that have this one's local rank
+        self._heads = comm.Split(self._machine.rank)  # on all machines, the ranks with this local rank
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
         self._memory: MachineMemory | None = None
-        self.why_not_shared = ""  # the reason if ranks of this machine can share no memory
+        self.why_not_shared = ""  # the reason if the ranks of this machine cannot share memory
         if shares_memory and self._machine.size > 1:
             try:
                 self._memory = open_memory(self._machine)
@@ -46,7 +47,7 @@ class MpiCollectives:
         return self._sum(flat, is_rounded=False)
 
     def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
-        """Every value is rounded once per machine, and once more after all are added in float32."""
+        """Every value is rounded once per machine, and once more after the sum in float32."""
         return self._sum(flat, is_rounded=True)
 
     def _sum(self, flat: tf.Tensor, is_rounded: bool) -> tf.Tensor:
@@ -62,9 +63,9 @@ class MpiCollectives:
         if self._machine.rank == 0:
             if total.size > size:
                 own = tf.pad(own, [[0, total.size - size]])
-            received, theirs = self._buffer("received", total.size, kind, is_shared=False)
+            received, received_tensor = self._buffer("received", total.size, kind, is_shared=False)
             self._heads.Alltoall(host_view(_rounded(own) if is_rounded else own), received)
-            shares = tf.reshape(theirs, [-1, share])
+            shares = tf.reshape(received_tensor, [-1, share])
             added = _rounded(tf.reduce_sum(_widened(shares), 0)) if is_rounded else tf.reduce_sum(shares, 0)
             self._heads.Allgather(host_view(added), total)
         if self._memory:
@@ -86,21 +87,21 @@ class MpiCollectives:
         return shared
 
     def _all_reduced(self, comm, flat: tf.Tensor) -> tf.Tensor:
-        sent = host_view(flat)
-        received, shared = self._buffer("reduced", sent.size, sent.dtype, is_shared=False)
-        piece = PIECE_BYTES // sent.itemsize
-        for start in range(0, sent.size, piece):
-            comm.Allreduce(sent[start : start + piece], received[start : start + piece])
+        own = host_view(flat)
+        received, shared = self._buffer("reduced", own.size, own.dtype, is_shared=False)
+        piece = PIECE_BYTES // own.itemsize
+        for start in range(0, own.size, piece):
+            comm.Allreduce(own[start : start + piece], received[start : start + piece])
         return shared
 
     def _buffer(
         self, name: str, size: int, dtype: np.dtype, is_shared: bool = True
     ) -> tuple[np.ndarray, tf.Tensor]:
-        """Memory that is reused by all calls, and a tensor that shows what is written to it.
+        """Memory that all calls reuse, as an array and as a tensor of the same memory.
 
         `is_shared`: whether the ranks of this machine share it, if they can.
         """
-        if (name, size, dtype) not in self._buffers:  # a step has two sizes: gradients, and losses alone
+        if (name, size, dtype) not in self._buffers:  # a step uses two sizes: gradients, and losses alone
             memory = self._memory if is_shared else None
             array = memory.vector(name, size, dtype) if memory else _aligned(size, dtype)
             self._buffers[name, size, dtype] = array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
@@ -122,8 +123,8 @@ def open(world: World, name: str) -> MpiCollectives:
     if world.comm is None:
         raise InputError("--backend mpi needs several ranks: start the program under mpirun or bert-launch")
     collectives = MpiCollectives(world.comm, world.node, world.num_nodes)
-    if why := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
-        world.say(f"warning: ranks of a machine share no memory ({why}): MPI sums their gradients, more slowly")
+    if reason := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
+        world.say(f"warning: ranks of a machine share no memory ({reason}): MPI sums their gradients, more slowly")
     return collectives
 
 

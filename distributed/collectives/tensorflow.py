@@ -1,6 +1,6 @@
-"""Sums by TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between CPUs.
+"""Sums with TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between CPUs.
 
-With NCCL, gradients never pass through host memory. The ring is the same code for CPUs, where MPI through shared
+With NCCL, gradients never pass through host memory. The ring runs the same code on CPUs, where MPI with shared
 memory is faster. Every process runs a TensorFlow server, which must be started before the first TensorFlow
 operation; the servers learn each other's addresses over MPI.
 """
@@ -15,32 +15,32 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
 
-# TensorFlow has no public name for it: MultiWorkerMirroredStrategy, which is public, calls the same functions.
+# There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
 from tensorflow.python.eager import context
 
 from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbert.errors import InputError
 
-NETWORK_VARIABLE = "RINGBERT_NETWORK"  # has one value for all machines, unlike an address; bert-launch forwards it
+NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
 JOB = "worker"
 GROUP_KEYS = {"nccl": 1, "ring": 2}
-CONNECT_S = 20  # how long to wait for a rank to accept a connection
-# Below the ports that Linux gives to connections, so that none takes a port between the check and the server's
-# start.
+CONNECT_S = 20  # time limit for a rank to accept a connection
+# Below the ports that Linux assigns to connections, so that no connection takes the port between the check and the
+# start of the server.
 PORTS = range(15000, 32000)
-# Parts of a rank's share that travel at once. With TensorFlow's default, -1, the ring takes 2 to 3 times as long
-# for 88 MB.
+# Parts of a rank's share that are sent at the same time. With TensorFlow's default, -1, the ring takes 2 to 3
+# times as long for 88 MB.
 SUBDIVISIONS = {"nccl": -1, "ring": 16}
-# The bits are sent unchanged, as a type of the same width that all kernels of the broadcast know, NCCL's included.
+# The bits are sent unchanged, as a type of the same width that all broadcast kernels support, including NCCL's.
 BROADCAST_AS = {1: tf.float16, 2: tf.float16, 4: tf.float32, 8: tf.float64}
 
 _started = False  # whether this process has its server, which lives as long as the process
-_instance_keys: dict[tuple, int] = {}  # one for the whole process, like TensorFlow's own table
+_instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow's own
 
 
 class TensorflowCollectives:
-    """Sums with CollectiveReduceV2 on this rank's device."""
+    """Sums with CollectiveReduceV2 on the device of this rank."""
 
     def __init__(self, world: World, name: str):
         self.name, self.compresses = name, True
@@ -93,10 +93,10 @@ class TensorflowCollectives:
             )
 
     def _call(self, what: str, tensor: tf.Tensor) -> dict:
-        """The arguments that match this operation with the other ranks' call on the same type and shape.
+        """The arguments that match this operation with the other ranks' calls for the same dtype and shape.
 
-        All calls of one kind share a key, because they come in the same order on every rank. TensorFlow never
-        forgets a key, so a new one for each call would fill the memory.
+        All calls of one kind share a key, which works because every rank makes them in the same order. TensorFlow
+        never forgets a key, so a new key for each call would fill the memory.
         """
         kind = (self.name, what, tensor.dtype, tuple(tensor.shape))
         return {
@@ -125,7 +125,7 @@ def own_gpus(world: World) -> bool:
     """Whether every rank computes on a GPU that no other rank uses."""
     if world.device != "gpu":
         return False
-    mine = tf.config.get_visible_devices("GPU")[0]  # World left one visible
+    mine = tf.config.get_visible_devices("GPU")[0]  # World leaves one GPU visible
     uuid = visible_gpus()[tf.config.list_physical_devices("GPU").index(mine)]
     return len(set(world.all_gather(uuid))) == world.size
 
@@ -145,14 +145,14 @@ def _start_server(world: World) -> None:
     context.context().enable_collective_ops(_server_definition(world, servers))
     context.context().ensure_initialized()
     _started = True
-    world.barrier()  # no rank may call a server that does not run yet
+    world.barrier()  # no rank may call a server before it runs
 
 
 def _without_proxy(servers: Sequence[str]) -> None:
     """Keeps gRPC from connecting to the other ranks through a proxy that the environment names."""
-    kept = next(filter(None, map(os.environ.get, ("no_grpc_proxy", "no_proxy", "NO_PROXY"))), "")
+    existing = next(filter(None, map(os.environ.get, ("no_grpc_proxy", "no_proxy", "NO_PROXY"))), "")
     hosts = sorted({server.rpartition(":")[0] for server in servers})
-    os.environ["no_grpc_proxy"] = ",".join(filter(None, [kept, *hosts]))  # noqa: SIM112
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, [existing, *hosts]))  # noqa: SIM112
 
 
 def _server_definition(world: World, servers: Sequence[str]) -> tensorflow_server_pb2.ServerDef:
@@ -169,8 +169,8 @@ def host_address(world: World) -> str:
     """The IPv4 address at which the other ranks reach this one.
 
     It is this machine's address in the network that the variable RINGBERT_NETWORK names. Without the variable it
-    is the loopback address on a single machine, else the address from which this machine would send to another
-    one by its name, or to anywhere. Raises InputError when there is none.
+    is the loopback address on a single machine, else the address of the interface that routes to another machine
+    (by its name) or to the Internet. Raises InputError when there is none.
     """
     names = world.all_gather((world.node, socket.gethostname()))
     if network := os.environ.get(NETWORK_VARIABLE):
@@ -183,7 +183,7 @@ def host_address(world: World) -> str:
         if address and not address.startswith("127."):
             return address
     raise InputError(
-        f"found no address at which other machines reach {socket.gethostname()}: "
+        f"no address was found at which other machines reach {socket.gethostname()}: "
         f"set {NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
     )
 
@@ -201,7 +201,7 @@ def _address_in(text: str) -> str:
 
 
 def _address_towards(target: str) -> str | None:
-    """This machine's address on the route to another; None without a route or for an unknown name."""
+    """This machine's address on the route to `target`; None for an unknown name or without a route."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((target, 9))  # sends nothing, only chooses the interface
         return probe.getsockname()[0]
@@ -209,7 +209,7 @@ def _address_towards(target: str) -> str | None:
 
 
 def _listening() -> socket.socket:
-    """A socket on a free port, to which the other ranks can connect to see whether they reach it."""
+    """A socket on a free port, to which the other ranks connect to check that they can reach it."""
     for port in random.SystemRandom().sample(PORTS, 100):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:

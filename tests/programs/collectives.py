@@ -154,7 +154,7 @@ def check_shared_memory(world: World) -> None:
     for rank, name, function, reason in (
         (0, "memfd_create", fail, "planned failure"),
         (world.size - 1, "open", fail, "planned failure"),
-        (world.size - 1, "open", another, "is another process's"),
+        (world.size - 1, "open", another, "belongs to another process"),
     ):
         with pytest.MonkeyPatch.context() as patch:
             if world.rank == rank:
