@@ -1,1 +1,1 @@
-"""Comparisons with other people's programs, run from a checkout; not installed."""
+"""Comparisons with other people's programs. Run them from a checkout; they are not installed."""

@@ -1,9 +1,9 @@
-"""bert-squad's training on real windows, and sums of buffers over the ranks, beside other people's, in turn.
+"""Compares bert-squad's training on real windows, and its sums over the ranks, with other people's programs.
 
     python -m benchmarks.compare --model MINILM_FOLDER --train_file train-v1.1.json --rival_python PYTHON
 
-Every contender trains the same model on the same windows, as many per step. Windows are counted, never padding.
-All compute on the CPUs. Contenders that are not installed are named and left out.
+Every contender trains the same model on the same windows, with the same number per step. Only windows are counted,
+not padding. All run on CPUs, in turn. Contenders that are not installed are named and skipped.
 """
 
 import json
@@ -34,41 +34,41 @@ if TYPE_CHECKING:
 LABELS = {
     "ringbert": "bert-squad, packed",
     "torch_example": "PyTorch, float32, padded (transformers' example)",
-    "torch_grouped": "PyTorch, bf16, batches of like length",
-    "torch_grouped_compiled": "PyTorch, bf16, batches of like length, compiled",
+    "torch_grouped": "PyTorch, bf16, batches of similar length",
+    "torch_grouped_compiled": "PyTorch, bf16, batches of similar length, compiled",
     "keras_hub": "KerasHub, padded, same precision",
     "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
 }
 RIVALS = Path(__file__).with_name("rivals.py")
-NUM_SUMS = 7  # of each size in a turn
-TIME_LIMIT_S = 20 * 60  # of one contender in one turn
+NUM_SUMS = 7  # sums of each size in a turn
+TIME_LIMIT_S = 20 * 60  # for one contender in one turn
 TOOK_TOO_LONG = 124
 
 
 class Absent(Exception):
-    """Why a contender cannot run here."""
+    """A contender cannot run here. The message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(BufferSettings, TurnSettings):
-    """Training on SQuAD: windows per second beside PyTorch, KerasHub and MultiWorkerMirroredStrategy."""
+    """Training on SQuAD: windows per second, compared with PyTorch, KerasHub and MultiWorkerMirroredStrategy."""
 
     model: str = setting(help="folder of a model in Hugging Face layout", group="data")
     train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
-    max_train_examples: int = setting(2000, "the first N questions", "data")
-    max_seq_length: int = setting(384, "tokens of a window", "data")
+    max_train_examples: int = setting(2000, "use the first N questions", "data")
+    max_seq_length: int = setting(384, "maximum number of tokens per window", "data")
     batch_size: int = setting(32, "windows per step, over all ranks", "load")
     num_ranks: int | None = setting(
-        None, "ranks of bert-squad; rivals get as many cores", "load", shown_default="one for each core"
+        None, "number of bert-squad's ranks", "load", shown_default="one for each core"
     )
     num_warmup: int = setting(4, "steps before the measurement", "load")
-    num_steps: int = setting(10, "steps measured", "load")
-    precision: Literal["fp32", "bf16"] = setting("bf16", "what bert-squad and KerasHub compute in", "machine")
+    num_steps: int = setting(10, "measured steps", "load")
+    precision: Literal["fp32", "bf16"] = setting("bf16", "number format of bert-squad and KerasHub", "machine")
     rival_python: str | None = setting(
-        None, "a Python with the rivals, absl-py and pyarrow", "machine", shown_default="this one"
+        None, "Python that has the other programs, absl-py and pyarrow", "machine", shown_default="this one"
     )
     megabytes: str = setting(
-        "88,440", "buffers to sum beside Horovod in units of 10^6 bytes, separated by commas", "load"
+        "88,440", "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas", "load"
     )
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def bench_compare(config: CompareConfig, world: "World") -> dict[str, Any]:
-    """Measures all contenders in turn: windows per second, seconds of a sum, the ratios of ours to the rivals'."""
+    """Measures all contenders in turn: windows per second, seconds of a sum, and the ratios of ours to theirs."""
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         contest = Contest(config, Path(folder), world.say)
         return compare_training(contest) | {"sums": compare_sums(contest)}
@@ -91,7 +91,7 @@ def bench_compare(config: CompareConfig, world: "World") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Contest:
-    """The flags, a temporary folder, where lines are printed, and what follows from these."""
+    """The flags, a temporary folder, and the function that prints, with the values that follow from them."""
 
     config: CompareConfig
     folder: Path
@@ -107,7 +107,8 @@ class Contest:
         return self.config.rival_python or sys.executable
 
     def run_rival(self, name: str, package: str, settings: dict[str, Any], num_ranks: int = 1) -> Any:
-        """What a contender of rivals.py reports. Raises Absent: it is not installed, failed, or took too long."""
+        """Runs a contender of rivals.py and returns its report. Raises Absent: not installed, failed, or too
+        slow."""
         if run_on_cpus([self.rival_python, "-c", f"import {package}"]).returncode:
             raise Absent(f"{self.rival_python} has no {package} (--rival_python)")
         described, report = self.folder / "settings.json", self.folder / "report.json"
@@ -129,7 +130,7 @@ class Contest:
 
 
 def run_on_cpus(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    """Runs a program. After `TIME_LIMIT_S` all that it started is ended; the status is then `TOOK_TOO_LONG`."""
+    """Runs a program. After `TIME_LIMIT_S` it and its children are killed, and the status is `TOOK_TOO_LONG`."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -188,13 +189,13 @@ def compare_training(contest: Contest) -> dict[str, Any]:
             continue
         rate, times = statistics.median(rates[name]), ratio(rates["ringbert"], rates[name]).median
         figures[name] = {"windows_per_s": rate, "ratio": times}
-        beside = "" if name == "ringbert" else f", bert-squad is {times:.2f} times as fast"
-        contest.say(f"  {label}: {rate:.2f} windows/s{beside}")
+        comparison = "" if name == "ringbert" else f", bert-squad is {times:.2f} times as fast"
+        contest.say(f"  {label}: {rate:.2f} windows/s{comparison}")
     return figures
 
 
 def step_seconds(contest: Contest) -> list[float]:
-    """Seconds of each measured step of bert-squad itself, by its metrics.jsonl."""
+    """Runs bert-squad and returns the seconds of each measured step, from its metrics.jsonl."""
     config, output_dir = contest.config, tempfile.mkdtemp(dir=contest.folder)
     contest.run_ours(
         "tasks.squad", "--do_train", f"--model={config.model}",
@@ -213,7 +214,7 @@ def step_seconds(contest: Contest) -> list[float]:
 
 
 def compare_sums(contest: Contest) -> dict[str, Any] | None:
-    """Seconds to sum buffers over all ranks, ours and Horovod's; None where there is no Horovod."""
+    """Seconds to sum buffers over all ranks, ours and Horovod's; None without Horovod."""
     config, report = contest.config, contest.folder / "ours.json"
     sizes = buffer_sizes(config)
     settings = {

@@ -1,8 +1,8 @@
-"""Building of pretraining corpora beside Google's `create_pretraining_data.py`, which runs unmodified.
+"""Compares `bert-corpus build` with Google's `create_pretraining_data.py`, which runs unmodified.
 
     python -m benchmarks.corpus_google --google_dir bert --input_file 'text/*.txt' --vocab_file vocab.txt
 
-Both programs read the same file and run on one core; see `bert-bench corpus` for the rest.
+Both programs read the same file and run on one core. `bert-bench corpus` makes the other measurements.
 """
 
 import os
@@ -31,7 +31,7 @@ GOOGLES_FILES = ("create_pretraining_data.py", "tokenization.py")
 
 @dataclass(frozen=True, kw_only=True)
 class GoogleConfig(MeasuredTextSettings):
-    """bert-corpus build beside Google's script: speed, start-up and memory on one core."""
+    """bert-corpus build compared with Google's script: speed, start-up and memory on one core."""
 
     google_dir: str = setting(help=f"checkout of {GOOGLE}, whose script is measured", group="load")
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def bench_google(config: GoogleConfig, world: "World") -> dict[str, Any]:
-    """MB/s on one core of Google's script and of ours, in its format and in ours, and the ratios.
+    """MB/s of Google's script and of ours on one core, in both formats, and the ratios.
 
     Raises InputError: no text, an unusable vocabulary, or no usable checkout.
     """
@@ -71,7 +71,7 @@ def bench_google(config: GoogleConfig, world: "World") -> dict[str, Any]:
 
 
 def ratios_to_google(google: Sequence[Timing], ours: Sequence[Timing]):
-    """Google's time over ours: without start-up, of processor time, and with start-up."""
+    """Google's time divided by ours: without start-up, of processor time, and with start-up."""
     times = {
         "": lambda timing: timing.seconds,
         "_of_cpu": lambda timing: timing.cpu_s,
@@ -81,7 +81,7 @@ def ratios_to_google(google: Sequence[Timing], ours: Sequence[Timing]):
 
 
 def run_google(google_dir: Path, shop: Workshop, text: Path) -> Timing:
-    """Google's script on one core: static masks, one duplicate, one TFRecord file.
+    """Runs Google's script on one core: static masks, a `dupe_factor` of 1, one TFRecord file.
 
     Raises InputError: it failed.
     """
@@ -98,7 +98,7 @@ def run_google(google_dir: Path, shop: Workshop, text: Path) -> Timing:
 
 
 def num_records(path: Path) -> int:
-    """The number of records in a TFRecord file: length and checksum, data and checksum."""
+    """The number of records in a TFRecord file. A record is: length, checksum, data, checksum."""
     number, size = 0, path.stat().st_size
     with path.open("rb") as file:
         while file.tell() < size:

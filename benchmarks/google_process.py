@@ -1,6 +1,7 @@
-"""Google's `create_pretraining_data.py`, unmodified, as a program that `run_timed` times; imports nothing of ours.
+"""Google's `create_pretraining_data.py`, unmodified, as a program that `run_timed` times. It imports no code of
+ours.
 
-For the script `tensorflow` is the compatibility module of today's, and `bert` its own folder.
+When the script imports `tensorflow` it gets today's `tensorflow.compat.v1`, and for `bert` its own folder.
 """
 
 import runpy

@@ -1,4 +1,4 @@
-"""Preparing a SQuAD file, from its text to windows on the disk, beside transformers' tokenizer.
+"""Compares the preparation of a SQuAD file (from its text to windows on disk) with transformers' tokenizer.
 
 python -m benchmarks.prepare --model MINILM_FOLDER --train_file train-v1.1.json
 """
@@ -27,7 +27,7 @@ TEXTS_AT_ONCE = 1000  # as `datasets.map(batched=True)` calls it in transformers
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig(TurnSettings):
-    """Questions/s of bert-squad's preparation beside transformers' tokenizer, on all cores."""
+    """Questions/s of bert-squad's preparation and of transformers' tokenizer, on all cores."""
 
     train_file: str = setting(help="SQuAD JSON to make windows of", group="data")
     model: str | None = setting(None, "folder with a tokenizer", "data")
@@ -35,10 +35,10 @@ class PrepareConfig(TurnSettings):
     do_lower_case: bool | None = setting(
         None, "lower-case and strip accents", "data", shown_default="as bert-squad does"
     )
-    max_train_examples: int | None = setting(None, "the first N questions", "data", shown_default="all")
-    max_seq_length: int = setting(384, "tokens of a window", "data")
+    max_train_examples: int | None = setting(None, "use the first N questions", "data", shown_default="all")
+    max_seq_length: int = setting(384, "maximum number of tokens per window", "data")
     doc_stride: int = setting(128, "tokens between the starts of windows", "data")
-    max_query_length: int = setting(64, "tokens of a question that are kept", "data")
+    max_query_length: int = setting(64, "maximum number of tokens of a question", "data")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def bench_prepare(config: PrepareConfig, world: "World") -> dict[str, Any]:
-    """Times our whole preparation, from reading the file to writing windows, in turn with the part of it that
-    transformers' example recipe for SQuAD does in its tokenizer, with windows cut and padded."""
+    """Times our whole preparation, from reading the file to writing windows, in turn with the tokenizer call of
+    transformers' SQuAD example, which cuts and pads windows."""
     from bert.text import tokenizer
     from distributed.run import Run
     from tasks.squad.reading import Source, read

@@ -1,9 +1,9 @@
-"""The referee of the classifier recipe: the same examples, batches, rate and epochs in PyTorch and transformers.
+"""Checks the classifier recipe: the same examples, batches, rate and epochs in PyTorch and transformers.
 
     python -m benchmarks.pytorch_classifier --model DIR --data_dir glue_data --task_name MRPC --seeds 1 2 3 …
 
-needs torch beside ringbert's own packages. It reads the rows that bert-classifier caches, visits them in the same
-order, trains `BertForSequenceClassification` and prints one JSON line per seed with the task's metrics.
+needs torch in addition to ringbert's packages. It reads the rows that bert-classifier caches in the same order,
+trains `BertForSequenceClassification`, and prints one JSON line per seed with the task's metrics.
 """
 
 import argparse
@@ -71,12 +71,12 @@ def predict(model, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Labels and predictions, [n]."""
     model.eval()
     label = np.asarray(rows.column("label"))
-    found = np.zeros(len(rows))
+    predictions = np.zeros(len(rows))
     lengths = np.diff(rows.column("input_ids")[1])
     for batch in fixed_batches(lengths, 8 * int(lengths.max())):
         scores = scores_of(model, collate(rows.take(batch))).numpy()
-        found[batch] = scores[:, 0] if scores.shape[1] == 1 else scores.argmax(1)
-    return label, found
+        predictions[batch] = scores[:, 0] if scores.shape[1] == 1 else scores.argmax(1)
+    return label, predictions
 
 
 if __name__ == "__main__":

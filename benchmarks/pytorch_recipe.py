@@ -1,4 +1,5 @@
-"""BERT's fine-tuning recipe in plain PyTorch, for the referees beside this file: optimizer, schedule, loop."""
+"""BERT's fine-tuning recipe in plain PyTorch (optimizer, schedule, loop), for pytorch_squad and
+pytorch_classifier."""
 
 from collections.abc import Callable, Iterable
 
@@ -27,7 +28,7 @@ class AdamWeightDecay(torch.optim.Optimizer):
 
 
 def train(model, head: torch.nn.Linear, flags, rows: Rows, seed: int, collate: Callable, loss_of: Callable):
-    """Trains `model` on `rows` in bert-squad's order and batches, under bfloat16 autocast; `head` starts anew.
+    """Trains `model` on `rows` in bert-squad's order and batches, under bfloat16 autocast. `head` is initialized.
 
     `loss_of(model, batch)` gives the mean loss of a batch that `collate` made.
     """
@@ -61,13 +62,13 @@ def train(model, head: torch.nn.Linear, flags, rows: Rows, seed: int, collate: C
 
 
 def inputs_of(batch) -> dict[str, torch.Tensor]:
-    """What a model of transformers takes, int64 [B, T]."""
+    """The inputs of a transformers model, int64 [B, T]."""
     names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "example_ids"}
     return {theirs: torch.from_numpy(batch[ours].astype(np.int64)) for theirs, ours in names.items()}
 
 
 def add_flags(parser, sizes: Iterable[tuple[str, int]]) -> None:
-    """The recipe's flags: numbers with these defaults, rate, epochs, seeds."""
+    """Adds the recipe's flags: the integers `sizes` (name, default), rate, epochs, seeds."""
     for name, default in sizes:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--learning_rate", type=float, default=1e-4)

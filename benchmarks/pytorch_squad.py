@@ -1,10 +1,10 @@
-"""The referee of the SQuAD recipe: the same windows, batch, rate and epochs in PyTorch and transformers.
+"""Checks the SQuAD recipe: the same windows, batch, rate and epochs in PyTorch and transformers.
 
     python -m benchmarks.pytorch_squad --model DIR --train_file train.json --predict_file dev.json --seeds 1 2 3 …
 
-needs torch beside ringbert's own packages. It reads the windows that bert-squad caches, visits them in the same
-order, trains `BertForQuestionAnswering` under bfloat16 autocast with BERT's optimizer written out in torch, and
-prints one JSON line per seed with EM and F1 from bert-squad's own answer search.
+needs torch in addition to ringbert's packages. It reads the windows that bert-squad caches in the same order,
+trains `BertForQuestionAnswering` under bfloat16 autocast with BERT's optimizer written out in torch, and prints
+one JSON line per seed with EM and F1 from bert-squad's own answer search.
 """
 
 import argparse

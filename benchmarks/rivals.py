@@ -1,9 +1,10 @@
-"""Training steps of other people's BERT on the windows that bert-squad trains on, timed in a process of its own.
+"""Times training steps of other BERT implementations on bert-squad's windows, in a separate process.
 
     python rivals.py NAME SETTINGS.json REPORT.json
 
-compare.py starts this file, perhaps with another Python, which has the rivals. Each rival sees the same windows in
-the same order (but for grouping by length), clips and updates. The seconds of each step are reported.
+compare.py starts this file, possibly with another Python that has these packages. Each contender gets the same
+windows in the same order (except when they are grouped by length), clips the gradient and updates the weights. The
+report has the seconds of each step.
 """
 
 import contextlib
@@ -20,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-MEGABATCH = 50  # batches among which transformers' LengthGroupedSampler sorts
+MEGABATCH = 50  # transformers' LengthGroupedSampler sorts within this many batches
 Batch = dict[str, np.ndarray]
 Step = Callable[[Batch], object]
 
 
 def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator[Batch]:
-    """The first batches of bert-squad's order, [B, T] each; `padded` to the full length, else to their longest."""
+    """The first batches in bert-squad's order, [B, T] each; `padded` to the full length, else to the longest
+    row."""
     from distributed.order import Order
     from distributed.rows import Rows
     from tasks.squad.program import collate
@@ -35,7 +37,7 @@ def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator
     number, order = settings["num_warmup"] + settings["num_steps"], Order(len(rows), settings["seed"])
     chosen = [order.rows_at(step * size, (step + 1) * size) for step in range(number)]
     if by_length:
-        # Of many batches sorted by length those that are measured are spread evenly over the lengths.
+        # Sort many batches by length, and measure some that are spread evenly over the lengths.
         many = order.rows_at(0, min(max(MEGABATCH, number) * size, len(rows) // size * size))
         many = many[np.argsort(-rows.lengths("input_ids")[many], kind="stable")].reshape(-1, size)
         parts = [evenly(len(many), count) for count in (settings["num_warmup"], settings["num_steps"])]
@@ -43,7 +45,7 @@ def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator
         chosen = [many[place] for place in np.concatenate(shuffled)]
     for indices in chosen:
         batch = collate(rows.take(indices))
-        # Widths are multiples of 8, also of a --max_seq_length that is none.
+        # Widths are multiples of 8, even if --max_seq_length is not.
         missing = max(0, settings["max_seq_length"] - batch["input_ids"].shape[1]) if padded else 0
         yield {
             name: np.pad(values, [(0, 0), (0, missing)]) if values.ndim == 2 else values
@@ -52,12 +54,12 @@ def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator
 
 
 def evenly(number: int, count: int) -> np.ndarray:
-    """`count` places among `number`, in the middle of equal parts."""
+    """`count` indices below `number`, each in the middle of one of `count` equal parts."""
     return ((np.arange(count) + 0.5) * number / max(count, 1)).astype(int)
 
 
 def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
-    """PyTorch and transformers: `BertForQuestionAnswering`, AdamW in one pass, as run_qa.py trains it."""
+    """PyTorch and transformers: `BertForQuestionAnswering` with fused AdamW, trained as in run_qa.py."""
     import torch
     from transformers import BertForQuestionAnswering
 
@@ -105,14 +107,14 @@ def keras_hub_model(settings: dict[str, Any]) -> Any:
 
 
 def keras_hub_inputs(batch: Batch) -> tuple[Batch, list[np.ndarray]]:
-    """A batch as its model takes it, and start and end."""
+    """A batch as inputs of KerasHub's model, and its targets: start and end."""
     names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "example_ids"}
     inputs = {theirs: batch[ours] for theirs, ours in names.items()}
     return inputs, [batch["start_position"], batch["end_position"]]
 
 
 def keras_hub_step(settings: dict[str, Any]) -> Step:
-    """Keras' own training step of one process."""
+    """Keras' own training step, in one process."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(settings["num_threads"])
@@ -121,12 +123,12 @@ def keras_hub_step(settings: dict[str, Any]) -> Step:
 
 
 def mirrored_step(settings: dict[str, Any]) -> Step:
-    """KerasHub's model under `MultiWorkerMirroredStrategy`: this process is one of `num_ranks` and takes its share
-    of each batch. Keras' own training step fails under this strategy, so the loop is written out."""
+    """KerasHub's model under `MultiWorkerMirroredStrategy`. This process is one of `num_ranks` and takes its share
+    of each batch. The step is written out because Keras' own training step fails under this strategy."""
     import keras
     import tensorflow as tf
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # by TF_CONFIG; first of all, as it demands
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # reads TF_CONFIG; must come first
     with strategy.scope():
         model = keras_hub_model(settings)
 
@@ -154,8 +156,8 @@ def mirrored_step(settings: dict[str, Any]) -> Step:
 
 
 def horovod_sums(settings: dict[str, Any]) -> dict[str, float] | None:
-    """Seconds of Horovod's in-place sum of one float32 buffer of each of settings["megabytes"] (10^6 bytes), fresh
-    from an operation: medians, on rank 0. Every rank of an MPI job calls it."""
+    """Median seconds of Horovod's in-place sum of a float32 buffer that was just computed, for each size in
+    settings["megabytes"] (10^6 bytes); None on other ranks than 0. Every rank of an MPI job calls it."""
     import horovod.torch as hvd
     import torch
 
@@ -176,7 +178,7 @@ def horovod_sums(settings: dict[str, Any]) -> dict[str, float] | None:
     return medians if hvd.rank() == 0 else None
 
 
-# What is padded to --max_seq_length and what to its batch's longest, after grouping by length.
+# True: padded to --max_seq_length. False: grouped by length and padded to the longest row of the batch.
 RIVALS: dict[str, tuple[bool, Callable[[dict[str, Any]], Step]]] = {
     "torch_example": (True, lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
     "torch_grouped": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=False)),
@@ -208,8 +210,8 @@ def main() -> None:
 
 
 def start_ranks(number: int, num_threads: int) -> int:
-    """This program as so many workers of a TensorFlow cluster, which share the threads; the worst exit status.
-    Where one fails the others, which would wait for it, are ended."""
+    """Runs this program as `number` workers of a TensorFlow cluster, which share the threads. If one fails, the
+    others are killed, because they would wait for it. Returns the highest exit status."""
     with contextlib.ExitStack() as sockets:
         listeners = [sockets.enter_context(socket.socket()) for _ in range(number)]
         for listener in listeners:

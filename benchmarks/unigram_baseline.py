@@ -1,9 +1,9 @@
-"""What a guesser without context scores on the masks that bert-pretraining evaluates: the referee of its accuracy.
+"""The score of guessing without context on the masks that bert-pretraining evaluates: a baseline for its accuracy.
 
     python -m benchmarks.unigram_baseline 'shards/*.arrow' 'dev_shards/*.arrow' [EXAMPLES]
 
-It always says the most frequent token of the training shards; its loss is the cross-entropy of their frequencies
-(each count plus one).
+The accuracy is that of always guessing the most frequent token of the training shards. The loss is the
+cross-entropy of the token frequencies (each count plus one).
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Clipping and the optimizer's step, beside the time that memory alone needs, and beside Keras' AdamW.
+"""Compares clipping and the optimizer's step with the time that memory alone needs, and with Keras' AdamW.
 
     mpirun -np 2 python -m benchmarks.update --model_size base
 
-The floor is the time to move 28 bytes a parameter (parameter, gradient and two moments read; parameter and two
-moments written) at the speed of an addition in place, which is measured in the same run.
+The lower bound is the time to move 28 bytes per parameter (read the parameter, its gradient and two moments; write
+the parameter and two moments) at the speed of an in-place addition, which is measured in the same run.
 """
 
 import statistics
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     from distributed.world import World
 
-FLOOR_BYTES, ADDED_BYTES = 28, 12  # of a parameter; of an element in an addition in place
+FLOOR_BYTES, ADDED_BYTES = 28, 12  # per parameter of an update; per element of an in-place addition
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateConfig(TurnSettings, DeviceSettings):
-    """Global-norm clip and AdamWeightDecay or LAMB, beside memory's speed and Keras' AdamW."""
+    """Global-norm clip and AdamWeightDecay or LAMB, compared with the speed of memory and with Keras' AdamW."""
 
-    model_size: ModelSize = setting("base", "a published size", "model")
-    optimizer: Literal["adamw", "lamb"] = setting("adamw", "the optimizer, as in training", "model")
-    repeat: int = setting(10, "turns; medians over them are printed", "load")
+    model_size: ModelSize = setting("base", "published model size", "model")
+    optimizer: Literal["adamw", "lamb"] = setting("adamw", "optimizer", "model")
+    repeat: int = setting(10, "number of turns; medians over them are printed", "load")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def bench_update(config: UpdateConfig, world: "World") -> dict[str, Any]:
-    """Times updates in turn with their rivals, on all ranks at once; rank 0's medians, the same on every rank."""
+    """Times updates in turn with the other two, on all ranks at the same time. Every rank gets rank 0's
+    medians."""
     import keras
     import tensorflow as tf
 

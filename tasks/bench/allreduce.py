@@ -1,4 +1,4 @@
-"""bert-bench allreduce: sums of a buffer over all ranks."""
+"""bert-bench allreduce: how long it takes to sum a buffer over all ranks."""
 
 import statistics
 import time
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AllreduceConfig(BufferSettings, TurnSettings, DeviceSettings, BackendSettings):
-    """Float32 sums over all ranks, beside one plain MPI Allreduce of the whole buffer."""
+    """Sums of float32 buffers over all ranks, compared with one plain MPI Allreduce of the whole buffer."""
 
-    repeat: int = setting(7, "pairs measured for each size; medians over them are printed", "load")
-    device: Literal["auto", "gpu", "cpu"] = setting("cpu", "where the buffer lies", "machine")
+    repeat: int = setting(7, "measured pairs per size; the median is printed", "load")
+    device: Literal["auto", "gpu", "cpu"] = setting("cpu", "device that holds the buffer", "machine")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,10 +41,7 @@ def bench_allreduce(config: AllreduceConfig, world: "World") -> dict[str, Any]:
     if world.size == 1:
         raise InputError("bert-bench allreduce needs several ranks: mpirun -np 2 bert-bench allreduce")
     collectives = open_collectives(world, config.backend)
-    world.say(
-        f"sum of float32 over {world.size} ranks, buffers fresh from an operation, "
-        f"medians of {config.repeat} pairs"
-    )
+    world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {config.repeat} pairs")
     figures: dict[str, Any] = {}
     for size in buffer_sizes(config):
         sums = _measured(world, collectives, int(size * 1e6) // 4, config.repeat)
@@ -62,7 +59,7 @@ def bench_allreduce(config: AllreduceConfig, world: "World") -> dict[str, Any]:
 def _measured(world: "World", collectives: "Collectives", count: int, num_pairs: int) -> dict[str, float]:
     """Median seconds of the slowest rank for a buffer of `count` numbers: "ours_s", "plain_s", and their ratio.
 
-    The buffers come fresh from an operation, as gradients do.
+    Each buffer has just been computed by an operation, as gradients are.
     """
     import numpy as np
     import tensorflow as tf

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-# What a build imports on its way. Programs beside which it is measured import everything before they start.
+# Modules that a build imports while it works. The programs it is compared with import everything at the start.
 IMPORTED_LATER = ("bert.corpus.build", "bert.weights", "distributed.world", "numpy.random", "pyarrow.compute")
 
 

@@ -1,7 +1,7 @@
 """bert-bench corpus: how fast pretraining corpora are built and read, and how much memory that takes.
 
-Text is first written as sentences, one per line, with a blank line between documents. Every build runs in a
-process of its own. MB are 10^6 bytes of that text.
+The text is first written as sentences, one per line, with a blank line between documents. Every build runs in a
+separate process. One MB is 10^6 bytes of that text.
 """
 
 import os
@@ -49,14 +49,14 @@ LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTextSettings(TextSettings, TurnSettings):
-    """The text of the measured builds, and its vocabulary."""
+    """The text of the measured builds, and the vocabulary."""
 
     vocab_file: str = setting(help="WordPiece vocabulary", group="vocabulary")
     do_lower_case: bool | None = setting(
         None, "lower-case and strip accents", "vocabulary", shown_default="as bert-corpus build does"
     )
     one_core_megabytes: float = setting(
-        10.0, "text built on one core, in units of 10^6 bytes", "load", aliases=("rival_megabytes",)
+        10.0, "amount of text built on one core, in units of 10^6 bytes", "load", aliases=("rival_megabytes",)
     )
 
     def __post_init__(self) -> None:
@@ -66,11 +66,15 @@ class MeasuredTextSettings(TextSettings, TurnSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig(MeasuredTextSettings, ReadingSettings):
-    """Speed and memory of bert-corpus build, and of reading what it built."""
+    """Speed and memory of bert-corpus build, and of reading its shards."""
 
-    scaling_megabytes: float = setting(300.0, "text built on one core and on all, in units of 10^6 bytes", "load")
+    scaling_megabytes: float = setting(
+        300.0, "amount of text built on one core and on all, in units of 10^6 bytes", "load"
+    )
     megabytes: float = setting(
-        30.0, "text, in units of 10^6 bytes, whose peak memory is compared with that of 10 times as much", "load"
+        30.0,
+        "amount of text for the peak memory, in units of 10^6 bytes; measured for 10 times as much too",
+        "load",
     )
 
     def __post_init__(self) -> None:
@@ -86,7 +90,7 @@ def _check_positive(settings: object, *names: str) -> None:
 
 @dataclass(frozen=True)
 class Workshop:
-    """A temporary folder, with what every build in it shares."""
+    """A temporary folder, and what all builds in it share."""
 
     folder: Path
     vocab_file: Path
@@ -99,7 +103,7 @@ class Workshop:
         return [f"--{name}={value}" for name, value in values.items()]
 
     def build(self, text: Path, output: str, one_core: bool, *flags: str) -> Timing:
-        """`bert-corpus build` of `text` into the folder `output`, anew. Raises InputError: it failed."""
+        """Runs `bert-corpus build` on `text`, into an empty folder `output`. Raises InputError: it failed."""
         shutil.rmtree(self.folder / output, ignore_errors=True)
         arguments = ["build", f"--input_file={text}", f"--output_dir={self.folder / output}", *self.shared_flags]
         arguments += ["--num_workers=1"] if one_core else []
@@ -116,12 +120,12 @@ class Workshop:
         return read_manifest(self.folder / output)["counts"]["examples"]
 
     def builds_on_one_core(self, text: Path) -> dict[str, partial[Timing]]:
-        """The measured formats and how each is built, in the folder of its name."""
+        """A function for each measured format that builds it, in a folder named after the format."""
         return {name: partial(self.build, text, name, True, *flags) for name, flags in FORMATS.items()}
 
 
 def bench_corpus(config: CorpusConfig, world: "World") -> dict[str, Any]:
-    """All measurements; the figures. Raises InputError: no text, or an unusable vocabulary."""
+    """Makes all measurements and returns the figures. Raises InputError: no text, or an unusable vocabulary."""
     largest = max(config.one_core_megabytes, config.scaling_megabytes, LARGER * config.megabytes)
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         shop, text, text_mb = prepare_text(config, Path(folder), largest, world)
@@ -137,7 +141,8 @@ def bench_corpus(config: CorpusConfig, world: "World") -> dict[str, Any]:
 def prepare_text(
     config: MeasuredTextSettings, folder: Path, megabytes: float, world: "World"
 ) -> tuple[Workshop, Path, float]:
-    """Writes the first `megabytes` of the input's sentences into the folder; the file and its MB."""
+    """Writes the first `megabytes` of the input's sentences into the folder. Returns the file and its size in
+    MB."""
     from bert.text import tokenizer
 
     words = tokenizer.load(config.vocab_file, None, config.do_lower_case)
@@ -147,7 +152,7 @@ def prepare_text(
         f"{config.input_file or config.dataset_name}: {text_mb:.3g} MB of sentences; "
         f"{GOOGLES_DEFAULTS['max_seq_length']} tokens, {GOOGLES_DEFAULTS['max_predictions_per_seq']} predictions, "
         f"next sentences, {words.vocab_size:,} entries, lower case {words.lower_case}; "
-        f"medians of {config.repeat} turns; without start-up unless said"
+        f"medians of {config.repeat} turns; start-up not counted unless stated"
     )
     return shop, text, text_mb
 
@@ -168,7 +173,7 @@ def sentence_lines(text: TextSettings) -> Iterator[str]:
 
 
 def lines_of(text: Path, repeated: bool = False) -> Iterator[str]:
-    """The lines of a file; over and over if `repeated`."""
+    """The lines of a file; without end if `repeated`."""
     while True:
         with text.open(encoding="utf-8", newline="\n") as file:
             for line in file:
@@ -178,7 +183,8 @@ def lines_of(text: Path, repeated: bool = False) -> Iterator[str]:
 
 
 def write_lines(path: Path, lines: Iterator[str], megabytes: float) -> float:
-    """Writes lines until they are so many MB; the MB written. Raises InputError: there are none."""
+    """Writes lines until the file has `megabytes`. Returns the MB written. Raises InputError: there are no
+    lines."""
     size = 0
     with path.open("wb") as file:
         for line in lines:
@@ -210,7 +216,7 @@ def rates_of(
     labels: Mapping[str, str],
     world: "World",
 ) -> dict[str, Any]:
-    """Speed, start-up and peak memory of each contender, which are printed too."""
+    """Prints and returns the speed, start-up time and peak memory of each contender."""
     figures: dict[str, Any] = {}
     for name, timings in turns.items():
         seconds, cpu_s, startup_s = (statistics.median(values) for values in list(zip(*timings, strict=True))[:3])
@@ -221,35 +227,36 @@ def rates_of(
         }  # fmt: skip
         world.say(
             f"  {labels[name]}: {megabytes / seconds:.2f} MB/s ({megabytes / cpu_s:.2f} per second of processor "
-            f"time), start-up {startup_s:.1f} s apart, {num_examples[name]:,} examples, "
+            f"time), plus {startup_s:.1f} s start-up, {num_examples[name]:,} examples, "
             f"peak memory {peak_mb:.0f} MB"
         )
     return figures
 
 
 def bench_all_cores(config: CorpusConfig, shop: Workshop, text: Path, world: "World") -> dict[str, Any] | None:
-    """MB/s of a longer text, the input repeated, on one core and on all; None where there is one core."""
+    """MB/s of a longer text (the input repeated) on one core and on all; None on a machine with one core."""
     num_cores = len(os.sched_getaffinity(0))
     if num_cores == 1:
-        world.say("one core against all: this machine has one")
+        world.say("one core against all cores: skipped, this machine has only one")
         return None
     longer = shop.folder / "longer.txt"
     megabytes = write_lines(longer, lines_of(text, repeated=True), config.scaling_megabytes)
     contenders = {name: partial(shop.build, longer, "longer", name == "one") for name in ("one", "all")}
     seconds = {name: [t.seconds for t in turns] for name, turns in in_turn(contenders, config.repeat).items()}
-    one, every = (megabytes / statistics.median(seconds[name]) for name in ("one", "all"))
+    one_core, all_cores = (megabytes / statistics.median(seconds[name]) for name in ("one", "all"))
     speedup = ratio(seconds["one"], seconds["all"]).median
     world.say(
-        f"defaults, {megabytes:.3g} MB (the input repeated): one core {one:.2f} MB/s, "
-        f"{num_cores} cores {every:.2f} MB/s, ratio {speedup:.2f}"
+        f"defaults, {megabytes:.3g} MB (the input repeated): one core {one_core:.2f} MB/s, "
+        f"{num_cores} cores {all_cores:.2f} MB/s, ratio {speedup:.2f}"
     )
     return {
-        "mb": megabytes, "cores": num_cores, "one_core_mb_per_s": one, "all_mb_per_s": every, "ratio": speedup
+        "mb": megabytes, "cores": num_cores, "one_core_mb_per_s": one_core, "all_mb_per_s": all_cores,
+        "ratio": speedup,
     }  # fmt: skip
 
 
 def bench_memory(config: CorpusConfig, shop: Workshop, text: Path, world: "World") -> dict[str, float]:
-    """Peak memory of a build on all cores, of a text and of one ten times as long, both the input repeated."""
+    """Peak memory of a build on all cores, for a text and for one ten times as long (the input repeated)."""
     figures: dict[str, float] = {}
     for name, megabytes in (("small", config.megabytes), ("large", LARGER * config.megabytes)):
         repeated = shop.folder / f"{name}.txt"

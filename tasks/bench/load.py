@@ -1,4 +1,4 @@
-"""What a measured training step computes: a published size or a model's own, on random tokens or real windows."""
+"""The load of a measured training step: a published model size or a given model, random tokens or real windows."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,27 +29,27 @@ SIZES = {
     "large": (1024, 24, 16, 4096),
 }
 VOCABULARY = 30522
-SEED = 42  # of the order of real windows
+SEED = 42  # for the order of real windows
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLoad(PassSettings, CollectivesSettings, ComputeSettings):
-    """What a measured step computes: the flags of training, as far as they matter."""
+    """What a measured step computes; the flags of training that matter for its speed."""
 
-    model_size: ModelSize = setting("minilm", "a published size", "model")
-    bert_config_file: str | None = setting(None, "a configuration instead of --model_size", "model")
+    model_size: ModelSize = setting("minilm", "published model size", "model")
+    bert_config_file: str | None = setting(
+        None, "JSON file with a BERT configuration, instead of --model_size", "model"
+    )
     model: str | None = setting(
-        None, "folder in Hugging Face layout: its configuration, and its tokenizer for --train_file", "model"
+        None, "folder in Hugging Face layout, for the configuration and for the tokenizer of --train_file", "model"
     )
-    train_file: str | None = setting(
-        None, "SQuAD JSON: its windows, shared out as in training, instead of full rows of random tokens", "load"
-    )
-    max_train_examples: int = setting(2000, "the first N questions of --train_file", "load")
+    train_file: str | None = setting(None, "SQuAD JSON to train on, instead of full rows of random tokens", "load")
+    max_train_examples: int = setting(2000, "use the first N questions of --train_file", "load")
     batch_size: int = setting(8, "rows per rank and micro-batch", "load")
-    seq_length: int = setting(384, "tokens of a row; with --train_file, the most tokens of a window", "load")
+    seq_length: int = setting(384, "tokens per row; with --train_file, the maximum per window", "load")
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load")
     num_warmup: int = setting(3, "steps before the measurement", "load")
-    num_steps: int = setting(10, "steps measured", "load")
+    num_steps: int = setting(10, "measured steps", "load")
     xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class StepLoad(PassSettings, CollectivesSettings, ComputeSettings):
 
     @property
     def rows_name(self) -> str:
-        """A rank's rows of a step, in words."""
+        """The rows of a rank in one step, described in words."""
         rows = self.batch_size * self.gradient_accumulation_steps
         if self.train_file:
             return f"{rows} windows of {self.train_file} (packing {self.packing})"
@@ -97,7 +97,7 @@ def model_config(size: ModelSize, seq_length: int = 512, vocab_size: int = VOCAB
 
 
 def feed_and_plan(load: StepLoad, world: "World", vocab_size: int) -> "tuple[BatchSource, Plan]":
-    """Where the steps' batches come from, and how many steps there are.
+    """The source of the steps' batches, and the plan of the steps.
 
     Raises InputError: --train_file or --model cannot be used.
     """
@@ -138,7 +138,7 @@ class RandomBatches:
 def feed_of_windows(
     load: StepLoad, path: Path, settings: "PlanSettings", world: "World"
 ) -> "tuple[BatchSource, Plan]":
-    """Real windows, in the order and the shares of `bert-squad`'s training."""
+    """Real windows, in the order of `bert-squad`'s training and shared among the ranks in the same way."""
     from distributed.plan import make_plan
     from distributed.rows import Rows
     from tasks.batches import grouping_of
@@ -155,8 +155,8 @@ def feed_of_windows(
 
 
 def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_length: int, needed: int) -> Path:
-    """The file of prepared windows: bert-squad's own, from its cache. Raises InputError: no such model or file, or
-    fewer windows than the steps need."""
+    """The file of windows that bert-squad prepares in its cache. Raises InputError: there is no such model or
+    file, or there are fewer windows than the steps need."""
     from bert.text import tokenizer
     from distributed.rows import Rows
     from distributed.run import Run
@@ -175,7 +175,7 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     number = len(Rows.open(path))
     if number < needed:
         raise InputError(
-            f"--max_train_examples {max_train_examples} gives {number:,} windows, all steps of all ranks need "
+            f"--max_train_examples {max_train_examples} gives {number:,} windows, but the steps of all ranks need "
             f"{needed:,} (--num_warmup, --num_steps, --batch_size)"
         )
     return path
@@ -191,20 +191,20 @@ def flat(batch: "Batch") -> "Batch":
 
 
 def shapes_of(batch: "Batch") -> list[tuple[int, int]]:
-    """Rows and length of each group of a micro-batch, those without rows left out."""
+    """Rows and length of each group of a micro-batch that has rows."""
     pairs = batch["groups"].pairs if "groups" in batch else [batch["input_ids"].shape]
     return [(int(rows), int(length)) for rows, length in pairs if rows]
 
 
 def lengths_of(batch: "Batch") -> "np.ndarray":
-    """Real tokens of each example of a micro-batch, int64 [B]."""
+    """The number of real tokens of each example of a micro-batch, int64 [B]."""
     import numpy as np
 
     inside = batch["example_ids"].reshape(-1).astype(np.int64)
     rows, lengths = np.array(shapes_of(batch)).T
     widths = np.repeat(lengths, rows)
-    found = np.add.reduceat(inside, np.cumsum(widths) - widths)
-    return found[found > 0]
+    num_tokens = np.add.reduceat(inside, np.cumsum(widths) - widths)
+    return num_tokens[num_tokens > 0]
 
 
 def _random_batch(rows: int, length: int, vocabulary: int, seed: int) -> "Batch":

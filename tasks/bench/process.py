@@ -1,6 +1,6 @@
-"""Programs in processes of their own: on several ranks; timed without their start-up, with their peak memory.
+"""Runs programs in separate processes: on several ranks, or timed without start-up and with peak memory.
 
-`run_timed` starts this file by its path, in a process that imports nothing of ours unless the program does.
+`run_timed` starts this file by its path, in a process that imports no package of ours unless the program does.
 """
 
 import json
@@ -15,19 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]  # of the packages
+ROOT = Path(__file__).resolve().parents[2]  # the folder that holds the packages
 SAMPLED_EVERY_S = 0.05
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def on_ranks(command: Sequence[str], num_ranks: int) -> list[str]:
-    """The command that starts `command` on so many ranks of this machine."""
+    """The command that starts `command` on `num_ranks` ranks of this machine."""
     launch = [sys.executable, "-m", "distributed.launch", "-np", str(num_ranks), "--"]
     return [*launch, *command] if num_ranks > 1 else list(command)
 
 
 def last_error(done: "subprocess.CompletedProcess[str]") -> str:
-    """What a failed program said: the last line that names an error, else the last line."""
+    """The error of a failed program: its last line that contains "error", else its last line."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or [f"exit status {done.returncode}"])[-1]
@@ -37,12 +37,12 @@ class Timing(NamedTuple):
     """One run of a program.
 
     Attributes:
-      seconds: its work: flags, vocabulary, text, files; worker processes from their start to their end.
-      cpu_s: processor time of that work, over all its processes; less than `seconds` on one core when others
-        kept the core busy, or the disk.
-      startup_s: all the rest: interpreter, imports, exit.
-      peak_bytes: resident memory of all its processes together, the largest of the samples; pages that several
-        share, and those of mapped files, count in each.
+      seconds: time of the work: flags, vocabulary, text, files, and worker processes from start to end.
+      cpu_s: processor time of the work over all processes; on one core it is less than `seconds` if other programs
+        used the core or the disk was slow.
+      startup_s: the rest of the time: interpreter, imports, exit. peak_bytes: the largest sample of the resident
+      memory of all processes together; a page that several processes
+        share counts once for each, and so do pages of mapped files.
       peak_anonymous_bytes: the same without pages of files and shared memory.
     """
 
@@ -54,7 +54,7 @@ class Timing(NamedTuple):
 
 
 class ProgramError(Exception):
-    """The program failed; the last line that it wrote to standard error."""
+    """The program failed. The message is the last line of its output."""
 
 
 def run_timed(
@@ -65,7 +65,7 @@ def run_timed(
     Args:
       program: a Python file with a function `prepare(arguments)`, which imports what the program needs and returns
         a function without arguments: the work that is timed.
-      environment: variables set for it, beside this process's but PYTHONPATH.
+      environment: variables to set for it; it inherits the others of this process except PYTHONPATH.
     Raises ProgramError: it failed.
     """
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
@@ -96,7 +96,7 @@ def run_timed(
 
 
 def _watch(process: subprocess.Popen) -> tuple[int, int]:
-    """Peak memory in bytes until the process ends: resident, and anonymous."""
+    """The peak memory of a process and its children until it ends, in bytes: resident, and anonymous."""
     resident = anonymous = 0
     while True:
         now = [_memory(process_id) for process_id in _tree(process.pid)]
@@ -122,7 +122,7 @@ def _tree(process_id: int) -> Iterator[int]:
 
 
 def _memory(process_id: int) -> tuple[int, int]:
-    """Resident pages of a process, and how many of them belong to files or shared memory."""
+    """The number of resident pages of a process, and how many of them belong to files or shared memory."""
     try:
         resident, shared = Path(f"/proc/{process_id}/statm").read_text().split()[1:3]
     except (FileNotFoundError, ProcessLookupError):
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def _cpu_s() -> float:
-    """Processor seconds of this process and of the ended ones that it started."""
+    """Processor seconds of this process and of its children that have ended."""
     usages = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

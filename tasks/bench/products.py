@@ -1,4 +1,4 @@
-"""The matrix products of a training step alone: how many operations, and how long they take here."""
+"""The matrix products of a training step alone: how many operations they are, and how long they take."""
 
 import statistics
 import time
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from distributed.world import World
 
 PEAK_SIZE = 2048  # rows and columns of the matrices of the large product
-TIMED_S = 0.1  # how long a product is repeated
-CALLS = 4  # of a product, between two looks at the clock
+TIMED_S = 0.1  # how long each product is repeated
+CALLS = 4  # calls of a product for one time measurement
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def model_flop(config: "BertConfig", lengths: "np.ndarray") -> float:
-    """Floating-point operations of the matrix products of one step on rows of these lengths, forward and backward:
-    what Narayanan et al. 2021 (Megatron-LM, appendix) count for a layer, without recomputation and without a
-    vocabulary."""
+    """Floating-point operations of the matrix products of one step on rows of these lengths, forward and backward.
+    Counted as in Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without recomputation and without
+    the vocabulary."""
     hidden = config.hidden_size
     linear = 2 * lengths.sum() * (4 * hidden * hidden + 2 * hidden * config.intermediate_size)
     attention = 2 * 2 * (lengths**2).sum() * hidden
@@ -34,24 +34,26 @@ def model_flop(config: "BertConfig", lengths: "np.ndarray") -> float:
 def matrix_products(
     bert_config: "BertConfig", precision: str, shapes: Sequence[list[tuple[int, int]]], world: "World"
 ) -> float:
-    """Seconds that the matrix products of a step of rank 0 alone take, in their own shapes; on all ranks at once.
+    """Seconds for only the matrix products of a step of rank 0, in their real shapes, on all ranks at the same
+    time.
 
     Args:
-      shapes: of each micro-batch the rows and length of each group. Linear layers see all its tokens at once.
+      shapes: for each micro-batch, the rows and length of each group. Linear layers process all tokens of a
+        micro-batch at once.
     """
     import tensorflow as tf
 
     hidden, inner, heads = bert_config.hidden_size, bert_config.intermediate_size, bert_config.num_attention_heads
-    # First factor, second, whether that is transposed, the product, and how often a layer has it.
+    # (shape of the first factor, of the second, whether the second is transposed, shape of the product) -> count
     products: dict[tuple, int] = {}
     for groups in shapes:
         tokens = sum(rows * length for rows, length in groups)
         linear = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]  # q, k and v are one
-        found: list[tuple] = [((tokens, width), (width, to), False, (tokens, to)) for width, to in linear]
+        of_batch: list[tuple] = [((tokens, width), (width, to), False, (tokens, to)) for width, to in linear]
         for rows, length in groups:
             of_heads, scores = (rows, heads, length, hidden // heads), (rows, heads, length, length)
-            found += [(of_heads, of_heads, True, scores), (scores, of_heads, False, of_heads)]
-        for product in found:
+            of_batch += [(of_heads, of_heads, True, scores), (scores, of_heads, False, of_heads)]
+        for product in of_batch:
             products[product] = products.get(product, 0) + 1
     seconds = 0.0
     for (first, second, transposed, result), number in world.broadcast(list(products.items())):
@@ -67,7 +69,7 @@ def matrix_products(
 
 
 def matrix_peak(precision: str, world: "World") -> float:
-    """FLOP/s of one large matrix product, on all ranks at once."""
+    """FLOP/s of one large matrix product, on all ranks at the same time."""
     import tensorflow as tf
 
     x = tf.cast(tf.random.normal([PEAK_SIZE, PEAK_SIZE]), DTYPES[precision])
@@ -75,7 +77,8 @@ def matrix_peak(precision: str, world: "World") -> float:
 
 
 def _seconds_each(run: "Callable[[], tf.Tensor]", world: "World") -> float:
-    """The median time of a call, of several between two looks at the result, for which a GPU is waited for."""
+    """The median time of a call. Each measurement times several calls and then reads the result, to wait for a
+    GPU."""
     run()[..., :1, :1].numpy()
     line_up(world)
     times: list[float] = []

@@ -1,4 +1,4 @@
-"""bert-bench: how fast training steps, sums over ranks and the building of corpora are on this machine.
+"""bert-bench: measures training steps, sums over ranks and the building of corpora on this machine.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench step --model MINILM_FOLDER --train_file train-v1.1.json --precision bf16
@@ -72,7 +72,7 @@ def refuse_moved(argv: Sequence[str]) -> None:
 
 
 def measure_on_ranks(prog: str, config: Config, measure: "Callable[[Config, World], dict[str, Any]]") -> None:
-    """Joins the ranks, calls `measure(config, world)` on each, and writes the first one's figures."""
+    """Joins the ranks, calls `measure(config, world)` on each, and writes the figures of rank 0."""
     start.set_environment()
     start.import_tensorflow()
     from distributed.world import World
@@ -84,9 +84,9 @@ def measure_on_ranks(prog: str, config: Config, measure: "Callable[[Config, Worl
 
 
 def measure_alone(prog: str, config: Config, measure: "Callable[[Config, World], dict[str, Any]]") -> None:
-    """Calls `measure(config, world)` in a process without MPI, which starts others, and writes the figures.
+    """Calls `measure(config, world)` in a process without MPI, which may start others, and writes the figures.
 
-    Only the training step of `bench corpus` joins MPI, later.
+    Only the training step of `bert-bench corpus` starts MPI, later.
     """
     start.set_environment()
     from distributed.environment import SIZE_VARIABLES

@@ -1,4 +1,4 @@
-"""How long training steps wait for rows of a pretraining corpus: the last part of `bert-bench corpus`."""
+"""How long training steps wait for the rows of a pretraining corpus; the last part of `bert-bench corpus`."""
 
 import json
 import tempfile
@@ -28,14 +28,14 @@ SEED = 42
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings(DeviceSettings):
-    """The training that reads the shards."""
+    """Settings of the training that reads the shards."""
 
     model_size: ModelSize = setting(
-        "tiny", "the model trained from the shards; the smaller, the sooner it waits for them", "reading"
+        "tiny", "size of the model trained on the shards; a small model waits for data sooner", "reading"
     )
-    batch_size: int = setting(32, "rows of a training step", "reading")
-    num_steps: int = setting(30, "training steps measured", "reading")
-    precision: Literal["fp32", "bf16"] = setting("fp32", "what the model computes in, as in training", "reading")
+    batch_size: int = setting(32, "rows per training step", "reading")
+    num_steps: int = setting(30, "measured training steps", "reading")
+    precision: Literal["fp32", "bf16"] = setting("fp32", "number format of matrix products", "reading")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,7 +45,8 @@ class ReadingSettings(DeviceSettings):
 def bench_reading(
     settings: ReadingSettings, shards: Path, tokenizer: "Tokenizer", say: Callable[[str], None]
 ) -> dict[str, float]:
-    """Reads the Arrow shards of a folder without a model, then pretrains a fresh one from them; the figures."""
+    """Reads the Arrow shards of a folder without a model, then pretrains a new model on them. Returns the
+    figures."""
     start.import_tensorflow()
     from bert.corpus.masking import Masking
     from bert.corpus.shards import open_table
@@ -74,7 +75,7 @@ def bench_reading(
 
 
 def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
-    """Rows per second of the path of a training batch: order, shards, masks, arrays of the model's input."""
+    """Rows per second when only batches are made: order, shards, masks, arrays of the model's input."""
     import numpy as np
 
     from distributed.order import BlockOrder
@@ -93,7 +94,8 @@ def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
 def train_on(
     rows: "Rows", masking: "Masking", vocab_size: int, settings: ReadingSettings, world: "World"
 ) -> dict[str, float]:
-    """Pretrains by the loop of all training; seconds of the parts of a step, means of all but the first."""
+    """Pretrains with the usual training loop. Returns the mean seconds of each part of a step, without the
+    first."""
     from bert.model import Bert
     from bert.optimizer import AdamWeightDecay
     from distributed.checkpoint import Checkpoints
@@ -129,7 +131,7 @@ def train_on(
             loss=lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
             settings={},
         )
-        # The first step, which compiles, has a line of its own in metrics.jsonl.
+        # The first step, which includes compilation, has its own line in metrics.jsonl.
         loop = LoopSettings(seed=SEED, log_steps=steps, xla="off")
         checkpoints = Checkpoints(run.folder / "checkpoints", world, lambda: lambda folder: None)
         train(loop, plan, training, optimizer, run, checkpoints)

@@ -1,7 +1,7 @@
-"""bert-bench scaling: bert-bench step on 1 to N ranks of this machine, with efficiency and a picture.
+"""bert-bench scaling: runs bert-bench step on 1 to N ranks of this machine; gives efficiency and a picture.
 
-One rank runs on one core, and on all of them; with GPUs, on one GPU. The efficiency of N ranks is their speed over
-N times that of one rank (on one core). The all-reduce of N ranks is measured too.
+One rank is measured on one core and on all cores, or with GPUs on one GPU. The efficiency of N ranks is their
+speed divided by N times the speed of one rank on one core. The all-reduce of N ranks is measured too.
 """
 
 import json
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig(StepLoad, BufferSettings, TurnSettings):
-    """Whole training steps on 1 to N ranks of this machine, a table and a picture."""
+    """Training steps on 1 to N ranks of this machine, as a table and a picture."""
 
     max_ranks: int | None = setting(
-        None, "the largest number of ranks", "load", shown_default="one for each GPU, else one for each core"
+        None, "largest number of ranks", "load", shown_default="one for each GPU, else one for each core"
     )
     picture: str | None = setting(
-        None, "a .png or .svg file to draw, which needs matplotlib", "machine", shown_default="none"
+        None, ".png or .svg file to draw (needs matplotlib)", "machine", shown_default="none"
     )
 
     def __post_init__(self) -> None:
@@ -57,14 +57,15 @@ class Layout:
 
 
 def layouts(max_ranks: int | None, cores: Sequence[int], num_gpus: int) -> list[Layout]:
-    """1, 2, 4, … N ranks; without GPUs each on a core of its own, and last one rank on all the cores of the N."""
-    most = max_ranks or num_gpus or len(cores)
-    counts = [1 << power for power in range(most.bit_length()) if 1 << power < most] + [most]
+    """Layouts of 1, 2, 4, … N ranks. Without GPUs each rank has one core, and the last layout is one rank on N
+    cores."""
+    largest = max_ranks or num_gpus or len(cores)
+    counts = [1 << power for power in range(largest.bit_length()) if 1 << power < largest] + [largest]
     labels = {count: f"{count} rank{'s' * (count > 1)}" for count in counts}
     if num_gpus:
         return [Layout(label, count, frozenset(cores), count) for count, label in labels.items()]
     rows = [Layout(f"{label}, a core each", n, frozenset(cores[:n]), n) for n, label in labels.items()]
-    used = frozenset(cores[:most])
+    used = frozenset(cores[:largest])
     return [*rows, Layout(f"1 rank, {len(used)} threads", 1, used, len(used))] if len(used) > 1 else rows
 
 
@@ -104,7 +105,7 @@ def bench_scaling(config: ScalingConfig, world: "World") -> dict[str, Any]:
 
 
 def step_flags(config: StepLoad) -> list[str]:
-    """The flags by which `bert-bench step` measures the same load."""
+    """The flags for `bert-bench step` to measure the same load."""
     values = {field.name: getattr(config, field.name) for field in fields(StepLoad)}
     return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
@@ -118,7 +119,7 @@ def _bench_sums(config: ScalingConfig, layout: Layout, world: "World") -> dict[s
 
 
 def _bench(command: str, layout: Layout, flags: list[str]) -> dict[str, Any]:
-    """The figures of `bert-bench COMMAND` in processes of its own. Raises InputError: it failed."""
+    """Runs `bert-bench COMMAND` in separate processes and returns its figures. Raises InputError: it failed."""
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         report = Path(folder, "report.json")
         program = [sys.executable, "-m", "tasks.bench", command, *flags, f"--output_file={report}"]

@@ -11,9 +11,9 @@ def draw(figures: dict[str, Any], one: float, path: Path) -> None:
     """Draws speed, the parts of a step, and the all-reduce by size.
 
     Args:
-      figures: those of `bench_scaling`.
+      figures: the result of `bench_scaling`.
       one: examples/s of one rank.
-      path: the picture; its ending says which format.
+      path: the file to write; its extension decides the format.
     Raises InputError: matplotlib is not installed, or the path cannot be written.
     """
     try:

@@ -11,16 +11,16 @@ ModelSize = Literal["tiny", "minilm", "base", "large"]
 
 @dataclass(frozen=True, kw_only=True)
 class FiguresSettings(Settings):
-    """Where the figures of a benchmark go."""
+    """Where the figures of a benchmark are written."""
 
-    output_file: str | None = setting(None, "write the figures to this JSON file, too", "machine")
+    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnSettings(FiguresSettings):
     """How often a benchmark measures."""
 
-    repeat: int = setting(3, "turns; medians over them are printed", "load")
+    repeat: int = setting(3, "number of turns; medians over them are printed", "load")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +41,7 @@ class BufferSettings(Settings):
 
 
 def buffer_sizes(settings: BufferSettings) -> tuple[float, ...]:
-    """The sizes in units of 10^6 bytes. Raises ValueError: they are no positive numbers."""
+    """The sizes in units of 10^6 bytes. Raises ValueError: they are not positive numbers."""
     try:
         sizes = tuple(float(size) for size in settings.megabytes.split(","))
     except ValueError:

@@ -1,4 +1,4 @@
-"""bert-bench step: whole training steps, and what their matrix products alone would take."""
+"""bert-bench step: times whole training steps, and their matrix products alone."""
 
 import math
 import resource
@@ -23,10 +23,10 @@ PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfig(StepLoad, FiguresSettings):
-    """SQuAD training steps on full rows of random tokens, or on windows of a file."""
+    """SQuAD training steps on full rows of random tokens, or on the windows of a file."""
 
     num_pairs: int = setting(
-        5, "how many of the last steps are computed again beside their matrix products alone", "load"
+        5, "number of last steps to compute again, in turn with only their matrix products", "load"
     )
 
     def __post_init__(self) -> None:
@@ -35,7 +35,8 @@ class StepConfig(StepLoad, FiguresSettings):
 
 
 def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
-    """Times whole training steps on every rank; the figures: of all ranks together, the parts of this one."""
+    """Times whole training steps on every rank. Returns the speed of all ranks and the parts of a step on this
+    one."""
     from distributed.collectives import open_collectives
     from tasks.bench.training import BenchTraining
 
@@ -53,7 +54,8 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
 
 
 def speed(measured: "list[MeasuredStep]", world: "World") -> dict[str, Any]:
-    """Examples and real tokens per second over all ranks; the share of padding and the parts of a step here."""
+    """Examples and real tokens per second over all ranks; the share of padding and the parts of a step on this
+    rank."""
     import numpy as np
 
     def rate(amounts: list[float]) -> tuple[float, float]:
@@ -74,7 +76,8 @@ def speed(measured: "list[MeasuredStep]", world: "World") -> dict[str, Any]:
 def beside_products(
     config: StepConfig, training: "BenchTraining", measured: "list[MeasuredStep]", recent: "list[list[Batch]]"
 ) -> dict[str, float]:
-    """The gradients of the last steps in turn with their matrix products alone; FLOP per second of the model."""
+    """Times the gradients of the last steps, in turn with only their matrix products; the model's FLOP per
+    second."""
     bert_config, world = training.bert_config, training.world
     compute_s, alone_s, peaks = [], [], []
     for batches in recent:
@@ -90,7 +93,7 @@ def beside_products(
 
 
 def say_figures(config: StepConfig, backend: str, overlaps: bool, figures: dict[str, Any], world: "World") -> None:
-    """Prints the figures; `overlaps`: gradients are summed while others are computed."""
+    """Prints the figures. `overlaps`: whether gradients are summed while others are still being computed."""
     world.say(
         f"{config.model_name}: {figures['parameters'] / 1e6:.1f} M parameters, {config.rows_name} per rank, "
         f"{config.precision}, backend {backend}, {world.threads} threads per rank"
@@ -103,7 +106,7 @@ def say_figures(config: StepConfig, backend: str, overlaps: bool, figures: dict[
     )
     world.say(f"step (median): {', '.join(parts)}")
     num_pairs = min(config.num_pairs, config.num_steps)
-    with_sums = " (the sums are part of it)" if overlaps else ""
+    with_sums = " (sums over ranks included)" if overlaps else ""
     flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
     world.say(
         f"rank 0: the matrix products of a step alone {figures['products_alone_s'] * 1e3:.0f} ms, "

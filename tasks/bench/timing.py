@@ -1,7 +1,7 @@
-"""Contenders measured in turn, and what the turns give: medians and ratios.
+"""Measures contenders in turn, and computes medians and ratios over the turns.
 
-The speed of a machine changes within a minute. So contenders run one after the other, again and again, and a ratio
-is the median of the ratios within each turn, not the ratio of two medians.
+The speed of a machine changes within a minute. So the contenders run one after the other in each of several turns,
+and a ratio is the median of the ratios within each turn, not the ratio of two medians.
 """
 
 import statistics
@@ -28,7 +28,7 @@ def in_turn(
 ) -> dict[str, list[Result]]:
     """What each contender returns in each turn, without the first `num_warmup` turns.
 
-    Every second turn is in the opposite order, since what runs first may warm up what follows.
+    Every second turn is in the opposite order, because the first contender may warm up the machine for the next.
     """
     results: dict[str, list[Result]] = {name: [] for name in contenders}
     for turn in range(num_warmup + num_turns):
@@ -59,6 +59,7 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 
 def line_up(world: "World") -> None:
-    """Waits for all ranks, spinning. After `World.barrier`, which sleeps in between, some would start late."""
+    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits, so some ranks would start
+    late."""
     if world.comm is not None:
         world.comm.Barrier()

@@ -1,4 +1,4 @@
-"""The training steps that bert-bench step measures: bert-squad's model, loss and steps on the given load."""
+"""The training steps that bert-bench step measures: bert-squad's model, loss and steps on a `StepLoad`."""
 
 import time
 from collections import deque
@@ -21,7 +21,7 @@ from tasks.bench.load import StepLoad, config_of, feed_and_plan, lengths_of, sha
 from tasks.bench.timing import line_up, seconds_of
 from tasks.squad.program import span_loss
 
-SEED = 0  # of dropout
+SEED = 0  # for dropout
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class MeasuredStep:
     """A measured step of a rank.
 
     Attributes:
-      seconds, parts: of the whole, and of each part by name.
-      shapes: rows and length of each group of each micro-batch, without the few rows that XLA's parts add.
-      lengths: real tokens of each example, int64.
+      seconds, parts: seconds of the whole step, and of each part by name.
+      shapes: rows and length of each group of each micro-batch, without the few rows of padding added for XLA.
+      lengths: the number of real tokens of each example, int64.
     """
 
     seconds: float
@@ -41,7 +41,7 @@ class MeasuredStep:
 
 
 class AwaitedGradient(Gradient):
-    """Waits for the GPU, whose work would otherwise count as part of the sum over ranks."""
+    """A gradient that waits for the GPU; without that, its work would count as part of the sum over ranks."""
 
     def __call__(self, *args) -> tf.Tensor:
         flat = super().__call__(*args)
@@ -50,7 +50,7 @@ class AwaitedGradient(Gradient):
 
 
 class BenchTraining:
-    """A model with all that its training steps need."""
+    """A model and everything that its training steps need."""
 
     def __init__(self, load: StepLoad, world: World, collectives: Collectives):
         self.load, self.world, self.bert_config = load, world, config_of(load)
@@ -75,7 +75,8 @@ class BenchTraining:
         return {"loss": span_loss(self.model(batch, dropout_key=key), batch)}
 
     def run(self, num_kept: int) -> tuple[list[MeasuredStep], list[list[Batch]]]:
-        """Takes all steps of the plan; those after the warmup, and the micro-batches of the last `num_kept`."""
+        """Runs all steps of the plan. Returns those after the warmup, and the micro-batches of the last
+        `num_kept`."""
         clock = StepClock(self.plan.global_batch_size)
         measured: list[MeasuredStep] = []
         kept: deque[list[Batch]] = deque(maxlen=num_kept)
@@ -94,7 +95,7 @@ class BenchTraining:
         return measured, list(kept)
 
     def gradient_seconds(self, batches: list[Batch]) -> float:
-        """The seconds of the gradient of a step's micro-batches, once more."""
+        """Computes the gradient of a step's micro-batches again. Returns the seconds that it takes."""
 
         def compute() -> None:
             local = total_weights(self.feed.weights, batches, self.optimizer.loss_terms)
