@@ -113,10 +113,10 @@ def losses(folder: Path) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def trained(corpus, environment, tmp_path_factory) -> Path:
-    """The folder of a run on one rank with masks drawn anew in every epoch."""
+    """The folder of a run on one rank with masks drawn again in every epoch."""
     folder = tmp_path_factory.mktemp("trained")
     printed = run(command(corpus, folder, "dynamic/*.arrow", *TRAIN), environment)
-    assert "masks drawn anew in every epoch" in printed
+    assert "masks drawn again in every epoch" in printed
     return folder
 
 

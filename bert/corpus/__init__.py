@@ -1,1 +1,1 @@
-"""Pretraining corpora: documents -> sentences -> token ids -> examples -> shards, and the masks of examples."""
+"""Builds and reads pretraining corpora: documents -> sentences -> token ids -> examples -> shards; and masking."""

@@ -1,9 +1,9 @@
 """Builds a corpus of sharded pretraining examples.
 
-A build makes three passes, with files between them in `output_dir/.work`: text to token ids (tokens.py), token
-ids to examples (examples.py), examples to shards in one random order over the whole corpus (shard_writer.py). The
-result of each piece of work depends on the input and the settings alone. So any number of workers and hosts write
-the same bytes, and a build that was killed continues where it was.
+A build makes three passes, with intermediate files in `output_dir/.work`: text to token ids (tokens.py), token ids
+to examples (examples.py), examples to shards in one random order over the whole corpus (shard_writer.py). The
+result of each piece of work depends only on the input and the settings. So any number of workers and hosts write
+the same bytes, and a build that was killed continues where it stopped.
 """
 
 import shutil
@@ -23,7 +23,7 @@ from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from ringbert.errors import InputError, shortened
 from ringbert.files import read_json, write_json
 
-CHECKED_CHARACTERS = 1 << 17  # of the text, before the work begins
+CHECKED_CHARACTERS = 1 << 17  # of the text, checked before the work begins
 MOST_RANDOM_NEXT = 0.9
 
 
@@ -39,11 +39,11 @@ def build(
     """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
     Args:
-      workers: the processes of this rank.
+      workers: the worker processes of this rank.
       share: this rank's number and the number of ranks that build together, on a file system that they share.
       barrier: returns when every rank has called it.
     Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder holds a corpus,
-      or unfinished work, of other settings; there are too few documents or examples.
+      or unfinished work, with other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
     units, empty = find_units(settings)
@@ -80,7 +80,7 @@ def build(
     return read_manifest(work.output_dir)
 
 
-# -- what the folder holds already --------------------------------------------------------------------------------
+# -- existing work in the folder ----------------------------------------------------------------------------------
 
 
 def _finished(work: CorpusWork, say: Callable[[str], None]) -> dict[str, Any]:
@@ -96,21 +96,21 @@ def _settings_file(work: CorpusWork) -> Path:
 
 
 def _prepare_folder(work: CorpusWork) -> None:
-    path, mine = _settings_file(work), work.facts | {"changed": work.changed}
-    if path.is_file() and (stored := read_json(path)) != mine:
+    path, facts = _settings_file(work), work.facts | {"changed": work.changed}
+    if path.is_file() and (stored := read_json(path)) != facts:
         if any(work.folder.glob("unit-*.json")):
             _refuse_others(stored, work, "unfinished work")
         shutil.rmtree(work.folder)
     work.folder.mkdir(parents=True, exist_ok=True)
     if not path.is_file():
-        write_json(path, mine, indent=1)
+        write_json(path, facts, indent=1)
 
 
 def _refuse_others(stored: dict[str, Any], work: CorpusWork, what: str) -> None:
-    mine = work.facts | ({"changed": work.changed} if "changed" in stored else {})
+    facts = work.facts | ({"changed": work.changed} if "changed" in stored else {})
     problems = []
-    for name in dict.fromkeys([*stored, *mine]):
-        if different := differences(stored.get(name), mine.get(name)):
+    for name in dict.fromkeys([*stored, *facts]):
+        if different := differences(stored.get(name), facts.get(name)):
             problems.append("an input file has changed" if name == "changed" else f"{name}: {different}")
     if problems:
         raise InputError(

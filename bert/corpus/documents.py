@@ -1,4 +1,4 @@
-"""Units of text as streams of documents, each a list of sentences."""
+"""Reads units of text as streams of documents, each a list of sentences."""
 
 import gzip
 import io
@@ -23,7 +23,7 @@ SMALLEST_SAMPLE_BYTES = 1 << 16  # of one unit
 def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
     """The documents of a unit, each a list of sentences; no document and no sentence is empty.
 
-    Raises InputError with file and place: invalid UTF-8, damaged compression, no JSON, no such column.
+    Raises InputError with the file and the place: invalid UTF-8, damaged compression, no JSON, no such column.
     """
     for piece in unit.pieces:
         if piece.kind == "text":
@@ -83,9 +83,9 @@ def _unpacked(path: str) -> IO[bytes]:
 
 
 def _boundary(file: IO[bytes], path: str, place: int, size: int, separator: Separator) -> int:
-    """The start of the first document at or after byte `place`, where one unit ends and the next begins.
+    """The start of the first document at or after byte `place`; there one unit ends and the next begins.
 
-    A document that goes on for more than 1 MiB past `place` is cut.
+    A document that continues for more than 1 MiB after `place` is cut.
     """
     if place == 0 or place >= size:
         return min(place, size)

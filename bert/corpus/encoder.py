@@ -19,8 +19,8 @@ MOST_CACHED_WORDS = 1 << 18
 MOST_CACHED_CHARACTERS = 1 << 21
 WORDS_AT_ONCE = 1 << 10
 
-# Kinds of UTF-8 bytes. A byte of an odd kind is a word of its own. A byte of an even kind begins a word after one
-# of those, and a blank also begins one after a letter: blanks belong to the word that follows them.
+# Kinds of UTF-8 bytes. A byte of an odd kind is a word of its own. A byte of an even kind begins a word after a
+# byte of an odd kind, and a blank also begins a word after a letter: blanks belong to the word that follows them.
 _BLANK, _ALONE, _LETTER, _LINE_END = 0, 1, 2, 3
 _KINDS = np.full(256, _LETTER, np.uint8)
 _KINDS[np.frombuffer(b" \t\r", np.uint8)] = _BLANK
@@ -41,7 +41,7 @@ _IDEOGRAPHS = _ideographs()
 
 @dataclass(frozen=True)
 class Words:
-    """What workers need of a tokenizer, read back without `transformers`, which is slow to import.
+    """The parts of a tokenizer that workers need. They load it without `transformers`, which is slow to import.
 
     Attributes:
       serialized: the Rust tokenizer as JSON.
@@ -80,7 +80,7 @@ class Encoder:
         self._backend.encode_special_tokens = True  # as in bert/text/tokenizer.py; the JSON does not hold it
         parts = json.loads(words.serialized)
         self._by_word, self._lower_case = _splits_at_white_space(parts), words.lower_case
-        # All that a word of ASCII letters in the right case still needs: half the time of the whole tokenizer.
+        # Words of ASCII letters in the right case need only this model, in half the time of the whole tokenizer.
         self._plain = tokenizers.Tokenizer(self._backend.model)
         self._plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         vocabulary: dict[str, int] = parts["model"]["vocab"] if self._by_word else {}
@@ -93,7 +93,7 @@ class Encoder:
         self._words = _WordIds()
 
     def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of all sentences, int32 [tokens], and how many each has, int64 [sentences].
+        """Token ids of all sentences, int32 [tokens], and the number in each sentence, int64 [sentences].
 
         Sentences must not contain line ends.
         """
@@ -111,7 +111,7 @@ class Encoder:
         return values, np.diff(np.cumsum(lengths)[line_ends], prepend=0)
 
     def _encode_words(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of single words, which may have blanks around them, and how many each has."""
+        """The ids of single words, which may have blanks around them, and the number of ids of each word."""
         places: tuple[list[int], ...] = ([], [], [])
         whole: list[int] = []
         plain: list[str] = []
@@ -139,7 +139,8 @@ class Encoder:
         return gather(values, starts[order], lengths[order]), lengths[order]
 
     def _encode_marked(self, words: list[str], backend: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-        """The same by the Rust library: all words in one text, after each a mark that none of them contains."""
+        """As `_encode_words`, in one call of the Rust library: joins the words with a mark that none of them
+        contains."""
         used = set("".join(words))
         for mark, token in self._marks.items():
             if mark in used:
@@ -147,13 +148,13 @@ class Encoder:
             ids, _ = _encode(backend, [f" {mark} ".join(words) + f" {mark}"])
             is_mark = ids == token
             ends = np.flatnonzero(is_mark)
-            if len(ends) == len(words):  # more, if a letter of theirs is decomposed into the mark
+            if len(ends) == len(words):  # there are more if a letter decomposes into the mark
                 return ids[~is_mark], np.diff(ends, prepend=-1) - 1
         return _encode(backend, words)
 
 
 def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    # Fast because it does not compute the characters that each token came from.
+    # The fast variant does not compute character spans.
     encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
     ids = [encoding.ids for encoding in encodings]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -170,7 +171,7 @@ class _WordIds:
         self.new: list[str] = []
         self._numbers, self._characters = _Numbers(), 0
         self._values = np.empty(0, np.int32)
-        self._starts = np.zeros(1, np.int64)  # of each word in `_values`, and the end
+        self._starts = np.zeros(1, np.int64)  # start of each word in `_values`, and the end
 
     @property
     def is_full(self) -> bool:
@@ -184,13 +185,14 @@ class _WordIds:
         return numbers
 
     def add(self, values: np.ndarray, lengths: np.ndarray) -> None:
-        """Adds the ids of all new words, and how many each has."""
+        """Adds the ids of all new words; `lengths` is the number of ids of each word."""
         self._characters += sum(map(len, self.new))
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
         self._values = np.concatenate([self._values, values])
 
     def ids_of(self, numbers: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of the words numbers[indices], int32 [tokens], and how many each has, int64 [indices]."""
+        """The ids of the words numbers[indices], int32 [tokens], and the number of each word's ids, int64
+        [indices]."""
         starts = self._starts[numbers]
         lengths = (self._starts[numbers + 1] - starts)[indices]
         return gather(self._values, starts[indices], lengths), lengths
@@ -215,7 +217,7 @@ def _words_of(text: bytes) -> tuple[pa.DictionaryArray, np.ndarray]:
     is_start = np.ones(len(data), bool)
     is_start[1:] = is_alone[1:] | is_alone[:-1] | (is_blank[1:] & ~is_blank[:-1])
     if not text.isascii():
-        first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))  # of three UTF-8 bytes
+        first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))  # first bytes of characters of three UTF-8 bytes
         high, middle, low = (data[first + place].astype(np.int32) for place in range(3))
         ideographs = first[_IDEOGRAPHS[(high & 0x0F) << 12 | (middle & 0x3F) << 6 | low & 0x3F]]
         is_start[ideographs] = is_start[ideographs + 3] = True
@@ -226,7 +228,7 @@ def _words_of(text: bytes) -> tuple[pa.DictionaryArray, np.ndarray]:
 
 
 def _splits_at_white_space(parts: dict) -> bool:
-    """Whether this is BERT's: no token and no normalization reaches across white space, marks or ideographs."""
+    """Whether it works like BERT's: no token or normalization crosses white space, punctuation or ideographs."""
     kinds = tuple((parts.get(name) or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model"))
     special = all(token.get("special") for token in parts.get("added_tokens") or ())
     settings = parts.get("normalizer") or {}

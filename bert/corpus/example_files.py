@@ -15,7 +15,7 @@ from ringbert.files import read_json, write_json
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """What the file of one block and duplicate holds."""
+    """The contents of the file of one block and duplicate."""
 
     examples: int
     tokens: int
@@ -29,8 +29,8 @@ def task_path(folder: Path, number: int) -> Path:
 
 
 def write_examples(marker: Path, examples: Examples, bucket_bits: int) -> None:
-    """Writes examples that are sorted by their keys, with an index by the keys' first `bucket_bits` bits, and then
-    `marker`, of `task_path`."""
+    """Writes examples that are sorted by their keys, with an index by the first `bucket_bits` bits of the keys,
+    and then `marker`, which comes from `task_path`."""
     buckets = np.arange((1 << bucket_bits) + 1, dtype=np.uint64)
     starts = np.searchsorted(examples.keys >> np.uint64(64 - bucket_bits), buckets)
     with open(marker.with_suffix(".examples"), "wb") as file:
@@ -50,7 +50,7 @@ def read_task_counts(marker: Path) -> TaskCounts:
 
 
 def is_sampled(marker: Path, bucket_bits: int, dtype: np.dtype) -> bool:
-    """Whether a task is done and its file is whole: unsynced, it may have been damaged by a power cut."""
+    """Whether a task is done and its file complete: files are not synced, so a power cut may have damaged it."""
     try:
         counts = read_task_counts(marker)
         size = marker.with_suffix(".examples").stat().st_size
@@ -60,7 +60,7 @@ def is_sampled(marker: Path, bucket_bits: int, dtype: np.dtype) -> bool:
 
 
 def _places(counts: TaskCounts, buckets: int, dtype: np.dtype) -> tuple[int, ...]:
-    """Where the arrays after the index start in a file of examples, in bytes, and the size of the file."""
+    """The start of each array after the index in a file of examples, and the size of the file, in bytes."""
     examples, masked, item = counts.examples, counts.masked, dtype.itemsize
     sizes = (
         8 * (buckets + 1), 8 * examples, 8 * (examples + 1), 8 * (examples + 1), 4 * examples, 4 * masked,
@@ -70,7 +70,7 @@ def _places(counts: TaskCounts, buckets: int, dtype: np.dtype) -> tuple[int, ...
 
 
 class ExampleFiles:
-    """The examples of the whole corpus by bucket, which is the first bits of their keys."""
+    """The examples of the whole corpus by bucket. The bucket is the first bits of an example's key."""
 
     def __init__(self, folder: Path, counts: Sequence[TaskCounts], bucket_bits: int, dtype: np.dtype):
         self._paths = [task_path(folder, number).with_suffix(".examples") for number in range(len(counts))]

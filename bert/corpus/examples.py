@@ -1,7 +1,7 @@
 """The second pass of a corpus: examples from token ids.
 
 They follow the rules of google-research/bert `create_pretraining_data.py`, or are rows filled to the last token.
-Every choice is a function of the seed, the document and the duplicate, so every worker makes the same.
+Every choice is a function of the seed, the document and the duplicate, so all workers make the same examples.
 """
 
 import random
@@ -17,8 +17,8 @@ from bert.corpus.settings import ExampleSettings
 from bert.corpus.tokens import Block, TokenFiles
 from ringbert.ragged import gather, offsets_of
 
-MOST_TRIES = 10  # to draw a random next document that is not the same one, as in Google's code
-ORDER, MASKS = 0, 1  # purposes of an example's random keys
+MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
+ORDER, MASKS = 0, 1  # uses of an example's random keys
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Examples:
       offsets, values: the token ids of each example, [CLS] and [SEP] included.
       sentence_a_tokens: int32 [n], the number of leading tokens of type 0.
       is_random_next: int8 [n].
-      masked_offsets, masked_positions (int32), masked_values: the predictions of static masks; else empty.
+      masked_offsets, masked_positions (int32), masked_values: the predictions with static masks; else empty.
     """
 
     keys: np.ndarray
@@ -115,10 +115,9 @@ def _next_sentence_plan(block: Block, files: TokenFiles, settings: ExampleSettin
     """Sentences A and B of each example by Google's rules.
 
     Returns the places [n, 2] of A and of B in the pool, is_random_next [n], document and number in it [n, 2], and
-    the
-    pool: the token ids of the block and, after them, those read from random documents.
+    the pool: the token ids of the block and, after them, those read from random documents.
     """
-    most = settings.max_seq_length - 3
+    max_tokens = settings.max_seq_length - 3
     offsets, bounds = block.sentences.tolist(), block.documents.tolist()
     num_documents, size = files.num_documents, files.dtype.itemsize
     fetched, pool_end = bytearray(), len(block.tokens)
@@ -127,12 +126,12 @@ def _next_sentence_plan(block: Block, files: TokenFiles, settings: ExampleSettin
         document = block.first_document + local
         draws = document_draws(settings.random_seed, document, duplicate)
         draw, bits = draws.random, draws.getrandbits
-        target = most
+        target = max_tokens
         if draw() < settings.short_seq_prob:
-            target = 2 + int(draw() * (most - 1))
+            target = 2 + int(draw() * (max_tokens - 1))
         start, end, number = bounds[local], bounds[local + 1], 0
         while start < end:
-            # The sentences that together reach the target, or the rest of the document.
+            # Take sentences until they reach the target or the document ends.
             stop = min(bisect_left(offsets, offsets[start] + target, start + 1, end + 1), end)
             a_stop = start + 1
             if stop - start > 1:
@@ -151,9 +150,9 @@ def _next_sentence_plan(block: Block, files: TokenFiles, settings: ExampleSettin
             else:
                 b_from, b_to = a_to, offsets[stop]
                 start = stop
-            excess = (a_to - a_from) + (b_to - b_from) - most
+            excess = (a_to - a_from) + (b_to - b_from) - max_tokens
             if excess > 0:
-                # Google drops one token at a time from the longer, at its front or back by the toss of a coin.
+                # Google drops one token at a time from the longer one, randomly at its front or back.
                 longer = (a_to - a_from) - (b_to - b_from)
                 first = min(excess, abs(longer))
                 from_a = (excess - first) // 2 + (first if longer > 0 else 0)
@@ -169,15 +168,15 @@ def _next_sentence_plan(block: Block, files: TokenFiles, settings: ExampleSettin
 
 
 def _full_row_plan(block: Block, settings: ExampleSettings, sep_id: int, duplicate: int):
-    """The block's sentences one after the other, [SEP] between documents, cut every `max_seq_length` - 2 tokens.
+    """The block's sentences in order, with [SEP] between documents, cut every `max_seq_length` - 2 tokens.
 
-    Returns the same as `_next_sentence_plan`, with B [n, 0].
+    Returns the same as `_next_sentence_plan`, with an empty B.
     """
     room = settings.max_seq_length - 2
     starts = block.sentences[block.documents[:-1]]
     pool = np.insert(block.tokens, starts[1:], sep_id).astype(block.tokens.dtype)
     first = room
-    if duplicate:  # cut at other places than the first time
+    if duplicate:  # cut at different places than the first time
         first = 1 + int(document_draws(settings.random_seed, block.first_document, duplicate).random() * room)
     begin = np.concatenate([[0], np.arange(first, len(pool), room)])
     stop = np.append(begin[1:], len(pool))

@@ -1,6 +1,6 @@
 """The text of a corpus: files or a data set, cut into units of 4 to 8 MiB that are read independently.
 
-Which document belongs to which unit depends on the input alone, never on who reads it.
+The unit of a document depends only on the input, never on the worker that reads it.
 """
 
 import functools
@@ -14,7 +14,7 @@ from bert.corpus.settings import TextSettings
 from ringbert.errors import InputError
 
 LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
-NUM_UNITS = 64  # of a corpus whose units are between these sizes, so that several workers end together
+NUM_UNITS = 64  # if their size is then between these limits, so that all workers end at about the same time
 COMPRESSION_RATIO = 4  # assumed: bytes of text per byte of a compressed file
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 
@@ -42,13 +42,13 @@ class Unit:
 def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
     """The files that comma-separated globs match, each once, sorted within each glob.
 
-    Raises InputError that names a glob without a match.
+    Raises InputError, which names the glob, if a glob matches no file.
     """
     files: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         name = os.path.expanduser(pattern)
         matches = [path for path in sorted(glob.glob(name, recursive=True)) if os.path.isfile(path)]
-        if not matches and os.path.isfile(name):  # a name with brackets in it
+        if not matches and os.path.isfile(name):  # a file name with brackets
             matches = [name]
         if not matches:
             reason = f"this is a folder: give '{pattern}/*'" if os.path.isdir(name) else "no file matches"
@@ -93,7 +93,7 @@ def find_units(text: TextSettings) -> tuple[list[Unit], list[str]]:
 def input_facts(text: TextSettings) -> list[tuple[str, int, int]]:
     """Path, size in bytes and time of last change of every input file, to notice when the input changes.
 
-    Of a data set: its name, number of rows and a number made from its fingerprint.
+    For a data set: its name, number of rows and a number derived from its fingerprint.
     """
     if text.dataset_name is not None:
         table = load_data_set(text.dataset_name, text.dataset_config)
@@ -104,7 +104,7 @@ def input_facts(text: TextSettings) -> list[tuple[str, int, int]]:
 
 @functools.lru_cache(maxsize=1)
 def load_data_set(name: str, config: str | None) -> Any:
-    """The split train as a `datasets.Dataset`. Raises InputError: it cannot be loaded."""
+    """The split "train" as a `datasets.Dataset`. Raises InputError if it cannot be loaded."""
     import datasets
 
     try:
@@ -132,7 +132,7 @@ def _pieces_of_file(path: str, text: TextSettings, unit_bytes: int) -> list[tupl
 
 
 def _without_compression(path: str) -> tuple[str, str]:
-    """A file's name in lower case, and its ending `.gz` or `.zst`, if it has one."""
+    """A file's name in lower case without `.gz` or `.zst`, and that ending, if it has one."""
     name = path.lower()
     ending = next((ending for ending in (".gz", ".zst") if name.endswith(ending)), "")
     return name.removesuffix(ending), ending

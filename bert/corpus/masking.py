@@ -1,8 +1,8 @@
 """Masked-language-model masking as a pure function of keys, over a whole batch at once.
 
 The rules are those of google-research/bert `create_pretraining_data.py` (`create_masked_lm_predictions`). The
-random numbers are hashes of (key of the example, position of the token), so masks can be drawn when a row is read:
-the same key gives the same masks on any rank, whatever else is in the batch.
+random numbers are hashes of (key of the example, position of the token), so masks can be drawn when a row is read.
+The same key gives the same masks on any rank and in any batch.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from ringbert.hashing import mixed
 from ringbert.ragged import offsets_of
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary
-LONGEST = 1 << 16  # tokens of an example
+LONGEST = 1 << 16  # tokens in an example
 
 
 @dataclass(frozen=True)
 class Masking:
-    """How to mask.
+    """The parameters of masking.
 
     Attributes:
       special_ids: of [CLS] and [SEP], which are never predicted.
@@ -41,7 +41,7 @@ class Masking:
         assert self.continues_word is None or self.continues_word.shape == (self.vocab_size,)
 
     def num_predictions(self, lengths):
-        """The most predictions of examples of these lengths; int64, an array or a number."""
+        """The maximum number of predictions of examples of these lengths; int64, an array or a number."""
         wanted = np.rint(lengths * self.masked_lm_prob).astype(np.int64)
         return np.minimum(np.maximum(wanted, 1), self.max_predictions_per_seq)
 
@@ -66,8 +66,8 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     """Masks n examples by their keys (uint64 [n], from `example_keys`).
 
     `values` holds the token ids of all examples, special tokens included, and `offsets` (int64 [n + 1]) where each
-    example starts. Of an example of L tokens min(max_predictions_per_seq, max(1, round(L · masked_lm_prob))) are
-    predicted (halves round to even), or fewer if it has fewer candidates or whole words do not fit. A predicted
+    example starts. In an example of L tokens, min(max_predictions_per_seq, max(1, round(L · masked_lm_prob))) are
+    predicted (halves round to even), or fewer if there are fewer candidates or whole words do not fit. A predicted
     token becomes [MASK] in 80 % of cases, a random entry of the vocabulary in 10 %, and stays as it is in 10 %.
     """
     lengths = np.diff(offsets)
@@ -86,11 +86,11 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
         continues[inside] = masking.continues_word[values]
         chosen = _whole_words(hashes, candidate, continues, wanted)
 
-    of_token = np.flatnonzero(chosen[inside])  # in `values`
+    token_places = np.flatnonzero(chosen[inside])  # in `values`
     rows, positions = np.nonzero(chosen)
     masked = np.array(values, np.int32)
-    original_ids = masked[of_token]
-    masked[of_token] = _replacements(hashes[rows, positions], original_ids, masking)
+    original_ids = masked[token_places]
+    masked[token_places] = _replacements(hashes[rows, positions], original_ids, masking)
     return Masked(masked, positions.astype(np.int32), offsets_of(chosen.sum(axis=1)), original_ids)
 
 
@@ -130,7 +130,7 @@ def _whole_words(
         return candidate
     n, length = candidate.shape
     starts = candidate & ~(continues & (np.cumsum(candidate, axis=1) > 1))
-    start = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)  # of each token's word
+    start = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)  # start of each token's word
     rows = np.arange(n)[:, None]
     sizes = np.bincount((rows * length + start)[candidate], minlength=n * length).reshape(n, length)
     order = np.argsort(np.where(starts, hashes, _LARGEST), axis=1)
@@ -147,7 +147,7 @@ def _whole_words(
 
 
 def _replacements(hashes: np.ndarray, original_ids: np.ndarray, masking: Masking) -> np.ndarray:
-    """The id that takes the place of each predicted token."""
+    """The id that replaces each predicted token."""
     draws = mixed(hashes + _STEP)
     share = (draws >> np.uint64(32)) / 2.0**32
     word = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(masking.vocab_size)) >> np.uint64(32)

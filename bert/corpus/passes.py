@@ -35,7 +35,7 @@ from bert.corpus.tokens import (
 )
 from ringbert.files import sync_folder, write_json
 
-# Tokens of a shard unless --num_shards is given. Those of a small corpus are smaller, so that several workers
+# Tokens per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers can
 # write it.
 SHARD_TOKENS, SMALLEST_SHARD_TOKENS, MOST_SMALL_SHARDS = 1 << 26, 1 << 21, 16
 BUCKET_TOKENS = 1 << 20
@@ -53,7 +53,7 @@ def total(counts: list[Any], name: str) -> int:
 
 @dataclass
 class CorpusWork:
-    """A build as every worker on every rank sees it. The results of earlier passes are read from its folder."""
+    """The shared description of a build. Workers read the results of earlier passes from its folder."""
 
     settings: BuildSettings
     words: Words
@@ -100,7 +100,7 @@ class CorpusWork:
 
     @functools.cached_property
     def tasks(self) -> list[tuple[int, int, int, int]]:
-        """For each task a block, as its unit and the first and last document, and the number of the duplicate."""
+        """For each task a block (its unit, first and last document) and the number of the duplicate."""
         return [
             (unit, start, stop, duplicate)
             for unit, counts in enumerate(self.unit_counts)
@@ -131,7 +131,7 @@ class CorpusWork:
 
     @functools.cached_property
     def masks(self) -> Masking | None:
-        """How static masks are drawn; None with dynamic ones."""
+        """The parameters of static masks; None with dynamic masks."""
         settings, words = self.settings, self.words
         if not settings.has_static_masks:
             return None
@@ -148,7 +148,7 @@ class CorpusWork:
 
     @functools.cached_property
     def example_files(self) -> tuple[ExampleFiles, np.ndarray]:
-        """The examples, and how many each bucket holds."""
+        """The examples, and the number in each bucket."""
         files = ExampleFiles(self.folder, self.task_counts, self.bucket_bits, self.dtype)
         return files, files.bucket_sizes()
 
@@ -165,14 +165,14 @@ class CorpusWork:
         return self.shard_marker(number).is_file()
 
     def shard_marker(self, number: int) -> Path:
-        """The file that marks a shard as written, with what the manifest will say of it."""
+        """The file that marks a shard as written; it holds the shard's entry for the manifest."""
         return self.folder / f"shard-{number:05d}.json"
 
-    # What decides the result.
+    # The settings and inputs that decide the result.
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """Everything that decides the result, as the manifest holds it."""
+        """Everything that decides the result, as stored in the manifest."""
         settings, inputs = self.settings, input_facts(self.settings)
         return {
             "format_version": FORMAT_VERSION,
@@ -199,7 +199,7 @@ class CorpusWork:
 
     @property
     def changed(self) -> str:
-        """A digest of the times at which the input files last changed."""
+        """A digest of the modification times of the input files."""
         return _digest(input_facts(self.settings))
 
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, so that memory stays bounded
-# In hard-wrapped prose a shorter line (in characters) ends its paragraph, or is a heading or verse.
+MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, to limit memory
+# In hard-wrapped prose a line of fewer characters ends its paragraph, or is a heading or verse.
 SHORT_LINE = 40
 
 Separator = Literal["blank", "blanks", "file"]
@@ -15,7 +15,7 @@ Separator = Literal["blank", "blanks", "file"]
 def gather_documents(blocks: Iterable[list[str]], separator: Separator, running: bool) -> Iterator[list[str]]:
     """Blocks of lines -> documents, each a list of sentences.
 
-    With `running` the lines are running text, to be cut into sentences; else each line is a sentence.
+    With `running`, the lines are running text and are cut into sentences; otherwise each line is a sentence.
     """
     needed = {"blank": 1, "blanks": 2, "file": 1 << 62}[separator]
     document: list[str] = []
@@ -46,8 +46,8 @@ def gather_documents(blocks: Iterable[list[str]], separator: Separator, running:
         yield document
 
 
-# The end of a sentence: punctuation, closing quotes or brackets, white space. The full-width punctuation of
-# Chinese and Japanese needs no white space.
+# The end of a sentence: punctuation, closing quotes or brackets, white space. Full-width punctuation (Chinese and
+# Japanese) needs no white space.
 _CLOSING = r"[\"'”’»)\]_]*"
 _END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？]+[”’」』）]*\s*")
 _OPENING = "\"'“‘«([_-—"
@@ -63,7 +63,7 @@ _ABBREVIATIONS = frozenset(
 def split_sentences(text: str) -> list[str]:
     """Cuts running text into sentences: after `.`, `!`, `?` or `…` before white space, and after `。！？`.
 
-    There is no cut before a lower-case letter, nor at a full stop after a common English abbreviation or a single
+    There is no cut before a lower-case letter, or at a full stop after a common English abbreviation or a single
     capital letter (an initial).
     """
     sentences, start = [], 0

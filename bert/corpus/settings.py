@@ -1,4 +1,4 @@
-"""The settings of a corpus: which text, which examples, which files."""
+"""The settings of a corpus: its text, its examples and its files."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +23,9 @@ class TextSettings(Settings):
         "data",
     )
     dataset_config: str | None = setting(None, "configuration of --dataset_name, if it has several", "data")
-    text_column: str = setting("text", "column or key that holds the text, in all but plain text", "data")
+    text_column: str = setting(
+        "text", "column or key that holds the text, in every format except plain text", "data"
+    )
     split_sentences: bool = setting(
         False,
         "read running text: join the lines of a paragraph and cut it into sentences; a blank line, or a line of "
@@ -45,9 +47,11 @@ class TextSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings(Settings):
-    """What decides the examples, besides the text and the vocabulary. Defaults are Google's."""
+    """The settings that decide the examples, besides the text and the vocabulary. The defaults are Google's."""
 
-    max_seq_length: int = setting(128, "most tokens of an example, [CLS] and [SEP] included", "examples")
+    max_seq_length: int = setting(
+        128, "maximum number of tokens in an example, including [CLS] and [SEP]", "examples"
+    )
     next_sentence: bool = setting(
         True,
         "make examples for next-sentence prediction by Google's rules; with --nonext_sentence, rows are filled to "
@@ -67,13 +71,13 @@ class ExampleSettings(Settings):
 
     masking: Literal["dynamic", "static"] | None = setting(
         None,
-        "dynamic: masks are drawn anew whenever an example is read, with the settings below unless "
-        "bert-pretraining is given others. static: masks are stored in the shards",
+        "dynamic: masks are drawn each time an example is read, with the settings below unless bert-pretraining "
+        "gets others. static: masks are stored in the shards",
         "masks",
         shown_default="dynamic; static for tfrecord",
     )
     masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks")
-    max_predictions_per_seq: int = setting(20, "most predictions of an example", "masks")
+    max_predictions_per_seq: int = setting(20, "maximum number of predictions in an example", "masks")
     do_whole_word_mask: bool = setting(False, "mask all pieces of a word together", "masks")
 
     def __post_init__(self) -> None:
@@ -94,12 +98,12 @@ class ExampleSettings(Settings):
 
     @property
     def num_duplicates(self) -> int:
-        """The number of times that examples are made from the whole text."""
+        """How many times examples are made from the whole text."""
         return self.dupe_factor or (10 if self.has_static_masks else 1)
 
     @property
     def recorded(self) -> dict[str, object]:
-        """The values as a manifest holds them, with what None stands for; bert-pretraining reads them."""
+        """The values for the manifest, with defaults in place of None; bert-pretraining reads them."""
         names = [
             "max_seq_length", "next_sentence", "short_seq_prob", "format", "masking", "dupe_factor",
             "masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask", "random_seed",
@@ -113,7 +117,7 @@ class ExampleSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings(TextSettings, ExampleSettings, UnknownSettings):
-    """From what a corpus is built, how, and where it is written."""
+    """The input, the examples and the output of a corpus build."""
 
     output_dir: str = setting(help="folder of the shards", group="output", aliases=("output_file",))
     num_shards: int | None = setting(

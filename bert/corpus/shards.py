@@ -1,10 +1,10 @@
-"""Shards of a corpus: found, opened and checked against their manifest.
+"""Finds and opens the shards of a corpus, and checks them against their manifest.
 
 `bert-corpus build` writes them. An Arrow shard has the columns
   input_ids           large_list<uint16, or int32 above 65,536 entries>: [CLS] A [SEP] B [SEP], without padding
   sentence_a_tokens   int32: the number of leading tokens of type 0
   is_random_next      int8: 1 when B does not follow A; absent without next-sentence prediction
-and with static masks, which are then already applied to input_ids,
+and with static masks, which are already applied to input_ids,
   masked_lm_positions large_list<int32>, sorted
   masked_lm_ids       large_list of the type of input_ids: the original ids
 """
@@ -48,11 +48,11 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> dict[str, Any]:
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> tuple[str, str]:
-    """The shards that comma-separated globs and folders mean.
+    """The format and the shards that comma-separated globs and folders name.
 
-    Returns ("arrow", the patterns as they are) or ("tfrecord", the files), for TFRecord files of any origin. In a
-    folder with a manifest only the files that it names count. Raises InputError: nothing
-    matches, or both formats do.
+    Returns ("arrow", the unchanged patterns) or ("tfrecord", the files), for TFRecord files of any origin. In a
+    folder with a manifest, only the files that it names are used. Raises InputError: nothing matches, or both
+    formats do.
     """
     formats: dict[str, list[str]] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -85,7 +85,7 @@ def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dic
     `shards` of the returned manifest lists those of all folders, and `counts` are the first folder's.
 
     Raises InputError: nothing matches; there is no manifest; a shard that the manifest names and a glob covers is
-    missing; a shard is empty, truncated or not of its folder's manifest; the shards' settings differ.
+    missing; a shard is empty, truncated or not in its folder's manifest; the shards' settings differ.
     """
     files = _shard_files(patterns, flag)
     manifests = {folder: read_manifest(folder, flag) for folder in dict.fromkeys(path.parent for path in files)}
@@ -106,7 +106,7 @@ def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dic
 
 
 def tokenizer_folder(patterns: str, flag: str = "--input_file") -> Path:
-    """The folder of the tokenizer that the shards were made with, beside the first shard."""
+    """The folder of the tokenizer that the shards were built with; it is beside the first shard."""
     return _shard_files(patterns, flag)[0].parent / TOKENIZER
 
 
@@ -120,7 +120,7 @@ def _shard_files(patterns: str, flag: str) -> list[Path]:
         matches = [Path(name) for name in find_files(pattern, flag)]
         for parent in dict.fromkeys(path.parent for path in matches):
             if (parent / MANIFEST).is_file():
-                # Add the shards that should be there, so that a missing one is noticed.
+                # Add the shards that the manifest names, so that a missing one is noticed.
                 named = [parent / shard["file"] for shard in read_manifest(parent, flag)["shards"]]
                 matches += [path for path in named if fnmatch.fnmatch(str(path), os.path.expanduser(pattern))]
         files.update(dict.fromkeys(sorted(path for path in matches if path.name.startswith("shard-"))))
@@ -165,7 +165,7 @@ def _check_same(one: Any, other: Any, message: str) -> None:
 
 
 def differences(one: Any, other: Any) -> str:
-    """The settings that differ, each with both values; "" if none does."""
+    """The settings that differ, each with both values; "" if none differ."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return "" if one == other else f"{one} and {other}"
     names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]

@@ -27,8 +27,8 @@ from ringbert.ragged import offsets_of
 class RecordRows:
     """Pretraining examples in TFRecord files as numbered rows: `len(rows)`, `rows.take(indices)`.
 
-    `patterns` are comma-separated file names or globs; files come in the order of the patterns, those of one
-    pattern sorted. The first run finds where each record begins and keeps that in `cache_dir`, one small file per
+    `patterns` are comma-separated file names or globs; files come in the order of the patterns, sorted within each
+    pattern. The first run finds where each record begins and stores that in `cache_dir`, in one small file per
     shard; it writes nothing beside the shards. `digest` identifies the content: the files' names (without folder)
     and sizes and the checksums of all their records, so that hosts with their own copies agree.
 
@@ -49,7 +49,7 @@ class RecordRows:
         self.max_seq_length, self.max_predictions_per_seq = max_seq_length, max_predictions_per_seq
         self.vocab_size, self.flag = vocab_size, flag
         self.files = matching_files(patterns, flag)
-        self._offsets = []  # of each file: int64 [records + 1]
+        self._offsets = []  # for each file: int64 [records + 1]
         content = hashlib.sha256()
         for file in self.files:
             offsets, checksum = record_offsets(file, cache_dir, flag)
@@ -77,7 +77,7 @@ class RecordRows:
         return self._without_padding(self._parsed(self._read(indices), indices), indices)
 
     def _read(self, indices: np.ndarray) -> list[bytes]:
-        """The records' contents. Each call opens the files anew, so any number of shards can be read."""
+        """The records' contents. Each call opens the files again, so any number of shards can be read."""
         files = np.searchsorted(self._starts, indices, side="right") - 1
         records = [b""] * len(indices)
         for number in np.unique(files):

@@ -4,8 +4,8 @@ A record of a TFRecord file is a length n (uint64), the masked CRC32C of those 8
 masked CRC32C (uint32), all little-endian (tensorflow/core/lib/io/record_writer.h). The n bytes are a
 `tf.train.Example`, whose features are those of google-research/bert `create_pretraining_data.py`.
 
-TensorFlow is not imported: its two messages are declared here for the protobuf library, so workers start at once,
-and no TensorFlow operation runs before the collectives are set up.
+TensorFlow is not imported: its messages are declared here for the protobuf library, so workers start quickly, and
+no TensorFlow operation runs before the collectives are set up.
 """
 
 import functools
@@ -27,14 +27,15 @@ Columns = dict[str, np.ndarray | Ragged]
 
 
 def masked_crc32c(data: bytes) -> int:
-    """TensorFlow's CRC32C, masked because checksums stand among the bytes that other checksums cover."""
+    """TensorFlow's masked CRC32C: masked, because other checksums may cover data that contains checksums."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @functools.cache
 def example_class() -> Any:
-    """`tf.train.Example`, in a descriptor pool of its own, as TensorFlow declares its names in the default one."""
+    """`tf.train.Example`, in its own descriptor pool, because TensorFlow uses the same names in the default
+    pool."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

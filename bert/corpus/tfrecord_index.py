@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file are, so that they can be read in any order."""
+"""Finds the records of a TFRecord file, so that they can be read in any order."""
 
 import collections
 import glob
@@ -15,14 +15,15 @@ from bert.corpus.tfrecord_format import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES,
 from ringbert.errors import InputError
 from ringbert.files import replacing
 
-INDEX_VERSION = 1  # bump when the form of an index changes, so that old ones are not used
+INDEX_VERSION = 1  # bump when the format of the index changes, so that old ones are not used
 LONGEST_RECORD_BYTES = 1 << 17  # an example of 1,024 tokens has at most 40,000
-GZIP_MAGIC = b"\x1f\x8b\x08"  # read as the start of a length it would be of a longer record
+GZIP_MAGIC = b"\x1f\x8b\x08"  # as the start of a length, it would mean a longer record
 RECORDS_AT_ONCE = 1 << 16
 
 
 def matching_files(patterns: str, flag: str) -> list[Path]:
-    """The files that comma-separated globs match, sorted within each glob. Raises InputError: none, one twice."""
+    """The files that comma-separated globs match, sorted within each glob. Raises InputError for none or a
+    repeated one."""
     files: list[Path] = []
     for pattern in patterns.split(","):
         matches = sorted(glob.glob(os.path.expanduser(pattern.strip())))
@@ -36,12 +37,12 @@ def matching_files(patterns: str, flag: str) -> list[Path]:
 
 
 def record_offsets(file: Path, cache_dir: Path, flag: str) -> tuple[np.ndarray, bytes]:
-    """Where each record of a file begins and where the last one ends (int64 [records + 1], memory-mapped), and a
+    """The start of each record of a file and the end of the last one (int64 [records + 1], memory-mapped), and a
     digest of the checksums of all records.
 
-    They are kept in `cache_dir` as a .npy file of int64 numbers, the last four of which are the digest. Its name
-    is made from the file's path, size and time of change. Raises InputError: the file is empty, compressed or
-    damaged.
+    They are cached in `cache_dir` as a .npy file of int64 numbers, the last four of which are the digest. Its name
+    is derived from the file's path, size and modification time. Raises InputError: the file is empty, compressed
+    or damaged.
     """
     try:
         stat = file.stat()

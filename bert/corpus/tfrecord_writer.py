@@ -1,8 +1,7 @@
 """The bytes of Google's TFRecord shards of pretraining examples.
 
-Many `tf.train.Example` messages are laid out at once, as NumPy arrays, which is several times faster than a
-message object for each. The bytes are those of protobuf's deterministic serialization, keys in the order of their
-names.
+Many `tf.train.Example` messages are encoded at once, as NumPy arrays, which is several times faster than one
+message object for each. The bytes are those of protobuf's deterministic serialization, with keys sorted by name.
 """
 
 import functools
@@ -18,7 +17,7 @@ EXAMPLES_AT_ONCE = 2048
 
 
 def serialized(examples: Columns, *, max_seq_length: int, max_predictions_per_seq: int) -> Iterator[bytes]:
-    """The records of these examples, many at a time; written one after the other they are a TFRecord file.
+    """Yields the records of these examples, many at a time; concatenated, they are a TFRecord file.
 
     `examples` are columns as `RecordRows.take` gives them, with masks applied to `input_ids`. They are padded with
     0, as in Google's files. Without `is_random_next` (absent or None) next_sentence_labels is 0, because Google's
@@ -44,7 +43,7 @@ def serialized(examples: Columns, *, max_seq_length: int, max_predictions_per_se
 
 
 def _padded(examples: Columns, key: str, length: int, flag: str) -> tuple[np.ndarray, np.ndarray]:
-    """A ragged column as [n, length], padded with 0, and which of its values are no padding."""
+    """A ragged column as [n, length], padded with 0, and a mask of the values that are not padding."""
     values, offsets = examples[key]
     lengths = np.diff(offsets)
     if lengths.max(initial=0) > length:
@@ -85,9 +84,9 @@ class _Bytes(NamedTuple):
     """A byte string for each of n messages.
 
     Attributes:
-      parts: pairs of values (uint8 [n, width]) and which of them are used (bool [n, width]); the used values of
-        all parts, one part after the other, are the byte strings.
-      lengths: int64 [n], of the byte strings.
+      parts: pairs of values (uint8 [n, width]) and a mask of the used ones (bool [n, width]); the byte strings are
+        the used values of all parts, part by part.
+      lengths: int64 [n], the lengths of the byte strings.
     """
 
     parts: tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -95,7 +94,7 @@ class _Bytes(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray, used: np.ndarray | None = None) -> "_Bytes":
-        """Byte strings of one part, by default all of it used."""
+        """Byte strings of one part; by default all values are used."""
         if used is None:
             return cls(((values, np.ones_like(values, bool)),), np.full(len(values), values.shape[1]))
         return cls(((values, used),), np.count_nonzero(used, axis=1))
@@ -129,7 +128,8 @@ def _joined(*strings: _Bytes) -> _Bytes:
 
 
 def _varints(numbers: np.ndarray) -> _Bytes:
-    """Numbers >= 0, [n, length], each in groups of 7 bits, the lowest first; all but the last set the top bit."""
+    """Numbers >= 0, [n, length], each as groups of 7 bits, lowest first; every group except the last sets the top
+    bit."""
     numbers = np.asarray(numbers, np.uint32)
     width = max(1, -(-int(numbers.max(initial=0)).bit_length() // BITS))
     if width == 1:
@@ -138,7 +138,7 @@ def _varints(numbers: np.ndarray) -> _Bytes:
     used = np.empty(values.shape, bool)
     for place in range(width):
         rest = numbers >> np.uint32(BITS * place)
-        more = rest >> np.uint32(BITS)
-        values[..., place] = (rest & np.uint32(0x7F)) | (more > 0) << np.uint32(BITS)
+        next_groups = rest >> np.uint32(BITS)
+        values[..., place] = (rest & np.uint32(0x7F)) | (next_groups > 0) << np.uint32(BITS)
         used[..., place] = (rest > 0) | (place == 0)
     return _Bytes.of(values.reshape(len(numbers), -1), used.reshape(len(numbers), -1))

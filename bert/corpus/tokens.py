@@ -1,4 +1,4 @@
-"""The first pass of a corpus: units of text become files of token ids, which are then read at random places."""
+"""The first pass of a corpus: units of text become files of token ids, which allow reads at any place."""
 
 import bisect
 import os
@@ -18,7 +18,7 @@ from ringbert.errors import InputError
 from ringbert.files import read_json, write_json
 
 BATCH_CHARACTERS = 1 << 20
-BLOCK_TOKENS = 1 << 20  # the second pass holds a block of so many tokens in memory, plus at most one document
+BLOCK_TOKENS = 1 << 20  # the second pass holds a block of this many tokens in memory, plus at most one document
 MOST_OPEN_FILES = 256
 MOST_KEPT_BYTES = 1 << 21  # of offsets
 
@@ -33,7 +33,7 @@ def id_type(vocab_size: int) -> np.dtype:
 
 @dataclass(frozen=True)
 class UnitCounts:
-    """What the files of a unit hold. `blocks`: the documents that begin a block, and the number of documents."""
+    """The contents of a unit's files. `blocks`: the first document of each block, and the number of documents."""
 
     documents: int
     sentences: int
@@ -51,8 +51,7 @@ def tokenize_unit(
     marker: Path, unit: Unit, text: TextSettings, encoder: Encoder, unk_id: int, dtype: np.dtype
 ) -> None:
     """Writes the token ids of a unit and where its sentences (int64, in tokens) and documents (int64, in
-    sentences) start, and then `marker`, of `unit_path`.
-    """
+    sentences) start, and then `marker`, which comes from `unit_path`."""
     num_documents = num_sentences = num_tokens = unknown = 0
     blocks, block_start = [0], 0
     with (
@@ -89,7 +88,8 @@ def read_counts(marker: Path) -> UnitCounts:
 
 
 def is_tokenized(marker: Path, dtype: np.dtype) -> bool:
-    """Whether a unit is done and its files are whole: unsynced, they may have been damaged by a power cut."""
+    """Whether a unit is done and its files complete: files are not synced, so a power cut may have damaged
+    them."""
     try:
         counts = read_counts(marker)
         sizes = [marker.with_suffix(f".{name}").stat().st_size for name in ("tokens", "sentences", "documents")]
@@ -122,13 +122,13 @@ def _group_sums(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 class OpenFiles:
-    """Reads at given places of many files, of which the last used stay open. Nothing is mapped into memory."""
+    """Reads from many files, and keeps the most recently used ones open. Nothing is mapped into memory."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
 
     def read(self, path: Path, place: int, count: int) -> bytes:
-        """`count` bytes from byte `place` on. Raises OSError: the file is shorter."""
+        """`count` bytes from byte `place` on. Raises OSError if the file is shorter."""
         descriptor = self._descriptors.get(path)
         if descriptor is None:
             if len(self._descriptors) >= MOST_OPEN_FILES:
@@ -163,7 +163,7 @@ class Block:
 
 
 class TokenFiles:
-    """The token ids of the whole corpus, read where they are needed."""
+    """The token ids of the whole corpus, read from disk on demand."""
 
     def __init__(self, folder: Path, unit_documents: Sequence[int], dtype: np.dtype):
         """`unit_documents`: the number of documents of each unit."""
@@ -192,8 +192,8 @@ class TokenFiles:
     def continuation(self, document: int, place: float, needed: int) -> bytes:
         """Token ids of whole consecutive sentences of a document, at least one sentence.
 
-        They begin with the sentence at the share `place` (in [0, 1)) of the document and end when there are
-        `needed` tokens, or with the document.
+        They begin with the sentence at the fraction `place` (in [0, 1)) of the document, and end when there are
+        `needed` tokens or the document ends.
         """
         unit = bisect.bisect_right(self._ends, document)
         local = document - (self._ends[unit - 1] if unit else 0)
@@ -206,15 +206,15 @@ class TokenFiles:
 
     def _kept_offsets(self, unit: int, kind: int, start: int, stop: int) -> memoryview:
         """The offsets start, …, stop of a file. Kept in memory when it fits, because small reads are slow."""
-        kept, path = self._kept.get((unit, kind)), self._paths[unit][kind]
-        if kept is None:
+        cached, path = self._kept.get((unit, kind)), self._paths[unit][kind]
+        if cached is None:
             size = path.stat().st_size
             is_kept = size <= self._room
             self._room -= size * is_kept
-            kept = memoryview(self._files.read(path, 0, size * is_kept)).cast("q")
-            self._kept[unit, kind] = kept
-        if kept:
-            return kept[start : stop + 1]
+            cached = memoryview(self._files.read(path, 0, size * is_kept)).cast("q")
+            self._kept[unit, kind] = cached
+        if cached:
+            return cached[start : stop + 1]
         return memoryview(self._files.read(path, 8 * start, 8 * (stop - start + 1))).cast("q")
 
     def _tokens(self, unit: int, start: int, stop: int) -> bytes:

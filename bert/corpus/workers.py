@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRESS_EVERY_S = 30.0
-# In a worker process: the object that it works on, and the shared count of pieces that are taken.
+# In a worker process: the object that it works on, and the shared count of pieces taken so far.
 _object: Any = None
 _taken: Any = None
 
@@ -25,9 +25,10 @@ _taken: Any = None
 class Workers:
     """Calls methods of one object for many numbers. One worker is this process, the others are new processes.
 
-    Those start when the `with` block is entered, and import what they need while this process prepares the object.
-    They are spawned, never forked, because a fork after MPI has started is unsafe. They end with their parent,
-    however it ends. Each tokenizes on one thread, since there is one worker per core. The garbage collector is
+    The new processes start at the beginning of the `with` block, and import their modules while this process
+    prepares the object. They are spawned, never forked, because a fork after MPI has started is unsafe. They end
+    when their parent ends, for any reason. Each tokenizes on one thread, since there is one worker per core. The
+    garbage collector is
     off: this work creates no reference cycles, and traversing its many words takes 3 % of the time.
     """
 
@@ -36,7 +37,7 @@ class Workers:
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._threads = os.environ.get("TOKENIZERS_PARALLELISM")
         self._object: Any = None
-        self._count: Any = None  # of the pieces that are taken, shared by all workers
+        self._count: Any = None  # of the pieces taken so far, shared by all workers
 
     def __enter__(self) -> "Workers":
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -74,8 +75,8 @@ class Workers:
     def run(self, method: str, numbers: Sequence[int], what: str) -> None:
         """Calls `work.<method>(number)` for each number; the first exception ends the run and is raised here.
 
-        Each worker takes the next number when it is ready, so none is idle before the last ones. `what` names the
-        numbers in messages of progress.
+        Each worker takes the next number when it is ready, so no worker is idle until the numbers run out. `what`
+        names the numbers in progress messages.
         """
         began = reported = time.monotonic()
         if self._count is not None:
@@ -123,13 +124,13 @@ def _start(count: Any) -> None:
     _taken = count
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
-    # Exit at once when the work is done: freeing all objects one after the other takes a while.
+    # Exit at once when the work is done, because freeing all objects takes a while.
     multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=0)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _prepare() -> None:
-    import bert.corpus.passes  # noqa: F401  what unpickling the object will need
+    import bert.corpus.passes  # noqa: F401  needed to unpickle the object
 
 
 def _end_with_parent() -> None:

@@ -94,7 +94,7 @@ def open_shards(settings: ShardSettings, job: Job, origin: Origin, patterns: str
     else:
         shards = _open_records(settings, job, origin, files, flag)
     job.world.agree({f"the shards {patterns}": (shards.key, len(shards.rows))})
-    source = "drawn anew in every epoch" if shards.masking else "read from the shards"
+    source = "drawn again in every epoch" if shards.masking else "read from the shards"
     job.run.say(f"{patterns}: {len(shards.rows):,} examples, masks {source}")
     return shards
 
