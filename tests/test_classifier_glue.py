@@ -179,9 +179,11 @@ def test_predictions_are_in_the_order_of_the_checkpoint(data, mnli, tmp_path):
     (tmp_path / "model/config.json").write_text(json.dumps(config))
     # Flags of Google's form: the configuration file says nothing of labels, config.json beside the weights does.
     flags = [*model_flags(data), f"--init_checkpoint={tmp_path}/model", "--task_name=mnli", f"--data_dir={glue}"]
-    swapped = classify(tmp_path / "out", *flags, "--do_eval", "--do_predict")
+    swapped_scores = classify(tmp_path / "out", *flags, "--do_eval", "--do_predict")
     assert (tmp_path / "out/MNLI-m.tsv").read_bytes() == (out / "MNLI-m.tsv").read_bytes()
-    mine, theirs = (np.loadtxt(folder / "test_results.tsv", delimiter="\t") for folder in (tmp_path / "out", out))
+    swapped, straight = (
+        np.loadtxt(folder / "test_results.tsv", delimiter="\t") for folder in (tmp_path / "out", out)
+    )
     # Another order of outputs rounds the last product and the sum of the softmax differently.
-    np.testing.assert_allclose(mine, theirs[:, order], rtol=1e-5)
-    assert swapped == pytest.approx(scores, rel=1e-5)
+    np.testing.assert_allclose(swapped, straight[:, order], rtol=1e-5)
+    assert swapped_scores == pytest.approx(scores, rel=1e-5)

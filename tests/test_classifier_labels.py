@@ -99,6 +99,6 @@ def test_a_head_of_other_labels_starts_anew(tmp_path):
         (("0", "1"), ("output_weights", "output_bias")),
         (None, ("output_weights", "output_bias")),
     ):
-        found = with_classifier(origin, labels)
-        assert found.fresh_tensors == fresh
-        assert stated_labels(found.bert_config) == labels
+        new_origin = with_classifier(origin, labels)
+        assert new_origin.fresh_tensors == fresh
+        assert stated_labels(new_origin.bert_config) == labels

@@ -257,7 +257,7 @@ def test_names():
         "CoLA": "cola",
         "MNLI": "mnli",
     }
-    assert {given: find_task(given).name for given in spellings} == spellings
+    assert {spelling: find_task(spelling).name for spelling in spellings} == spellings
     with pytest.raises(InputError, match=r"--task_name must be one of cola, .*, got qnil; did you mean qnli\?"):
         find_task("qnil")
 
@@ -278,8 +278,8 @@ def test_splits():
     with pytest.raises(InputError, match="ax has no train set, only test; train with --task_name mnli"):
         TASKS["ax"].split("train")
     asked = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"  # gluebenchmark.com/faq
-    given = [part.submission for task in TASKS.values() for part in task.splits.values() if part.submission]
-    assert given == [f"{name}.tsv" for name in asked.split()]
+    files = [part.submission for task in TASKS.values() for part in task.splits.values() if part.submission]
+    assert files == [f"{name}.tsv" for name in asked.split()]
 
 
 def test_submission():

@@ -1,19 +1,16 @@
 """bert-features: a golden model's hidden states, the model called by hand, and the form of extract_features.py."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import texts
+from program_runs import command, error_of, in_process, shell
 from real_data import real
 
-from ringbert.errors import InputError
-from tasks import features, flags
+from tasks import features
 
 ROOT = Path(__file__).resolve().parent.parent
 # Single texts and pairs of 0 to 26 words; the last two are cut to 16 tokens.
@@ -43,43 +40,34 @@ def model(tmp_path_factory) -> Path:
     from bert.text import tokenizer
 
     folder = tmp_path_factory.mktemp("model")
-    texts.write_model(folder / "given")
-    words = tokenizer.load(str(folder / "given/vocab.txt"))
-    config = weights.config_from_file(folder / "given/bert_config.json")
+    texts.write_model(folder / "source")
+    words = tokenizer.load(str(folder / "source/vocab.txt"))
+    config = weights.config_from_file(folder / "source/bert_config.json")
     config.num_hidden_layers = 4
     weights.save(Bert(config, "features", seed=3), folder / "model", words)
     return folder / "model"
 
 
-def extract(output: Path, lines: list[str] | Path, model: Path, *given: str) -> Path:
+def extract(output: Path, lines: list[str] | Path, model: Path, *argv: str) -> Path:
     """The program in this process, on one rank; an error of the user's ends it as from the shell."""
-    from distributed.collectives.local import LocalCollectives
-    from distributed.run import Run
-    from distributed.world import World
-    from tasks.job import Job
-
     source = lines
     if isinstance(lines, list):
         source = output.with_name("lines.txt")
         source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    argv = [f"--input_file={source}", f"--output_file={output}", f"--model={model}", *given]
-    config = flags.parse(features.Config, argv, prog="bert-features", description="")
-    with World(program="bert-features", user_errors=(InputError,)) as world:
-        run = Run.of(output.parent, world)
-        features.run_features(config, Job(world, LocalCollectives(), run))
-        run.close()
+    argv = (f"--input_file={source}", f"--output_file={output}", f"--model={model}", *argv)
+    in_process("bert-features", features.Config, features.run_features, output.parent, *argv)
     return output
 
 
 def vectors_in(path: Path) -> list[tuple[list[str], np.ndarray]]:
     """Tokens and values [tokens, layers, H] of each line of a JSON file, in its order."""
-    found = []
+    vectors = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines()):
         line = json.loads(text)
         assert line["linex_index"] == number
         values = [[layer["values"] for layer in token["layers"]] for token in line["features"]]
-        found.append(([token["token"] for token in line["features"]], np.array(values)))
-    return found
+        vectors.append(([token["token"] for token in line["features"]], np.array(values)))
+    return vectors
 
 
 SMALL = ("--max_seq_length=16", "--batch_size=3")
@@ -125,9 +113,9 @@ def test_vectors_are_the_models_hidden_states(model, extracted):
     bert = Bert(weights.read_config(model), "features")
     weights.load(bert, model)
     vocabulary = (model / "vocab.txt").read_text().split("\n")
-    found = vectors_in(extracted)
-    assert len(found) == len(LINES)
-    for line, (tokens, values) in zip(LINES, found, strict=True):
+    vectors = vectors_in(extracted)
+    assert len(vectors) == len(LINES)
+    for line, (tokens, values) in zip(LINES, vectors, strict=True):
         expected, num_first = by_hand(line)
         assert tokens == expected
         place = np.arange(len(tokens), dtype=np.int32)[None]
@@ -166,8 +154,8 @@ def test_a_golden_models_vectors(goldens, tmp_path):
     tokens = [vocabulary[number] for number in golden["input_ids"]]
     lines = ["a line before it that is longer than the sentence, so that it is padded .", " ".join(tokens[1:-1])]
     output = extract(tmp_path / "features.jsonl", lines, folder, "--layers=0,1,2,3,4,5,-1")
-    found, values = vectors_in(output)[1]
-    assert found == tokens
+    written, values = vectors_in(output)[1]
+    assert written == tokens
     np.testing.assert_array_equal(values[:, 5], values[:, 6])
     for layer in range(6):
         ours = [values[token, layer, part] for token, part in golden["places"]]
@@ -204,27 +192,18 @@ def test_parquet_holds_the_same(model, extracted, tmp_path):
 @pytest.mark.parametrize("batch_size", [1, pytest.param(4, marks=pytest.mark.slow), 32])
 def test_the_batch_size_changes_nothing(model, extracted, tmp_path, batch_size):
     """Lines of unlike lengths keep their order and, to rounding, their vectors: those of a batch of their own."""
-    given = ("--layers=-1,0,2", "--max_seq_length=16", f"--batch_size={batch_size}")
-    found = vectors_in(extract(tmp_path / "features.jsonl", LINES, model, *given))
-    for (tokens, values), (expected, wanted) in zip(found, vectors_in(extracted), strict=True):
+    argv = ("--layers=-1,0,2", "--max_seq_length=16", f"--batch_size={batch_size}")
+    vectors = vectors_in(extract(tmp_path / "features.jsonl", LINES, model, *argv))
+    for (tokens, values), (expected, wanted) in zip(vectors, vectors_in(extracted), strict=True):
         assert tokens == expected
         np.testing.assert_allclose(values, wanted, rtol=0, atol=ROUNDING + 2 * DECIMALS)
 
 
 @pytest.mark.slow
 def test_two_ranks_write_the_same_bytes(model, extracted, tmp_path):
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    output = tmp_path / "features.jsonl"
-    program = [
-        sys.executable, "-m", "tasks.features", f"--input_file={extracted.with_name('lines.txt')}",
-        f"--output_file={output}", f"--model={model}", "--layers=-1,0,2", *SMALL,
-    ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "distributed.launch", "-np=2", "--", *program],
-        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"},
-        capture_output=True, text=True, timeout=240, cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    output, source = tmp_path / "features.jsonl", extracted.with_name("lines.txt")
+    argv = [f"--input_file={source}", f"--output_file={output}", f"--model={model}", "--layers=-1,0,2", *SMALL]
+    shell(command("tasks.features", *argv, ranks=2))
     assert output.read_bytes() == extracted.read_bytes()
 
 
@@ -246,11 +225,8 @@ def refused(capsys, tmp_path: Path, *arguments) -> str:
     with pytest.raises(SystemExit) as stop:
         extract(tmp_path / "features.jsonl", *arguments)
     assert stop.value.code == 1
-    errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-    assert len(errors) == 1
-    assert errors[0].startswith("bert-features: error: ")
     assert not [path for path in tmp_path.iterdir() if "features" in path.name]
-    return errors[0]
+    return error_of(capsys.readouterr().err, "bert-features")
 
 
 @pytest.mark.parametrize(("layers", "wrong"), [("-1,-5", -5), ("4", 4), ("0,99", 99)])
@@ -294,5 +270,4 @@ def test_flags_that_do_not_fit_are_one_line(argv, message, capsys):
     printed = capsys.readouterr().err
     assert stop.value.code == 2
     assert printed.count("\n") == 1
-    assert printed.startswith("bert-features: error: ")
-    assert message in printed
+    assert message in error_of(printed, "bert-features")

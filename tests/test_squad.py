@@ -137,12 +137,12 @@ def test_a_finished_run_predicts_the_same_on_another_number_of_ranks(trained, da
     assert_same_candidates(expected, json.loads((folder / "nbest_predictions.json").read_text()))
 
 
-def assert_same_candidates(expected: dict, found: dict) -> None:
+def assert_same_candidates(expected: dict, nbest: dict) -> None:
     """float32 rounds batches of other shapes differently."""
-    assert expected.keys() == found.keys()
+    assert expected.keys() == nbest.keys()
     for id_, listed in expected.items():
-        assert [c["text"] for c in listed] == [c["text"] for c in found[id_]]
-        probabilities = [[c["probability"] for c in candidates] for candidates in (listed, found[id_])]
+        assert [c["text"] for c in listed] == [c["text"] for c in nbest[id_]]
+        probabilities = [[c["probability"] for c in candidates] for candidates in (listed, nbest[id_])]
         np.testing.assert_allclose(*probabilities, atol=1e-5)
 
 

@@ -146,14 +146,14 @@ def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshol
 
 
 def google_s_windows(words, examples, rows, scores, question):
-    found = []
+    windows = []
     for row, score in zip(rows.table.to_pylist(), scores, strict=True):
         if row["question"] == question:
             offset = row["question_tokens"]
             texts = words._fast.convert_ids_to_tokens(row["input_ids"][offset:-1])
             starts, ends = score.astype(float).T.tolist()
-            found.append((starts, ends, texts, offset, row["document_start"]))
-    return found
+            windows.append((starts, ends, texts, offset, row["document_start"]))
+    return windows
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -171,11 +171,11 @@ def test_answers_are_google_s(words, tmp_path, run, version_2, ties, n_best_size
     answers = squad_answers.find_answers(settings, version_2, examples, windows, paragraphs, scores)
     without = several = 0
     for number, question in enumerate(examples.questions):
-        mine = google_s_windows(words, examples, windows, scores, number)
+        own = google_s_windows(words, examples, windows, scores, number)
         prediction, nbest, probabilities, difference = google_s_answer(
-            mine, n_best_size, max_answer_length, version_2, threshold
+            own, n_best_size, max_answer_length, version_2, threshold
         )
-        several += len(mine) > 1
+        several += len(own) > 1
         without += not prediction
         assert answers.predictions[question.id] == prediction
         ours = answers.nbest[question.id]

@@ -6,13 +6,12 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from program_runs import ROOT, command, environment, metrics_in
 from real_data import real
 
-ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow
 
 
@@ -21,24 +20,24 @@ pytestmark = pytest.mark.slow
 def test_slices_of_squad(ranks, tmp_path):
     """Loss falls, predictions and scores are written, a killed run goes on."""
     model, squad = real("minilm"), real("squad")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RINGBERT_CACHE": str(tmp_path / "cache")}
-    program = [
-        sys.executable, "-m", "tasks.squad", f"--model={model}", f"--train_file={squad}/train-v1.1.json",
+    variables = environment() | {"RINGBERT_CACHE": str(tmp_path / "cache")}
+    flags = [
+        f"--model={model}", f"--train_file={squad}/train-v1.1.json",
         f"--predict_file={squad}/dev-v1.1.json", "--max_train_examples=480", "--max_predict_examples=40",
         "--do_train", "--do_predict", "--global_batch_size=16", "--num_train_epochs=2", "--learning_rate=2e-4",
         "--precision=bf16", "--log_steps=1", "--save_checkpoints_steps=20", f"--output_dir={tmp_path}/out",
     ]  # fmt: skip
-    program = [sys.executable, "-m", "distributed.launch", "-np", str(ranks), "--", *program]
-    first = subprocess.Popen(program, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
+    program = command("tasks.squad", *flags, ranks=ranks)
+    first = subprocess.Popen(program, env=variables, cwd=ROOT, stderr=subprocess.DEVNULL)
     while not (tmp_path / "out" / "checkpoints" / "rows-000000000320").exists():
         assert first.poll() is None
         time.sleep(0.2)
     first.terminate()
     assert first.wait(timeout=30) != 0
-    whole = subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    whole = subprocess.run(program, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert whole.returncode == 0, whole.stderr
     assert re.search(r"weights: \d+ tensors from .*rows-000000000(320|640|960)", whole.stderr)
-    losses = [json.loads(line)["loss"] for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in metrics_in(tmp_path / "out")]
     assert len(losses) == json.loads((tmp_path / "out" / "run.json").read_text())["plan"]["steps"]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.5
     assert len(json.loads((tmp_path / "out" / "predictions.json").read_text())) == 40
@@ -49,10 +48,10 @@ def test_slices_of_squad(ranks, tmp_path):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_quickstart_learns_to_look_names_up(seed, tmp_path):
     """Held-out F1 at least 40 points above the untrained model and above always answering the first entry."""
-    environment = {**os.environ, "RINGBERT_VENV": sys.prefix, "QUICKSTART_DIR": str(tmp_path)}
-    environment["RINGBERT_CACHE"] = str(tmp_path / "cache")
+    variables = os.environ | {"RINGBERT_VENV": sys.prefix, "QUICKSTART_DIR": str(tmp_path)}
+    variables["RINGBERT_CACHE"] = str(tmp_path / "cache")
     script = [ROOT / "scripts/quickstart.sh", "--seed", str(seed)]
-    done = subprocess.run(script, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=1000)
+    done = subprocess.run(script, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stdout + done.stderr
     scores = {name: values["f1"] for name, values in json.loads((tmp_path / "scores.json").read_text()).items()}
     print(scores)

@@ -72,6 +72,7 @@ class EvaluationSettings(Settings):
         None,
         "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
         "evaluation",
+        shown_default="once per epoch if the best model is kept, else never",
     )
     load_best_model_at_end: bool = setting(
         False, "keep the model of the best dev score instead of the last", "evaluation"

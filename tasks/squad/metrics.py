@@ -195,8 +195,8 @@ def _best_threshold(
     return 100.0 * best / len(references), threshold
 
 
-def _refuse_missing(references: References, given: Mapping[str, object], what: str) -> None:
-    missing = [question_id for question_id in references if question_id not in given]
+def _refuse_missing(references: References, values: Mapping[str, object], what: str) -> None:
+    missing = [question_id for question_id in references if question_id not in values]
     if missing:
         raise ValueError(f"{len(missing)} of {len(references)} questions have no {what}, first {missing[0]}")
 
