@@ -67,7 +67,7 @@ def find(name_or_path: str) -> Path:
         if constants.HF_HUB_OFFLINE:
             reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `hf download {name_or_path}` with a network"
         raise InputError(
-            f"--model {name_or_path}: there is no such folder, and the hub did not give it: {reason}"
+            f"--model {name_or_path}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
         ) from error
 
 

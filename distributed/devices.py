@@ -131,7 +131,7 @@ def usable_gpus(device: str) -> list[str]:
             "give --device cpu to compute without it"
         )
     if uuids and not tensorflow_gpus:
-        reason = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "it is the CPU build"
+        reason = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "this is its CPU build"
         raise InputError(
             f"this machine has {len(uuids)} NVIDIA GPUs, but TensorFlow {tf.__version__} sees none: {reason}; "
             "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"

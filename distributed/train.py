@@ -98,7 +98,9 @@ def train(
                 run.close()
                 raise Preempted
             if held_out and stops_early:
-                run.say(f"stopped after step {step.number}: {held_out.best} no better {held_out.patience} times")
+                run.say(
+                    f"stopped after step {step.number}: {held_out.best} did not improve {held_out.patience} times"
+                )
                 break
     log.close()
     run.say(log.summary())

@@ -93,7 +93,7 @@ def test_a_launcher_is_refused(text, monkeypatch, capsys):
 def test_empty_text_is_refused(text, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     config = bench_corpus.CorpusConfig(input_file=f"{tmp_path}/empty.txt", vocab_file=f"{text}/vocab.txt")
-    with pytest.raises(InputError, match="there is no text in it"):
+    with pytest.raises(InputError, match="contains no text"):
         bench_corpus.bench_corpus(config, World())
 
 

@@ -173,7 +173,7 @@ def test_the_best_survives_other_ranks_whose_steps_have_the_same_numbers(tmp_pat
     flip_a_byte(best / "model.safetensors")
     refused(lambda: checkpoint_at(saver.folder, 20), "is damaged: model.safetensors changed")
     shutil.rmtree(best)
-    refused(lambda: checkpoint_at(saver.folder, 20), "the checkpoint at row 20, the best one, is not there")
+    refused(lambda: checkpoint_at(saver.folder, 20), "the checkpoint at row 20, the best one, no longer exists")
 
 
 # -- going on -----------------------------------------------------------------------------------------------------

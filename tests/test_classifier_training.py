@@ -113,7 +113,7 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
     assert best + 3 * 4 == last < 60
     assert list(measured) == list(range(4, last + 1, 4))
     assert max(line["step"] for line in metrics_in(out)) == last  # no step was trained after it
-    assert f"stopped after step {last}: eval_accuracy no better 3 times" in capsys.readouterr().err
+    assert f"stopped after step {last}: eval_accuracy did not improve 3 times" in capsys.readouterr().err
     checkpoints = {int(path.name.removeprefix("rows-")) // 32: path for path in (out / "checkpoints").iterdir()}
     assert sorted(checkpoints) == [best, last]  # one is kept, and the best
     assert weights_in(out / "model") == weights_in(checkpoints[best])

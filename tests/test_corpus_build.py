@@ -212,7 +212,7 @@ def test_what_cannot_be_built_is_one_clear_line(tmp_path):
         build(tmp_path, "single")
     assert build(tmp_path, "single_rows", next_sentence=False)[0]
     (tmp_path / "a.txt.part").write_text("\n\n   \n")
-    with pytest.raises(InputError, match="there is no text in it"):
+    with pytest.raises(InputError, match="contains no text"):
         build(tmp_path, "none")
     (tmp_path / "a.txt.part").write_text("w5 w6 unknown words\n\nw7 w8\n")
     with pytest.raises(InputError, match=r"first 6 tokens\): 33.3% of the tokens are \[UNK\].*--allow_unknown"):

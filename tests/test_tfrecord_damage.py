@@ -69,7 +69,7 @@ def test_a_truncated_file_is_named(damaged, tmp_path: Path, cut: int) -> None:
     file, starts, _ = damaged
     size = starts[-1] - cut
     os.truncate(file, size)
-    expected = f"truncated: record 9 at byte {starts[9]} ends at byte {starts[10]}, the file at {size}"
+    expected = f"truncated: record 9 at byte {starts[9]} ends at byte {starts[10]}, but the file has {size} bytes"
     assert expected in refusal(file, tmp_path)
     os.truncate(file, starts[7] + 5)  # within a header
     assert f"truncated: record 7 at byte {starts[7]} ends at byte" in refusal(file, tmp_path)

@@ -104,7 +104,7 @@ def test_folders_and_names_without_a_model(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=f"{name}: no such folder or checkpoint"):
             weights.find(name)
     with pytest.raises(
-        InputError, match="--model nobody/nothing: there is no such folder, and the hub did not give it"
+        InputError, match="--model nobody/nothing: there is no such folder, and it cannot be downloaded"
     ):
         weights.find("nobody/nothing")
 

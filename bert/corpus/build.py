@@ -134,7 +134,7 @@ def _check_counts(work: CorpusWork, tokenizer: Tokenizer) -> None:
     counts, settings = work.unit_counts, work.settings
     num_documents = total(counts, "documents")
     if not num_documents:
-        raise InputError(f"{_input_name(work)}: there is no text in it")
+        raise InputError(f"{_input_name(work)} contains no text")
     share = total(counts, "unknown") / total(counts, "tokens")
     check_unknown(share, _input_name(work), tokenizer, settings.allow_unknown)
     if num_documents == 1 and settings.next_sentence:

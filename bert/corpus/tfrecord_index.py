@@ -86,7 +86,7 @@ def _find_records(file: Path, where: str) -> tuple[np.ndarray, bytes]:
         cut = len(offsets) - 1 if end > size else len(offsets)
         start, stop = (offsets[cut], end) if end > size else (end, f"{end + FRAME_BYTES} or later")
         raise InputError(
-            f"{where}: truncated: record {cut} at byte {start} ends at byte {stop}, the file at {size}"
+            f"{where}: truncated: record {cut} at byte {start} ends at byte {stop}, but the file has {size} bytes"
         )
     offsets = np.append(offsets, end)
     checksums = hashlib.sha256()

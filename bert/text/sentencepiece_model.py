@@ -63,8 +63,8 @@ def read_ids(path: Path) -> list[str]:
     if isinstance(values, dict) and all(type(number) is int for number in values.values()):
         if sorted(values.values()) != list(range(len(values))):
             raise InputError(
-                f"{where}: the ids of its {len(values)} pieces must be 0 to {len(values) - 1}, each once; they "
-                f"are {min(values.values())} to {max(values.values())}"
+                f"{where}: the ids of its {len(values)} pieces must be 0 to {len(values) - 1}, each once; got "
+                f"{min(values.values())} to {max(values.values())}"
             )
         values = sorted(values, key=values.__getitem__)
     if not isinstance(values, list) or not all(isinstance(piece, str) for piece in values):

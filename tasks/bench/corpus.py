@@ -192,7 +192,7 @@ def write_lines(path: Path, lines: Iterator[str], megabytes: float) -> float:
             if size >= megabytes * MB:
                 break
     if not size:
-        raise InputError("--input_file: there is no text in it")
+        raise InputError("--input_file contains no text")
     return size / MB
 
 
