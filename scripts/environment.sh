@@ -1,5 +1,5 @@
-# Sourced by the other scripts: makes .venv in the project's folder with ringbert and the extras named in $1, unless
-# it is there already. RINGBERT_VENV names another place. Needs bash, python3 (>= 3.11) and a package index.
+# Sourced by the other scripts: makes .venv in the project's folder, with ringbert and the extras named in $1,
+# unless it exists already. RINGBERT_VENV sets another folder. Needs bash, python3 (>= 3.11) and a package index.
 make_environment() {
   local extras=$1 venv=${RINGBERT_VENV:-.venv} wanted
   wanted="$(cksum < pyproject.toml) $(pwd)"

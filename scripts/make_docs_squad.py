@@ -38,7 +38,7 @@ SKIPPED_FOLDERS = frozenset(
 )
 NAME = re.compile(r"[a-z]{2,14}")
 SUMMARY = re.compile(r"[A-Z][a-z]*( [A-Za-z0-9,'-]+)+")
-# A line has six tokens or more with its name, so --max_answer_length 16 seldom lets an answer span two lines.
+# A line has at least six tokens with its name, so with --max_answer_length 16 an answer rarely spans two lines.
 SUMMARY_WORDS = range(4, 8)
 ENTRIES = (3, 4, 5)
 QUESTIONS_PER_CONTEXT = 2
@@ -51,8 +51,8 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MIN_WORD_COUNT = 2
 NUM_PIECES = 400
 
-# The published initializer_range of 0.02 is meant for a width of 768; 0.09 is about one over the root of 128,
-# and a model this small starts to learn sooner from it. It has no dropout: it is trained for very few steps.
+# The published initializer_range of 0.02 is meant for a width of 768. 0.09 is about 1 / sqrt(128); with it, a
+# model this small starts to learn sooner. There is no dropout because it is trained for very few steps.
 BERT_CONFIG = {
     "attention_probs_dropout_prob": 0.0,
     "hidden_act": "gelu",
@@ -89,9 +89,9 @@ def is_usable(name: str, summary: str) -> bool:
 
 
 def documented_functions(root: Path) -> list[Entry]:
-    """Returns, sorted, name and summary of the functions under `root` that have a short, plain summary.
+    """Returns the sorted names and summaries of the functions under `root` that have a short, plain summary.
 
-    Each summary occurs once, beside the first of the names that share it.
+    Each summary occurs once, with the first of the names that share it.
     """
     name_of: dict[str, str] = {}
     for path in source_files(root):
@@ -166,9 +166,9 @@ def pieces_of(word: str) -> Iterator[str]:
 
 
 def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
-    """Returns a WordPiece vocabulary: all names whole, the words that occur often, and pieces for all others.
+    """Returns a WordPiece vocabulary: all names as whole words, the frequent words, and pieces for all others.
 
-    Counted here: the WordPiece trainer of `tokenizers` need not give the same pieces each time.
+    It does not use the WordPiece trainer of `tokenizers`, which may give different pieces each time.
     """
     counts = Counter(word for summary in summaries for word in words_of(summary))
     frequent = {word for word, count in counts.items() if count >= MIN_WORD_COUNT}
@@ -188,7 +188,9 @@ def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
-    parser.add_argument("--seed", type=int, default=0, help="of split, pairs and contexts (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed for split, pairs and contexts (default: 0)"
+    )
     arguments = parser.parse_args()
     library = Path(sysconfig.get_path("stdlib"))
     entries = documented_functions(library)

@@ -3,9 +3,9 @@
     python scripts/make_goldens.py [--model DIR]
 
 needs torch and transformers; DIR is the published all-MiniLM-L6-v2, whose hidden states go into minilm.json. The
-files are the same from run to run on one machine. Each model's folder holds, beside what `save_pretrained` writes,
+files are the same in every run on one machine. Each model's folder has the files of `save_pretrained` and
 golden.safetensors: the inputs, `hidden_0` (embeddings) to `hidden_N`, the scores, the loss, and its gradients as
-`gradient.NAME` under the Hugging Face names. Dropout is off, everything is float32.
+`gradient.NAME` with the Hugging Face names. Dropout is off, and everything is float32.
 """
 
 import argparse
@@ -31,7 +31,7 @@ MINILM_PLACES = ((0, 0), (0, 383), (5, 100), (12, 7))  # (token, component)
 
 
 def main() -> None:
-    """Writes every golden."""
+    """Writes all golden files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path)
     model_dir = parser.parse_args().model
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def make(folder: Path, activation: str, architecture, add_loss) -> None:
-    """One model's folder."""
+    """Writes the folder of one model."""
     config = BertConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=32,
@@ -63,7 +63,9 @@ def make(folder: Path, activation: str, architecture, add_loss) -> None:
     )
     torch.manual_seed(7)
     model = architecture(config).eval()
-    with torch.no_grad():  # larger than initial values: attention then prefers some tokens, GELU's forms differ
+    with (
+        torch.no_grad()
+    ):  # larger than initial values, so that attention prefers some tokens and GELU's forms differ
         for name, parameter in model.named_parameters():
             centre = 1.0 if name.endswith("LayerNorm.weight") else 0.0
             parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
@@ -96,7 +98,7 @@ def make_inputs() -> dict[str, torch.Tensor]:
 
 
 def span_loss(outputs, inputs) -> dict[str, torch.Tensor]:
-    """Mean over rows of the mean of start's and end's cross-entropy, over real tokens only."""
+    """The mean over rows of the cross-entropies of start and end, averaged, over real tokens only."""
     start_positions, end_positions = torch.tensor([6, 0, 7]), torch.tensor([9, 0, 7])
     scores = torch.stack([outputs.start_logits, outputs.end_logits], -1)
     masked = scores.masked_fill(inputs["attention_mask"][:, :, None] == 0, float("-inf"))

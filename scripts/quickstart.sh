@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets everything up in .venv, fine-tunes a small BERT on 2 ranks of this machine in a few minutes, and shows what it
-# learned. Training needs no network. Run it again and it skips what is done. Arguments go to bert-squad (--seed 2).
-# QUICKSTART_DIR names the folder for the data and the run (default: quickstart, with the arguments appended).
+# learned. Training needs no network. A second call skips what is done. Arguments are passed to bert-squad
+# (--seed 2). QUICKSTART_DIR sets the folder for data and run (default: quickstart, with the arguments appended).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh

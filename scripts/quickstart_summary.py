@@ -1,4 +1,4 @@
-"""Shows what scripts/quickstart.sh made: scores beside the untrained model's, five answers, where the files are.
+"""Shows the results of scripts/quickstart.sh: scores compared with the untrained model's, five answers, the files.
 
 python scripts/quickstart_summary.py QUICKSTART_DIR
 """
@@ -17,7 +17,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     dev = read(Source(str(folder / "data/dev.json"), "dev.json", is_training=False))
     predictions = read_json(folder / "trained/predictions.json")
-    first_of = {}  # the first answer of each context: what a model gives that never reads the question
+    first_of = {}  # the first entry of each context: the answer of a model that ignores the question
     for question in dev.questions:
         first_of.setdefault(question.paragraph, dev.paragraphs[question.paragraph].split(".")[0])
     always_first = {question.id: first_of[question.paragraph] for question in dev.questions}

@@ -4,10 +4,10 @@
 #   sbatch --nodes=2 --ntasks-per-node=4 --time=08:00:00 scripts/slurm.sh bert-squad --do_train …
 #
 # --output_dir, the data files and the environment must be on a file system that every node sees. Give
-# --gpus-per-task=0 on nodes without GPUs, --partition and --account as your site wants them.
+# --gpus-per-task=0 on nodes without GPUs, --partition and --account as your site needs them.
 #
-# Set before sbatch, where needed:
-#   RINGBERT_VENV      virtual environment to run in; otherwise the program is looked for on PATH
+# Set these before sbatch, if needed:
+#   RINGBERT_VENV      virtual environment to run in; otherwise the program must be on PATH
 #   RINGBERT_LAUNCHER  srun (the default) or mpirun, for an MPI that srun cannot start
 #   RINGBERT_MPI       the --mpi of srun (default: pmix; pmi2 for MPICH and Intel MPI)
 #   RINGBERT_CACHE     prepared data: one folder that all nodes share (the default, below the home folder: made
@@ -18,21 +18,21 @@
 #SBATCH --job-name=ringbert
 #SBATCH --gpus-per-task=1
 #SBATCH --cpus-per-task=8
-# Two minutes before the time limit (and when the job is preempted) SIGUSR1 comes to this shell. It must be
-# longer ahead than a step, an evaluation and a checkpoint take together.
+# Two minutes before the time limit (and when the job is preempted) this shell gets SIGUSR1. This time must be
+# longer than a step, an evaluation and a checkpoint take together.
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -uo pipefail
 
-SAVED=75 # the ranks saved for SIGUSR1: the same command goes on from there
+SAVED=75 # exit status after saving for SIGUSR1; the same command continues from the checkpoint
 
 fail() {
   echo "slurm.sh: error: $*" >&2
   exit 1
 }
 
-# What this Slurm calls PMIx, which Open MPI 5 needs: pmix, else a version of it such as pmix_v4; else pmi2.
+# This Slurm's name for PMIx, which Open MPI 5 needs: pmix, else a version such as pmix_v4; without PMIx, pmi2.
 choose_mpi() {
   local offered name
   offered=$(srun --mpi=list 2>&1 | sed 's/.*available: *//' | tr -s '[:space:],' '\n' | sort -rV)
@@ -47,14 +47,15 @@ choose_mpi() {
 command -v "$1" > /dev/null || fail "$1 is not on PATH: set RINGBERT_VENV to the virtual environment that has it"
 export PATH HF_HUB_OFFLINE="${HF_HUB_OFFLINE:-0}" RINGBERT_CACHE="${RINGBERT_CACHE:-$HOME/.cache/ringbert}"
 
-# Without these a step has all GPUs of the job on its node, and each rank takes its own by its local rank. Bound
-# to one GPU each, ranks could not use NVLink, and mpirun's daemon (one task per node) would have a single GPU.
+# Without these variables a step sees all GPUs of the job on its node, and each rank chooses one by its local rank.
+# If each rank saw one GPU only, NVLink could not be used, and mpirun's daemon (one task per node) would have
+# one GPU.
 unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPU_BIND
 case ${RINGBERT_LAUNCHER:-srun} in
   srun)
     mpi=${RINGBERT_MPI:-$(choose_mpi)}
     [[ -n $mpi ]] || fail "srun --mpi=list offers neither pmix nor pmi2: set RINGBERT_LAUNCHER=mpirun"
-    # Not every Slurm hands --cpus-per-task on to srun, and sbatch --export=NONE would reach the ranks.
+    # Not every Slurm passes --cpus-per-task to srun, and sbatch --export=NONE would apply to the ranks too.
     launch=(srun --mpi="$mpi" --export=ALL --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}")
     ;;
   mpirun)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up in .venv and runs the default tests. Arguments go to pytest (scripts/test.sh -k plan).
+# Sets everything up in .venv and runs the default tests. Arguments are passed to pytest (scripts/test.sh -k plan).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
