@@ -23,6 +23,7 @@ COMMANDS = {"bert-corpus": ("vocab", "build", "verify"), "bert-bench": ("step", 
 OTHERS_FLAGS = {
     "bind_to", "with_ft",  # mpirun
     "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # srun, sbatch
+    "dist",  # pytest-xdist
 }  # fmt: skip
 PACKAGES = ("ringbert", "bert", "distributed", "tasks")
 MOST_CHARACTERS = 12_000
