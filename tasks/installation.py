@@ -45,12 +45,14 @@ def _mixed() -> Iterator[str]:
     """
     installed = _installed_files()
     for path, digest in installed.items():
-        if not path.is_file() or _sha256(path) != digest:
-            yield f"{_owner(path)} has overwritten {path} of ringbert: {ADVICE}"
+        if not path.is_file():
+            yield f"{path} of ringbert is missing, perhaps removed with a package that overwrote it: {ADVICE}"
+        elif _sha256(path) != digest and (owner := _owner(path)):  # without an owner it was edited on purpose
+            yield f"the package {owner} has overwritten {path} of ringbert: {ADVICE}"
     for name in PACKAGES if installed else ():
         for path in sorted((SITE / name).rglob("*.py")):
-            if path not in installed:
-                yield f"{_owner(path)} has put {path} among the files of ringbert: {ADVICE}"
+            if path not in installed and (owner := _owner(path)):
+                yield f"the package {owner} has put {path} among the files of ringbert: {ADVICE}"
 
 
 def _installed_files() -> dict[Path, str]:
@@ -73,11 +75,11 @@ def _sha256(path: Path) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
 
 
-def _owner(path: Path) -> str:
-    """The name of the other installed package that has this file."""
+def _owner(path: Path) -> str | None:
+    """The name of another installed package that lists this file as its own."""
     entry = f"{path.relative_to(SITE).as_posix()},"
     for distribution in importlib.metadata.distributions():
         name, record = distribution.metadata["Name"], distribution.read_text("RECORD") or ""
         if name != "ringbert" and any(line.startswith(entry) for line in record.splitlines()):
-            return f"the package {name}"
-    return "another package"
+            return name
+    return None

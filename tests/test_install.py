@@ -96,6 +96,17 @@ def test_a_mixed_package_stops_with_one_line(site, tmp_path, file, words):
     assert done.stderr == f"error: the package dask-like {words.format(path=path)}: {ALONE}\n"
 
 
+def test_a_missing_file_stops_with_one_line_and_an_edited_one_does_not(site, tmp_path):
+    path = site / "distributed" / "plan.py"
+    path.write_text(path.read_text() + "# somebody's own change\n")
+    assert import_tasks(site, cwd=tmp_path).returncode == 0
+    path.unlink()
+    done = import_tasks(site, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {path} of ringbert is missing, ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_another_distributed_before_ours_stops_with_one_line(tmp_path):
     (tmp_path / "distributed").mkdir()
     (tmp_path / "distributed/__init__.py").write_text("")
