@@ -3,9 +3,11 @@
 Tests that need them are skipped, with the reason, where they cannot be had.
 """
 
+import fcntl
 import functools
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,11 @@ def _folder() -> tuple[Path | None, str]:
         return Path(given), f"RINGBERT_DATA is {given}"
     if not UNPACK.is_file():
         return None, "no real data: RINGBERT_DATA is not set and ../shared/data/unpack.sh does not exist"
-    done = subprocess.run(["bash", UNPACK, "--model"], capture_output=True, text=True, timeout=280, check=False)
+    with (Path(tempfile.gettempdir()) / "ringbert-real-data.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests run in several processes
+        done = subprocess.run(
+            ["bash", UNPACK, "--model"], capture_output=True, text=True, timeout=280, check=False
+        )
     if done.returncode:  # without a network the data sets are there and the model is not
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         return Path.home() / ".cache" / "ringbert-data", f"unpack.sh --model failed: {last}"
