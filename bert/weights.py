@@ -112,7 +112,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
         none for prediction.
     Raises:
       InputError: the source lacks a tensor that is not in `new`, or has a tensor that no head owns or whose shape
-        differs. The model is then unchanged.
+        differs or whose values are not finite. The model is then unchanged.
     """
     variables, tensors = model.named_tensors(), read(source)
     _drop_tied_copies(tensors)
@@ -129,10 +129,13 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
                 f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
                 f"{tuple(variable.shape)}; do --bert_config_file and --vocab_file belong to this checkpoint?"
             )
-    for name, variable in variables.items():
-        if name not in report.missing:
-            variable.assign(tensors[name].astype(variable.dtype))
-            report.loaded += 1
+    loaded = {name: tensors[name] for name in variables if name not in report.missing}
+    for name, tensor in loaded.items():
+        if not np.isfinite(tensor.sum(dtype=np.float64)):  # as fast as reading; isfinite would need a copy
+            raise InputError(f"{source}: {name} has values that are not finite: the weights are damaged")
+    for name, tensor in loaded.items():
+        variables[name].assign(tensor.astype(variables[name].dtype))
+    report.loaded = len(loaded)
     return report
 
 

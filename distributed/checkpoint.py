@@ -22,11 +22,10 @@ import tensorflow as tf
 from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.world import World
+from ringbert import manifest
 from ringbert.errors import InputError
 from ringbert.files import read_json, remove_folder, replace_folder, write_json
-from ringbert.hashing import sha256
 
-FORMAT = 1
 NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
 
 
@@ -76,6 +75,8 @@ class Checkpoints:
         self.folder, self.world, self.copy_model, self.keep = folder, world, copy_model, max(1, keep)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
+        self._saved_s = time.monotonic()
+        world.save_wanted.clear()  # an earlier training in this process may have left it
         self._moments: dict[str, np.ndarray] = {}  # reused, because allocating memory takes longer than the copy
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
@@ -85,6 +86,12 @@ class Checkpoints:
         """
         optimizer.check_replicas()
         self.world.on_first(self._start_writing, optimizer, state)
+        self._saved_s = time.monotonic()
+        self.world.save_wanted.clear()
+
+    def is_overdue(self, minutes: float) -> bool:
+        """Whether the last checkpoint is older than this, by the clock of this rank; never for 0."""
+        return minutes > 0 and time.monotonic() - self._saved_s > 60 * minutes
 
     def finish(self) -> None:
         """Waits on every rank until all is written. Raises InputError on every rank if that failed."""
@@ -132,7 +139,7 @@ class Checkpoints:
             write_model(folder)
             save_file(moments, folder / "optimizer.safetensors")
             write_json(folder / "state.json", asdict(state), sync=False)
-            seal(folder, state.position)
+            manifest.seal(folder, state.position)
 
         final = self.folder / folder_name(state.position)
         try:
@@ -150,11 +157,13 @@ class Checkpoints:
         """Removes older checkpoints at the same position as `newest`, and all others except the last `keep` and
         the best."""
         complete = complete_checkpoints(self.folder)
-        superseded = [path for path in complete if path != newest and _position(path) == state.position]
+        superseded = [path for path in complete if path != newest and manifest.position_of(path) == state.position]
         kept = [path for path in complete if path not in superseded]
         best = state.best and _complete_at(self.folder, state.best[0])
         too_old = [path for path in kept[: -self.keep] if path not in (newest, best)]
-        for path in (*superseded, *too_old):
+        # A checkpoint gets its name with its manifest, so what has none is what a kill left of a removal.
+        remains = [path for path in _folders(self.folder) if not (path / manifest.NAME).exists()]
+        for path in (*superseded, *too_old, *remains):
             remove_folder(path)
 
 
@@ -169,38 +178,43 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     There can be several at one position: one of an older version, or one set aside by a rewrite that was killed.
     The one named by `folder_name` then comes last.
     """
-    positions = {path: _position(path) for name in NAMES for path in folder.glob(name)}
+    positions = {path: manifest.position_of(path) for path in _folders(folder)}
     complete = {path: position for path, position in positions.items() if position is not None}
     return sorted(sorted(complete, reverse=True), key=complete.__getitem__)
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest complete checkpoint whose bytes match its manifest. `folder` holds checkpoints, or is one.
+    """The newest complete checkpoint whose bytes match its manifest; None if there are no checkpoints.
 
-    Reads all bytes of the checkpoint, and calls `say` with a warning for each damaged one that it skips.
+    Reads all bytes of the checkpoint, and calls `say` with a warning for each one that it skips. `folder` holds
+    checkpoints, or is one. Raises InputError, with the reasons, if there are checkpoints but none is intact.
     """
-    complete = [folder] if _position(folder) is not None else complete_checkpoints(folder)
+    complete = [folder] if (folder / manifest.NAME).exists() else complete_checkpoints(folder)
+    reasons: dict[Path, str] = {path: _fault(path) for path in _folders(folder) if path not in complete}
     for path in reversed(complete):
-        damaged = _damaged_files(path)
-        if not damaged:
+        reasons[path] = _fault(path)
+        if not reasons[path]:
+            skipped = [f"warning: {other} is not used: {reason}" for other, reason in reasons.items() if reason]
+            for warning in skipped:
+                say(warning)
             return Checkpoint(path, read_state(path))
-        say(f"warning: {path} is damaged ({', '.join(damaged)} changed since it was written): trying an older one")
+    if reasons:
+        listed = "; ".join(f"{path.name}: {reason}" for path, reason in sorted(reasons.items()))
+        raise InputError(f"{folder} has checkpoints, but none of them is intact ({listed})")
     return None
 
 
 def checkpoint_at(folder: Path, position: int) -> Checkpoint:
     """The checkpoint at a position. Raises InputError when it is missing or damaged."""
     path = _complete_at(folder, position)
-    if damaged := _damaged_files(path):
-        raise InputError(
-            f"{path}, the best checkpoint, is damaged: {', '.join(damaged)} changed since it was written"
-        )
+    if fault := _fault(path):
+        raise InputError(f"{path}, the best checkpoint, is damaged: {fault}")
     return Checkpoint(path, read_state(path))
 
 
 def set_aside(folder: Path) -> Path | None:
     """Renames a folder that holds checkpoints, so that a new run starts without them; returns any new name."""
-    if not any(path for name in NAMES for path in folder.glob(name)):
+    if not _folders(folder):
         return None
     aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
     return folder.rename(aside)
@@ -233,33 +247,22 @@ def check_settings(
             )
 
 
-def seal(folder: Path, position: int) -> None:
-    """Writes the manifest of a folder, which makes it a checkpoint."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    facts = {str(path.relative_to(folder)): (path.stat().st_size, sha256(path)) for path in files}
-    write_json(folder / "manifest.json", {"format": FORMAT, "position": position, "files": facts}, 1, sync=False)
-
-
 def _complete_at(folder: Path, position: int) -> Path:
     for path in reversed(complete_checkpoints(folder)):
-        if _position(path) == position:
+        if manifest.position_of(path) == position:
             return path
     raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
 
 
-def _damaged_files(path: Path) -> list[str]:
-    """The files of a complete checkpoint whose bytes do not match its manifest."""
-    files = read_json(path / "manifest.json")["files"]
-    return [name for name, (_, digest) in files.items() if sha256(path / name) != digest]
+def _folders(folder: Path) -> list[Path]:
+    """The folders with names of checkpoints, intact or not."""
+    return [path for name in NAMES for path in folder.glob(name)]
 
 
-def _position(path: Path) -> int | None:
-    """The position of a complete checkpoint, in rows; None for any other folder."""
+def _fault(path: Path) -> str:
+    """Why a folder is not an intact checkpoint; empty if it is one."""
     try:
-        manifest = read_json(path / "manifest.json")
-        sizes = {path / name: size for name, (size, _) in manifest["files"].items()}
-        if manifest["format"] != FORMAT or any(file.stat().st_size != size for file, size in sizes.items()):
-            return None
-        return int(manifest["position"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        manifest.check_intact(path)
+    except InputError as error:
+        return str(error)
+    return ""

@@ -125,10 +125,16 @@ def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) 
 def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Origin:
     """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as `find_origin`."""
     from bert import weights
+    from ringbert import manifest
 
     flag = "init_checkpoint" if config.init_checkpoint else "model"
     named = config.init_checkpoint or config.model
     source = weights.find(named) if named else None
+    if source is not None and (source / manifest.NAME).exists():  # a run's checkpoint
+        try:
+            manifest.check_intact(source)
+        except InputError as error:
+            raise InputError(f"--{flag} {named} is damaged: {error}") from None
     return _origin(config, source, f"--{flag} {named}" if named else "initial values", say, needs)
 
 
@@ -212,13 +218,19 @@ def refuse_other_runs(folder: Path) -> None:
 def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> "Checkpoint | None":
     """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names.
 
-    Raises InputError when `--resume FOLDER` has none.
+    Raises InputError when `--resume FOLDER` has none, or when there are checkpoints but none is intact.
     """
     from distributed.checkpoint import newest_intact
 
     if resume == "never":
         return None
-    own = newest_intact(folder / CHECKPOINTS, say)
+    try:
+        own = newest_intact(folder / CHECKPOINTS, say)
+    except InputError as error:
+        raise InputError(
+            f"{error}: repair one, or give another --output_dir, or --resume never to start from the beginning "
+            "and keep them under another name"
+        ) from None
     if own is not None or resume == "auto":  # this run's own progress comes first
         return own
     other = Path(resume).expanduser()

@@ -23,13 +23,13 @@ from distributed.checkpoint import (
     complete_checkpoints,
     newest_intact,
     read_state,
-    seal,
     set_aside,
 )
 from distributed.collectives.local import LocalCollectives
 from distributed.order import Order
 from distributed.world import World
 from ringbert.errors import InputError, Preempted, one_line
+from ringbert.manifest import seal
 
 SMALL_DISK_BYTES = 128 * 1024
 WORLD, COLLECTIVES = World(), LocalCollectives()
@@ -138,6 +138,13 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert saver.names() == ["rows-000000000040", "rows-000000000050"], "the same position again"
     saver.save(60, step=3, steps=50, global_batch_size=20)  # with twice the ranks
     assert saver.names() == ["rows-000000000050", "rows-000000000060"]
+
+
+def test_a_checkpoint_is_written_after_some_time_whatever_the_steps(tmp_path: Path) -> None:
+    for minutes, steps in ((0, [6]), (60, [6]), (1e-9, [2, 3, 4, 5, 6])):  # the second step is the first to ask
+        toy.train(WORLD, COLLECTIVES, tmp_path / str(minutes), steps=6, save_minutes=minutes)
+        written = complete_checkpoints(tmp_path / str(minutes) / "checkpoints")
+        assert [read_state(path).step for path in written] == steps
 
 
 def test_a_run_that_starts_anew_puts_the_old_checkpoints_aside(saver: toy.Saver) -> None:
@@ -251,11 +258,11 @@ def test_one_rank_then_two_then_one_end_where_one_rank_does(tmp_path: Path) -> N
 
     first = alone("checkpoints.py", "first", tmp_path)
     assert first.status == 75, first
-    assert "SIGUSR1: saved after step 7 of 20" in first.stderr, first
+    assert "saved after step 7 of 20" in first.stderr, first
     assert state(7)["position"] == 7 * 14
     second = mpirun(2, "checkpoints.py", "second", tmp_path)
     assert second.status == 75, second
-    assert second.stderr.count("SIGUSR1: saved after step 14 of 20") == 1, second
+    assert second.stderr.count("saved after step 14 of 20") == 1, second
     assert "Traceback" not in second.stderr, second
     assert state(14)["position"] == 14 * 14
     logged = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -290,34 +297,75 @@ def test_a_flipped_byte_is_noticed(saver: toy.Saver, name: str) -> None:
     warnings: list[str] = []
     assert newest_intact(saver.folder, warnings.append).path == older, "the damaged one is used"
     (warning,) = warnings
-    assert f"{newest} is damaged ({name} changed since it was written): trying an older one" in warning
+    assert warning == f"warning: {newest} is not used: {name} changed since it was written"
     flip_a_byte(older / name)
-    assert newest_intact(saver.folder, warnings.append) is None
+    words = f"none of them is intact ({older.name}: {name} changed since it was written; {newest.name}: {name} ch"
+    refused(lambda: newest_intact(saver.folder, unexpected), words)
 
 
 def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 2)  # the last byte of a manifest is only a newline
 
 
-INCOMPLETE: dict[str, Callable[[Path], object]] = {
-    "a truncated model": lambda path: truncate(path / "model.safetensors"),
-    "a truncated manifest": lambda path: truncate(path / "manifest.json"),
-    "no manifest": lambda path: (path / "manifest.json").unlink(),
-    "an empty manifest": lambda path: os.truncate(path / "manifest.json", 0),
-    "a manifest of null": lambda path: (path / "manifest.json").write_text("null"),
-    "a file missing": lambda path: (path / "state.json").unlink(),
-    "an empty folder": lambda path: [file.unlink() for file in path.iterdir()],
-}
+def rewrite_entry(path: Path, name: str, entry: object, add: bool = False) -> None:
+    """Changes an entry of a manifest, or gives it another name."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"] = entry if name == "files" else manifest["files"] | {name: entry}
+    (path / "manifest.json").write_text(json.dumps(manifest))
 
 
+def link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+# What is done to a checkpoint, and how the user learns of it.
+INCOMPLETE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a truncated model": (lambda path: truncate(path / "model.safetensors"), "has 638 bytes, not 640"),
+    "a truncated manifest": (lambda path: truncate(path / "manifest.json"), "manifest.json: not valid JSON"),
+    "no manifest": (lambda path: (path / "manifest.json").unlink(), "manifest.json: No such file"),
+    "an empty manifest": (lambda path: os.truncate(path / "manifest.json", 0), "manifest.json: not valid JSON"),
+    "a manifest of null": (lambda path: (path / "manifest.json").write_text("null"), "manifest.json is damaged"),
+    "another format": (
+        lambda path: (path / "manifest.json").write_text('{"format": 2}'),
+        "manifest.json has format 2, expected 1",
+    ),
+    "a file missing": (lambda path: (path / "state.json").unlink(), "state.json: No such file"),
+    "an empty folder": (lambda path: [file.unlink() for file in path.iterdir()], "manifest.json: No such file"),
+    "an endless manifest": (lambda path: link(path / "manifest.json", "/dev/zero"), "manifest.json is not a file"),
+    "an endless file": (lambda path: link(path / "state.json", "/dev/zero"), "state.json is not a regular file"),
+    "a file outside": (lambda path: rewrite_entry(path, "../outside", [1, "0"]), "(its entry '../outside')"),
+    "a device": (lambda path: rewrite_entry(path, "/dev/zero", [0, "0"]), "(its entry '/dev/zero')"),
+    "an entry of another type": (lambda path: rewrite_entry(path, "state.json", 7), "(its entry 'state.json')"),
+    "a list of files": (lambda path: rewrite_entry(path, "files", []), "manifest.json is damaged"),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("damage", INCOMPLETE)
 def test_an_incomplete_folder_is_no_checkpoint(saver: toy.Saver, damage: str) -> None:
     older, newest = saver.save(10), saver.save(20)
-    INCOMPLETE[damage](newest)
+    harm, reason = INCOMPLETE[damage]
+    harm(newest)
     assert complete_checkpoints(saver.folder) == [older]
-    assert newest_intact(saver.folder, unexpected).path == older
+    warnings: list[str] = []
+    assert newest_intact(saver.folder, warnings.append).path == older
+    (warning,) = warnings
+    assert warning.startswith(f"warning: {newest} is not used: ")
+    assert reason in warning
+    harm(older)
+    refused(lambda: newest_intact(saver.folder, unexpected), "none of them is intact")
     saver.save(20)
-    assert saver.positions() == [10, 20], "the same position, written again, is whole"
+    assert 20 in saver.positions(), "the same position, written again, is whole"
+
+
+def test_what_a_kill_left_of_a_removed_checkpoint_goes_with_the_next_save(saver: toy.Saver) -> None:
+    """Older versions removed checkpoints under their own names, file by file."""
+    for name in ("step-00000003", "rows-000000000005"):
+        shutil.copytree(saver.save(10), saver.folder / name)
+        (saver.folder / name / "manifest.json").unlink()
+    saver.save(20)
+    assert saver.names() == ["rows-000000000010", "rows-000000000020"]
 
 
 def test_a_damaged_state_is_named(saver: toy.Saver) -> None:

@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import replace
+from os import truncate
 from pathlib import Path
 
 import pytest
 import texts
 
-from distributed.checkpoint import State, folder_name, seal
+from distributed.checkpoint import State, folder_name
 from ringbert.errors import InputError
+from ringbert.manifest import seal
 from tasks.origin import CHECKPOINTS, Needs, OriginSettings, find_origin, newest_checkpoint, origin_of_model
 
 NEEDS = Needs(max_seq_length=64)
@@ -55,6 +57,25 @@ def test_a_run_goes_on_from_its_newest_intact_checkpoint(model, run, capsys):
     assert "vocab.txt changed since it was written" in capsys.readouterr().err
     fresh = find_origin(settings_of(model, resume="never"), run, True, NEEDS)
     assert (fresh.checkpoint, fresh.weights, fresh.state, fresh.reason) == (None, None, None, "initial values")
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew(model, run, tmp_path):
+    for step in (3, 7):
+        truncate(write_checkpoint(run.folder, model, step) / "state.json", 5)
+    words = r"rows-000000000030: state.json has 5 bytes, not \d+; rows-000000000070: .* or --resume never to start"
+    for trains in (True, False):
+        with pytest.raises(InputError, match=words):
+            find_origin(settings_of(model), run, trains, NEEDS)
+    assert find_origin(settings_of(model, resume="never"), run, True, NEEDS).checkpoint is None
+
+    other = write_checkpoint(tmp_path / "other", model, 7)
+    named = settings_of(model, resume="never", init_checkpoint=str(other))
+    assert find_origin(named, run, True, NEEDS).weights == other
+    truncate(other / "state.json", 5)
+    with pytest.raises(InputError, match=rf"--init_checkpoint {other} is damaged: state.json has 5 bytes, not"):
+        find_origin(named, run, True, NEEDS)
+    with pytest.raises(InputError, match="none of them is intact"):
+        newest_checkpoint(f"{tmp_path}/other", tmp_path / "new", print)
 
 
 def test_prediction_takes_the_best_checkpoint(model, run):

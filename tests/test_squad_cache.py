@@ -150,3 +150,26 @@ def test_a_failed_build_leaves_nothing(letters, tmp_path, run, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         windows(SMALL, examples, letters, cache, run)
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["windows.arrow", "paragraphs.arrow", "manifest.json"])
+def test_a_damaged_folder_is_built_again_with_a_line(letters, tmp_path, run, capsys, name):
+    source = Source(str(write_squad(tmp_path / "a.json", GOOD)), "--train_file", is_training=True)
+    cache = tmp_path / "cache"
+    key = prepare(SMALL, source, letters, cache, run)
+    whole = {path.name: path.read_bytes() for path in (cache / key).iterdir()}
+    for damage in ("flip", "truncate", "remove"):
+        path = cache / key / name
+        if damage == "remove":
+            path.unlink()
+        else:
+            content = bytearray(whole[name])
+            content[len(content) // 2] ^= 4
+            path.write_bytes(content if damage == "flip" else content[:-9])
+        capsys.readouterr()
+        assert prepare(SMALL, source, letters, cache, run) == key
+        reason = "" if name == "manifest.json" else name  # a flipped manifest accuses another file
+        assert f"warning: {cache / key} in the cache is damaged ({reason}" in capsys.readouterr().err
+        assert {path.name: path.read_bytes() for path in (cache / key).iterdir()} == whole
+    assert prepare(SMALL, source, letters, cache, run) == key
+    assert "warning" not in capsys.readouterr().err

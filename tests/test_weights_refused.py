@@ -63,6 +63,13 @@ def test_missing_unknown_and_misshapen_tensors(goldens, tmp_path):
     with pytest.raises(InputError, match=r"layer_1/output/dense/kernel has shape \(32, 64\).*needs \(64, 32\)"):
         weights.load(model, transposed)
 
+    for value in (np.nan, np.inf):
+        spoilt = tensors[key].copy()
+        spoilt[3, 5] = value
+        source = write_hf(tmp_path / f"spoilt-{value}", tensors | {key: spoilt})
+        with pytest.raises(InputError, match="layer_1/output/dense/kernel has values that are not finite"):
+            weights.load(model, source, new=HEAD_TENSORS["span"])
+
     headless = {name: value for name, value in tensors.items() if not name.startswith("qa_outputs")}
     with pytest.raises(InputError, match="missing: cls/squad/output_weights, cls/squad/output_bias"):
         weights.load(model, write_hf(tmp_path / "headless", headless))
