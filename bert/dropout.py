@@ -1,7 +1,10 @@
 """Dropout from few random bits, which are a pure function of a key and a place in the model."""
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -22,20 +25,57 @@ def random_words(count: tf.Tensor, seed: tf.Tensor, generator: str = "auto_selec
     return tf.random.stateless_uniform([count], seed, minval=None, maxval=None, dtype=tf.uint64, alg=generator)
 
 
+def folded(key: tf.Tensor, on_host: bool = True) -> tf.Tensor:
+    """int32 []: with a place after it, the seed tf.random.experimental.stateless_fold_in(key, place).
+
+    Args:
+      on_host: for graphs that XLA does not compile as a whole. The generator takes its seed from the host, which
+        would wait at every place of the model for a number that a GPU has drawn.
+    """
+    with tf.device("CPU:0") if on_host else contextlib.nullcontext():
+        return tf.random.stateless_uniform([], key, minval=None, maxval=None, dtype=tf.int32)
+
+
+class Extent(NamedTuple):
+    """The shape of what is drawn at once, and what follows from it: a graph needs it once for all its layers.
+
+    Attributes:
+      shape: int32 [rank].
+      size: the number of draws, int32 [1].
+      num_words: the number of 64-bit words that hold them, int32 [].
+    """
+
+    shape: tf.Tensor
+    size: tf.Tensor
+    num_words: tf.Tensor
+
+    @classmethod
+    def of(cls, shape: Sequence[Any], rate: float) -> "Extent":
+        """The extent of dropout of this rate for fewer than 2^31 elements. `shape` has numbers, or int32 []."""
+        # No tf.reduce_prod: a GPU would compute it, and the host wait for it.
+        size, draws_per_word = math.prod(shape), 64 // num_bits(rate)
+        return cls(tf.stack(shape), tf.stack([size]), (size + draws_per_word - 1) // draws_per_word)
+
+
 @dataclass(frozen=True)
 class Dropout:
     """Zeroes elements with probability `effective_rate(rate)` and scales the rest to preserve the mean.
 
     Args:
-      key: int32 [2], a function of seed, step, micro-batch and rank; None turns dropout off.
+      key: int32 [], `folded` from a key that is a function of seed, step, micro-batch and rank; None turns dropout
+        off.
       place: the number of this dropout in the model; no two share their random numbers.
-      words: the generator, as `random_words`.
+      words: the generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
+      extent: of what is drawn; None if each call computes it.
+      group: the number of the group of rows, for generators that draw for each group alone.
     """
 
     rate: float
     key: tf.Tensor | None
     place: int
-    words: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = random_words
+    words: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = random_words
+    extent: Extent | None = None
+    group: int = 0
 
     @property
     def is_on(self) -> bool:
@@ -52,23 +92,22 @@ class Dropout:
         steps = 1 << num_bits(self.rate)
         return steps // 2 - 1 - round(self.rate * steps)
 
-    def draws(self, shape: tf.Tensor) -> tf.Tensor:
-        """int8 or int16 [shape], fewer than 2^31, uniform over all values of the type."""
-        bits = num_bits(self.rate)
+    def draws(self, shape: Sequence[Any] | None = None) -> tf.Tensor:
+        """int8 or int16, uniform over all values of the type; of this shape, or else of the extent."""
+        extent = self.extent if shape is None else Extent.of(shape, self.rate)
+        assert extent is not None
+        assert self.words is not None
         # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix product before
         # it.
-        draws_per_word = 64 // bits
-        size = tf.reduce_prod(shape)
-        seed = tf.random.experimental.stateless_fold_in(self.key, self.place)
-        words = self.words((size + draws_per_word - 1) // draws_per_word, seed)
-        drawn = tf.reshape(tf.bitcast(words, tf.int8 if bits == 8 else tf.int16), [-1])[:size]
-        return tf.reshape(drawn, shape)
+        words = self.words(extent.num_words, tf.stack([self.key, self.place]))
+        drawn = tf.bitcast(words, tf.int8 if num_bits(self.rate) == 8 else tf.int16)
+        return tf.reshape(tf.strided_slice(tf.reshape(drawn, [-1]), [0], extent.size), extent.shape)
 
-    def kept(self, shape: tf.Tensor) -> tf.Tensor:
-        """bool [shape]: which elements stay."""
-        return self.draws(shape) <= self.highest_kept
+    def kept(self, x: tf.Tensor) -> tf.Tensor:
+        """bool, which elements of x stay."""
+        return self.draws(None if self.extent else tf.unstack(tf.shape(x))) <= self.highest_kept
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         if not self.is_on:
             return x
-        return tf.where(self.kept(tf.shape(x)), x, tf.zeros([], x.dtype)) * tf.cast(self.scale, x.dtype)
+        return tf.where(self.kept(x), x, tf.zeros([], x.dtype)) * tf.cast(self.scale, x.dtype)

@@ -28,14 +28,33 @@ def in_groups(values: tf.Tensor, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor
 
 def is_example(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
     """float32 [M]: 1 for each of the `first_tokens` that begins an example, 0 where its whole row is padding."""
-    first_M = tf.gather(tf.reshape(inputs["example_ids"], [-1]), inputs["first_tokens"])
-    return tf.cast(first_M > 0, tf.float32)
+    example_ids = tf.reshape(example_numbers(inputs), [-1])
+    return tf.cast(tf.gather(example_ids, inputs["first_tokens"]) > 0, tf.float32)
+
+
+def example_numbers(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """`example_ids` in float32: TensorFlow compares int32 on the host, even beside a GPU."""
+    return tf.cast(inputs["example_ids"], tf.float32)
 
 
 def attention_masks(inputs: dict[str, tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
     """For each group [B, 1, T, T], added to the scores: a token attends only to tokens of its own example."""
     masks = []
-    for example_ids_BT in in_groups(inputs["example_ids"], inputs):
+    for example_ids_BT in in_groups(example_numbers(inputs), inputs):
         is_hidden_B1TT = example_ids_BT[:, None, :, None] != example_ids_BT[:, None, None, :]
         masks.append(tf.cast(is_hidden_B1TT, dtype) * MASKED_SCORE)
     return masks
+
+
+def is_fixed(inputs: dict[str, tf.Tensor]) -> bool:
+    """Whether XLA compiles the whole pass, for the shapes of these inputs."""
+    return "groups" in inputs and inputs["groups"].is_fixed
+
+
+def row_lengths(inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    """For each group int32 [B]: the number of tokens of each row; -1 if the row holds several examples."""
+    lengths = []
+    for example_ids_BT in in_groups(inputs["example_ids"], inputs):
+        length_B = tf.reduce_sum(tf.cast(example_ids_BT > 0, tf.int32), 1)
+        lengths.append(tf.where(tf.reduce_max(example_ids_BT, 1) > 1, -1, length_B))
+    return lengths

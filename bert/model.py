@@ -8,39 +8,22 @@ Every variable has its name in Google's checkpoints, with `.` for `/` because Ke
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import replace
 from types import ModuleType
 
 import keras
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert import ops, ops_cpu, ops_xla
-from bert.dropout import Dropout
-from bert.inputs import attention_masks
+from bert import cudnn_attention, ops, ops_cpu, ops_gpu, ops_xla
+from bert.dropout import Dropout, folded
+from bert.forward import ForwardPass, Group, forward_pass
+from bert.inputs import is_fixed, row_lengths
 from bert.layers import Initializer, LayerNorm, Linear, ScopedLayer
 from bert.ops import ACTIVATIONS
 
 HEADS = ("span", "classifier", "pretraining", "features")
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
-
-
-@dataclass(frozen=True)
-class ForwardPass:
-    """What the layers share in one forward pass.
-
-    Args:
-      ops: the module with the operations between the matrix products: bert.ops, ops_xla or ops_cpu.
-      masks: for each group of rows [B, 1, T, T], added to the attention scores.
-      dropout_key: int32 [2]; None without dropout.
-    """
-
-    ops: ModuleType
-    masks: list[tf.Tensor]
-    dropout_key: tf.Tensor | None
-
-    def dropout(self, rate: float, place: int) -> Dropout:
-        return Dropout(rate, self.dropout_key, place, self.ops.random_words)
 
 
 class Embeddings(ScopedLayer):
@@ -74,19 +57,24 @@ class SelfAttention(ScopedLayer):
 
     def call(self, hidden_RH, forward: ForwardPass):
         """The context [R, H]; 0 in the rows after those of the masks."""
-        width, dropout = hidden_RH.shape[-1], forward.dropout(self.rate, self.place)
-        shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in forward.masks]  # B and T of each group
-        sizes = [rows * length for rows, length in shapes]
-        padding = tf.shape(hidden_RH)[0] - tf.add_n(sizes)
-        *joined, _ = tf.split(self._query_key_value(hidden_RH, forward), [*sizes, padding])
+        dropout = forward.attention_dropout(self.rate, self.place)
+        *joined, _ = tf.split(self._query_key_value(hidden_RH, forward), forward.sizes)
+        draws = dropout.draws() if dropout.is_on and dropout.words else None
         contexts_RH = []
-        draws = self._draws(shapes, dropout)
-        for joined_R3H, mask, draws_BNTT, (rows, length) in zip(joined, forward.masks, draws, shapes, strict=True):
-            split = tf.reshape(joined_R3H, [rows, length, 3, self.num_heads, width // self.num_heads])
-            query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            context_BNTD = forward.ops.attention(query, key, value, mask, draws_BNTT, dropout)
-            contexts_RH.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [-1, width]))
-        contexts_RH.append(tf.zeros([padding, width], self.compute_dtype))
+        for k, (joined_R3H, group) in enumerate(zip(joined, forward.groups, strict=True)):
+            split = tf.reshape(joined_R3H, group.heads_shape)
+            if group.lengths is None:
+                query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
+                draws_BNTT = None if draws is None else group_draws(draws, group)
+                context_BNTD = forward.ops.attention(
+                    query, key, value, group.mask, draws_BNTT, replace(dropout, group=k)
+                )
+                context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
+            else:
+                query, key, value = tf.unstack(split, axis=2)  # each [B, T, N, D]
+                context_BTND = cudnn_attention.attention(query, key, value, group.lengths)
+            contexts_RH.append(tf.reshape(context_BTND, [-1, hidden_RH.shape[-1]]))
+        contexts_RH.append(forward.padding)
         return tf.concat(contexts_RH, 0) * tf.cast(dropout.scale, self.compute_dtype)
 
     def _query_key_value(self, hidden_RH, forward: ForwardPass) -> tf.Tensor:
@@ -96,14 +84,10 @@ class SelfAttention(ScopedLayer):
         bias = tf.concat([tf.cast(part.bias.value, self.compute_dtype) for part in parts], 0)
         return forward.ops.biased(tf.matmul(hidden_RH, kernel), bias)
 
-    def _draws(self, shapes: list, dropout: Dropout) -> list[tf.Tensor | None]:
-        """Random integers [B, N, T, T] for each group, drawn for all groups at once; None without dropout."""
-        if not dropout.is_on:
-            return [None] * len(shapes)
-        matrices = [tf.stack([rows, self.num_heads, length, length]) for rows, length in shapes]
-        sizes = [tf.reduce_prod(shape) for shape in matrices]
-        drawn = tf.split(dropout.draws(tf.stack([tf.add_n(sizes)])), sizes)
-        return [tf.reshape(part, shape) for part, shape in zip(drawn, matrices, strict=True)]
+
+def group_draws(draws: tf.Tensor, group: Group) -> tf.Tensor:
+    """The draws of a group, [B, N, T, T]. By slices: GPUs have no kernel that splits int8."""
+    return tf.reshape(tf.strided_slice(draws, *group.draws), group.scores_shape)
 
 
 class EncoderLayer(keras.layers.Layer):
@@ -143,7 +127,7 @@ class SpanHead(ScopedLayer):
         self.kernel = self.tensor("output_weights", (2, config.hidden_size), init())
         self.bias = self.tensor("output_bias", (2,), "zeros")
 
-    def call(self, hidden_RH, inputs, dropout_key):
+    def call(self, hidden_RH, inputs, folded_key):
         scores_R2 = tf.matmul(hidden_RH, self.kernel, transpose_b=True) + self.bias
         return tf.reshape(scores_R2, tf.concat([tf.shape(inputs["input_ids"]), [2]], 0))
 
@@ -166,9 +150,9 @@ class ClassifierHead(ScopedLayer):
         self.rate = config.hidden_dropout_prob if rate is None else rate
         self.place = 1 + 3 * config.num_hidden_layers
 
-    def call(self, hidden_RH, inputs, dropout_key):
+    def call(self, hidden_RH, inputs, folded_key):
         pooled_MH = tf.math.tanh(self.pooler(tf.gather(hidden_RH, inputs["first_tokens"])))
-        pooled_MH = Dropout(self.rate, dropout_key, self.place)(pooled_MH)
+        pooled_MH = Dropout(self.rate, folded_key, self.place)(pooled_MH)
         pooled_MH = tf.cast(pooled_MH, self.compute_dtype)
         return tf.matmul(pooled_MH, self.kernel, transpose_b=True) + self.bias
 
@@ -189,7 +173,7 @@ class PretrainingHead(ScopedLayer):
         self.kernel = self.tensor("seq_relationship/output_weights", (2, hidden), init())
         self.bias = self.tensor("seq_relationship/output_bias", (2,), "zeros")
 
-    def call(self, hidden_RH, inputs, dropout_key):
+    def call(self, hidden_RH, inputs, folded_key):
         masked_MH = self.activation(self.transform(tf.gather(hidden_RH, inputs["masked_tokens"])))
         product_dtype = self.transform.compute_dtype  # the one large product follows the policy
         words_VH = tf.cast(self.word_embeddings[0].value, product_dtype)
@@ -216,6 +200,7 @@ class Bert(keras.Model):
         init = Initializer(config.initializer_range, seed * 100_003)
         self.config, self.head_name = config, head
         self.recomputes = False  # whether the backward pass recomputes the activations within layers
+        self.calls_cudnn = False  # whether passes that XLA compiles as a whole use bert.cudnn_attention
         self.head: keras.layers.Layer | None
         self.embeddings = Embeddings(config, init)
         self.encoder = [EncoderLayer(number, config, init) for number in range(config.num_hidden_layers)]
@@ -244,24 +229,31 @@ class Bert(keras.Model):
 
     def _ops(self, inputs: dict[str, tf.Tensor], is_training: bool) -> ModuleType:
         """The operations that are fastest for one pass."""
-        is_fixed = "groups" in inputs and inputs["groups"].is_fixed  # then XLA compiles the whole gradient
-        if not self.compiles or is_fixed:
+        if is_fixed(inputs) and is_training:
+            return ops_gpu
+        if not self.compiles or is_fixed(inputs):
             return ops
         if not ops.on_cpu():
             return ops_xla if is_training else ops
         # In float32 oneDNN fuses bias and GELU into its products. Without dropout that is the fastest.
         return ops_cpu if is_training or self.compute_dtype == "bfloat16" else ops
 
-    def hidden_states(self, inputs: dict[str, tf.Tensor], dropout_key: tf.Tensor | None = None) -> list[tf.Tensor]:
-        """The embeddings and every layer's output, each [R, H] in the compute dtype."""
-        rows, chosen = tf.size(inputs["input_ids"]), self._ops(inputs, is_training=dropout_key is not None)
-        embedded_RH = self.embeddings(inputs, padding_rows=chosen.padding_rows(rows))
-        embedded_RH = tf.cast(embedded_RH, self.compute_dtype)
-        states = [Dropout(self.config.hidden_dropout_prob, dropout_key, 0)(embedded_RH)]
-        forward = ForwardPass(chosen, attention_masks(inputs, self.compute_dtype), dropout_key)
+    def hidden_states(self, inputs: dict[str, tf.Tensor], folded_key: tf.Tensor | None = None) -> list[tf.Tensor]:
+        """The embeddings and every layer's output, each [R, H] in the compute dtype.
+
+        `folded_key` is int32 [], from `bert.dropout.folded`; None for no dropout.
+        """
+        rows, chosen = tf.size(inputs["input_ids"]), self._ops(inputs, is_training=folded_key is not None)
+        num_padding = chosen.padding_rows(rows)
+        embedded_RH = tf.cast(self.embeddings(inputs, padding_rows=num_padding), self.compute_dtype)
+        forward = forward_pass(chosen, self.config, inputs, self.compute_dtype, num_padding, folded_key)
+        if self.calls_cudnn and is_fixed(inputs):
+            forward = forward.with_lengths(row_lengths(inputs))
+        embedding_dropout = Dropout(self.config.hidden_dropout_prob, folded_key, 0, extent=forward.hidden_extent)
+        states = [embedding_dropout(embedded_RH)]
         for layer in self.encoder:
             call = functools.partial(layer.__call__, forward=forward)
-            if self.recomputes and dropout_key is not None:
+            if self.recomputes and folded_key is not None:
                 call = tf.recompute_grad(call)
             states.append(call(states[-1]))
         return [state[:rows] for state in states]
@@ -272,5 +264,6 @@ class Bert(keras.Model):
         return super().__call__(inputs, dropout_key=dropout_key)
 
     def call(self, inputs, dropout_key=None):
-        hidden_RH = self.hidden_states(inputs, dropout_key)[-1]
-        return hidden_RH if self.head is None else self.head(hidden_RH, inputs, dropout_key)
+        folded_key = None if dropout_key is None else folded(dropout_key, on_host=not is_fixed(inputs))
+        hidden_RH = self.hidden_states(inputs, folded_key)[-1]
+        return hidden_RH if self.head is None else self.head(hidden_RH, inputs, folded_key)

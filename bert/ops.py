@@ -1,8 +1,8 @@
 """What a layer computes besides its products with weights: attention, bias, activation, residual and LayerNorm.
 
-This module uses TensorFlow's own operations. `ops_xla` and `ops_cpu` have faster versions of the same functions.
-`Bert` chooses one of the three modules for each forward pass. Rows R are the tokens of a batch, W the width of a
-layer; the other shapes are those of bert/model.py.
+This module uses TensorFlow's own operations. `ops_xla`, `ops_cpu` and `ops_gpu` have faster versions of the same
+functions. `Bert` chooses one of the four modules for each forward pass. Rows R are the tokens of a batch, W the
+width of a layer; the other shapes are those of bert/model.py.
 """
 
 import functools
@@ -77,7 +77,7 @@ def residual(
     dropout: Dropout,
 ) -> tf.Tensor:
     """LayerNorm(hidden + dropout(branch + bias)) [R, H], computed in gamma's dtype, returned in `hidden`'s."""
-    masks = [dropout.kept(tf.shape(branch))] if dropout.is_on else []
+    masks = [dropout.kept(branch)] if dropout.is_on else []
     branch = tf.cast(biased(branch, bias), gamma.dtype)
     total = residual_sum(branch, hidden, dropout.scale, *masks)
     return tf.cast(normalized(total, gamma, beta, epsilon), hidden.dtype)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from bert import ops
 from bert.dropout import Dropout
 from bert.ops import (  # noqa: F401  attention and random_words are the same here
     attention,
     column_sums,
-    on_cpu,
     random_words,
     residual_sum,
     wide,
@@ -35,7 +35,8 @@ def padding_rows(rows: tf.Tensor | int) -> tf.Tensor:
 def missing(count: tf.Tensor | int, unit: int, parts: int) -> tf.Tensor:
     """How much to add for a multiple of `unit`, or of (the power of two below) / `parts` if that is larger."""
     powers = tf.constant([1 << exponent for exponent in range((unit * parts).bit_length(), 31)])
-    return -count % tf.reduce_max(tf.where(count >= powers, powers // parts, unit))
+    # No tf.where: a GPU would compute it, and the host wait for it.
+    return -count % tf.maximum(tf.reduce_max(tf.minimum(count // powers, 1) * (powers // parts)), unit)
 
 
 def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -93,7 +94,7 @@ def residual(
     epsilon: float,
     dropout: Dropout,
 ) -> tf.Tensor:
-    masks = [dropout.kept(tf.shape(branch))] if dropout.is_on else []
+    masks = [dropout.kept(branch)] if dropout.is_on else []
     return _compiled_residual(epsilon, dropout.scale)(branch, bias, hidden, gamma, beta, *masks)
 
 
@@ -122,7 +123,7 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
         along, mean = (_row_sums(x, gamma) / gamma.shape[0] for x in (product, d_normed))
         d_total = (d_normed * gamma - mean - normal * along) * factor
         d_branch = tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
-        d_gamma, d_beta = (column_sums(x) if on_cpu() else tf.reduce_sum(x, 0) for x in (product, d_normed))
+        d_gamma, d_beta = (column_sums(x) if ops.on_cpu() else tf.reduce_sum(x, 0) for x in (product, d_normed))
         return tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), d_gamma, d_beta
 
     @tf.custom_gradient
@@ -141,4 +142,4 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
 def _row_sums(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """x [R, H] times weights [H] -> [R, 1]. On CPUs a matrix product takes a fraction of the time of XLA's sums.
     GPUs sum fast, and would round in a product."""
-    return tf.matmul(x, weights[:, None]) if on_cpu() else tf.reduce_sum(x * weights, -1, keepdims=True)
+    return tf.matmul(x, weights[:, None]) if ops.on_cpu() else tf.reduce_sum(x * weights, -1, keepdims=True)

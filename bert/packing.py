@@ -92,6 +92,16 @@ class ByLength:
         return order.astype(np.int64), Groups(tuple(shapes))
 
 
+@dataclass(frozen=True)
+class _InLayout:
+    """The grouping into one fixed sequence of groups."""
+
+    layout: FixedGroups
+
+    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, FixedGroups]:
+        return np.argsort(-np.asarray(lengths), kind="stable"), self.layout
+
+
 class Layouts:
     """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest tokens that holds it.
 
@@ -122,6 +132,10 @@ class Layouts:
 
     def __len__(self) -> int:
         return len(self._layouts)
+
+    def single(self) -> list[Grouping]:
+        """Each layout as a grouping of its own, for rows that fit into it."""
+        return [_InLayout(layout) for layout in self._layouts]
 
     def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, FixedGroups]:
         order = np.argsort(-np.asarray(lengths), kind="stable")

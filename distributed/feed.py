@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +42,7 @@ class Feed:
         have nearly equal numbers of tokens; without it each takes neighbouring positions. The sum over the step
         is the same.
       collate_fixed: like `collate`, but with few different shapes, because XLA compiles for each shape.
+      collates_of_shapes: for each of the shapes that `collate_fixed` makes: rows -> a batch of that shape.
       longest: tokens of the longest row.
     """
 
@@ -51,6 +52,7 @@ class Feed:
     weights: Callable[[Batch], Mapping[str, float]]
     lengths: Callable[[np.ndarray], np.ndarray] | None = None
     collate_fixed: Callable[..., Batch] | None = None
+    collates_of_shapes: Sequence[Callable[..., Batch]] = ()
     longest: int = 0
 
     def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
@@ -66,12 +68,16 @@ class Feed:
             sizes = plan.size, plan.accumulation, self.order.block
             places = divided(self.lengths(numbers), numbers, *sizes, is_fixed)[rank]
 
-        def fields(piece: np.ndarray) -> dict:
-            place = {"row": numbers[piece], "epoch": (position + piece) // len(self.rows)}
-            return self.rows.take(numbers[piece]) | place
-
         collate = self.collate_fixed if is_fixed and self.collate_fixed else self.collate
-        return [collate(fields(piece)) for piece in places if len(piece)]
+        return [collate(self._fields(numbers[p], position + p)) for p in places if len(p)]
+
+    def batches_of_shapes(self) -> Iterator[Batch]:
+        """A batch without rows, padding only, of each shape that `collate_fixed` makes."""
+        none = np.zeros(0, np.int64)
+        return (collate(self._fields(none, none)) for collate in self.collates_of_shapes)
+
+    def _fields(self, numbers: np.ndarray, positions: np.ndarray) -> dict:
+        return self.rows.take(numbers) | {"row": numbers, "epoch": positions // len(self.rows)}
 
 
 def total_weights(

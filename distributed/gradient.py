@@ -1,20 +1,29 @@
-"""The gradient of a step's micro-batches: a TensorFlow graph function, optionally compiled as a whole by XLA."""
+"""The gradient of a step's micro-batches, or the whole step: TensorFlow graph functions, which XLA can compile."""
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from distributed.feed import Batch, total_weights
-from distributed.optimizer import AllreduceOptimizer
+from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from ringbert.errors import InputError
 
 Loss = Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]
 TRIALS = 3
+
+
+class Ending(Enum):
+    """What a compiled function does with the gradient of a step's last micro-batch."""
+
+    FLATTEN = auto()  # returns it with the loss sums as one vector
+    SUM = auto()  # sums that vector over ranks, while the gradients of the first layers are still being computed
+    APPLY = auto()  # sums it over ranks if there are several, and updates the variables
 
 
 class Gradient:
@@ -22,42 +31,68 @@ class Gradient:
 
     Args:
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
-      is_fixed: XLA compiles the whole function for each shape; the sum over ranks then waits for the end of the
-        backward pass.
+      is_fixed: XLA compiles the whole function for each shape; unless `applies`, the sum over ranks then waits for
+        the end of the backward pass.
       memory_advice: what the user can do when memory runs out.
+      applies: with `is_fixed`: XLA compiles the whole step, including the sum over ranks and the update. A call
+        then returns the numbers of `StepResult`.
     """
 
-    def __init__(self, optimizer: AllreduceOptimizer, loss: Loss, is_fixed: bool = False, memory_advice: str = ""):
+    def __init__(
+        self,
+        optimizer: AllreduceOptimizer,
+        loss: Loss,
+        is_fixed: bool = False,
+        memory_advice: str = "",
+        applies: bool = False,
+    ):
         self.overlaps = optimizer.overlaps and not is_fixed
-        self.is_fixed, self.memory_advice = is_fixed, memory_advice
+        self.is_fixed, self.memory_advice, self.applies = is_fixed, memory_advice, applies
+        self._ending = Ending.APPLY if applies else Ending.SUM if self.overlaps else Ending.FLATTEN
         self._optimizer, self._loss = optimizer, loss
-        self._functions: dict[tuple[bool, bool], Callable] = {}
+        self._functions: dict[tuple[Ending, bool], Callable] = {}
 
     def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
         """`keys`: the dropout key of each micro-batch. Raises InputError when memory runs out."""
         total = None
         for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
-            sums_ranks = self.overlaps and number == len(batches)
-            before = () if total is None or not sums_ranks else (total,)
+            ending = self._ending if number == len(batches) else Ending.FLATTEN
+            before = () if total is None or ending is Ending.FLATTEN else (total,)
             with out_of_memory_is_input_error(batch, self.memory_advice):
-                part = self._function(batch, sums_ranks, bool(before))(batch, inverse_weights, key, *before)
-            total = part if total is None or sums_ranks else total + part
+                part = self._function(batch, ending, bool(before))(batch, inverse_weights, key, *before)
+                total = part if total is None or before else total + part
         assert total is not None
         return total
 
-    def _function(self, example: Batch, sums_ranks: bool, follows: bool) -> Callable:
-        if (sums_ranks, follows) not in self._functions:
+    def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> None:
+        """Compiles all functions that steps of `num_batches` micro-batches need, for these batches, one of each
+        shape.
+
+        The loss is weighted by NaN: such a step is skipped, and changes nothing but the loss scale.
+        """
+        loss_scale = self._optimizer.state().get(LOSS_SCALE)
+        kept = None if loss_scale is None else loss_scale.numpy()
+        inverse_weights = tf.fill([len(self._optimizer.loss_terms)], tf.constant(np.nan, self._optimizer.dtype))
+        for batch in batches_of_shapes:
+            batches = [batch] * num_batches
+            output = self(batches, inverse_weights, [np.zeros(2, np.int32)] * num_batches)
+            output[:1].numpy()  # waits, so that memory runs out here or never
+        if loss_scale is not None:
+            loss_scale.assign(kept)
+
+    def _function(self, example: Batch, ending: Ending, follows: bool) -> Callable:
+        if (ending, follows) not in self._functions:
             example_or_none = None if self.is_fixed else example
-            function = gradient_function(self._optimizer, self._loss, example_or_none, sums_ranks, follows)
-            self._functions[sums_ranks, follows] = function
-        return self._functions[sums_ranks, follows]
+            function = gradient_function(self._optimizer, self._loss, example_or_none, ending, follows)
+            self._functions[ending, follows] = function
+        return self._functions[ending, follows]
 
 
 def gradient_function(
     optimizer: AllreduceOptimizer,
     loss: Loss,
     example: Batch | None,
-    sums_ranks: bool = False,
+    ending: Ending = Ending.FLATTEN,
     follows: bool = False,
 ) -> Callable:
     """A compiled function (batch, 1 / weights, dropout key) -> flat buffer [gradient | loss sums].
@@ -66,8 +101,9 @@ def gradient_function(
 
     Args:
       example: a batch; None for a function that XLA compiles as a whole, separately for each shape.
-      sums_ranks: sum the buffer over ranks while the gradients of the first layers are still being computed.
-      follows: with `sums_ranks`, the function takes a fourth argument: the buffer of earlier micro-batches.
+      ending: with `Ending.APPLY`, the function updates the variables and returns the numbers of `StepResult`.
+      follows: the function takes a fourth argument: the buffer of earlier micro-batches. Not with
+        `Ending.FLATTEN`.
     """
 
     def gradient(batch, inverse_weights, key, before=None):
@@ -76,9 +112,13 @@ def gradient_function(
             terms = [tf.cast(sums[term], optimizer.dtype) for term in optimizer.loss_terms]
             total = tf.reduce_sum(tf.stack(terms) * inverse_weights)
         gradients = tape.gradient(total, [variable.value for variable in optimizer.trainable])
-        if sums_ranks:
-            return optimizer.sum_in_buckets(gradients, sums, before)
-        return optimizer.flatten(gradients, sums)
+        match ending:
+            case Ending.FLATTEN:
+                return optimizer.flatten(gradients, sums)
+            case Ending.SUM:
+                return optimizer.sum_in_buckets(gradients, sums, before)
+            case Ending.APPLY:
+                return optimizer.sum_and_apply(gradients, sums, inverse_weights, before)
 
     if example is None:
         return tf.function(gradient, jit_compile=True, autograph=False)

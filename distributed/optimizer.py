@@ -4,11 +4,12 @@
     optimizer = AllreduceOptimizer(AdamWeightDecay(3e-5), model.trainable_variables, world, collectives)
     optimizer.broadcast_variables()
 
-    weights, stop = optimizer.reduce_weights({"loss": rows}, stop)     # the divisor of each loss term
+    weights, _ = optimizer.reduce_weights({"loss": rows})              # the divisor of each loss term
     flat = gradient(batch, optimizer.inverse_weights(weights))          # compiled; ends in optimizer.flatten(…)
     flat = optimizer.all_reduce(flat)                                   # outside compiled code; not needed with
                                                                         # optimizer.overlaps
     result = optimizer.update(flat, weights)                            # compiled: check, clip, update
+    result.losses                                                       # waits for the device
 
 Every rank ends a step with bit-identical weights. This class replaces Horovod's `DistributedOptimizer`, but it is
 not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
@@ -17,7 +18,6 @@ not a Keras optimizer, because `apply_gradients` gets the gradients without the 
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import google_crc32c
 import keras
@@ -26,25 +26,14 @@ import tensorflow as tf
 
 from distributed.collectives import Collectives, CollectivesSettings
 from distributed.host import host_view
+from distributed.step_result import FIRST_LOSS_SCALE, StepResult, next_loss_scale
 from distributed.world import World
+from ringbert.errors import InputError
 
 DEFAULT_SETTINGS = CollectivesSettings()
 BUCKET_BYTES = 1 << 24  # gradients that are summed together while others are computed
 LINE = 16  # float32 numbers in a cache line of 64 bytes
-# The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
-# constants of PyTorch's GradScaler and Keras' LossScaleOptimizer, which differ only in the initial scale.
 LOSS_SCALE = "loss_scale"
-FIRST_LOSS_SCALE, STEPS_TO_GROW, LEAST_LOSS_SCALE = 2.0**15, 2000, 1.0
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The result of a step: mean losses over all ranks, gradient norm before clipping, rate, whether applied."""
-
-    losses: dict[str, float]
-    gradient_norm: float
-    learning_rate: float
-    applied: bool
 
 
 class AllreduceOptimizer:
@@ -79,7 +68,13 @@ class AllreduceOptimizer:
         self.world, self.collectives = world, collectives
         self.loss_terms, self.clip_norm = tuple(loss_terms), clip_norm
         self.compresses = settings.compression == "bf16" and collectives.compresses
-        self.overlaps = settings.overlap == "auto" and collectives.sum_in_graph is not None
+        self.overlaps = settings.overlap != "off" and collectives.sum_in_graph is not None
+        self._sums_in_step = settings.overlap == "compiled"
+        if self._sums_in_step and world.size > 1 and collectives.name != "nccl":
+            raise InputError(
+                f"--overlap compiled needs the backend nccl, but this run uses {collectives.name}: "
+                "use --overlap auto"
+            )
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
         self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]
@@ -91,6 +86,11 @@ class AllreduceOptimizer:
         self._compiled_update = tf.function(self._update, jit_compile=world.device == "gpu", autograph=False)
 
     @property
+    def compiles_steps(self) -> bool:
+        """Whether XLA can compile the gradient, the sum over ranks and the update as one function."""
+        return self.world.device == "gpu" and (self.world.size == 1 or self._sums_in_step)
+
+    @property
     def steps_done(self) -> int:
         return int(self.optimizer.iterations.numpy())
 
@@ -100,19 +100,22 @@ class AllreduceOptimizer:
         named = {f"{number:04d}": variable for number, variable in enumerate(variables)}
         return named if self._loss_scale is None else named | {LOSS_SCALE: self._loss_scale}
 
-    def reduce_weights(self, weights: Mapping[str, float], stop: bool = False) -> tuple[dict[str, float], bool]:
-        """Each loss term's weight summed over ranks (in float64), and whether any rank wants to stop.
+    def reduce_weights(
+        self, weights: Mapping[str, float], requests: Sequence[bool] = ()
+    ) -> tuple[dict[str, float], list[bool]]:
+        """Each loss term's weight summed over ranks (in float64), and which of the requests any rank makes.
 
         Raises ValueError when a term's weight is zero over all ranks: its mean is not defined.
         """
-        local = np.array([*(weights[term] for term in self.loss_terms), float(stop)], np.float64)
-        *total, stops = self.world.all_reduce_sum(local)
-        for term, weight in zip(self.loss_terms, total, strict=True):
+        local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
+        totals = self.world.all_reduce_sum(local).tolist()
+        total = dict(zip(self.loss_terms, totals, strict=False))
+        for term, weight in total.items():
             if not weight > 0:
                 raise ValueError(
                     f"the weight of loss term {term!r} over all ranks is {weight}: nothing to average"
                 )
-        return dict(zip(self.loss_terms, map(float, total), strict=True)), bool(stops)
+        return total, [wanted > 0 for wanted in totals[len(total) :]]
 
     def flatten(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """[gradient | loss sums] as one vector in the variables' dtype; sparse gradients become dense.
@@ -177,7 +180,8 @@ class AllreduceOptimizer:
 
     def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
         """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all ranks."""
-        return tf.constant([self.loss_scale / totals[term] for term in self.loss_terms], self.dtype)
+        inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
+        return inverse if self._loss_scale is None else inverse * tf.cast(self._loss_scale.value[0], self.dtype)
 
     @property
     def scales_loss(self) -> bool:
@@ -190,24 +194,61 @@ class AllreduceOptimizer:
 
     def update(self, flat: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
         """Checks, clips and applies a summed buffer; a gradient that is not finite is skipped on every rank."""
-        sums, norm, finite, rate = self._compiled_update(flat, tf.constant(1 / self.loss_scale, self.dtype))
-        losses = {t: float(s) / weights[t] for t, s in zip(self.loss_terms, sums.numpy(), strict=True)}
-        result = StepResult(losses, float(norm.numpy()), float(rate.numpy()), bool(finite.numpy()))
-        if self._loss_scale is not None:
-            scale, finite_steps = self._loss_scale.numpy().tolist()
-            self._loss_scale.assign(next_loss_scale(scale, finite_steps, result.applied))
-        return result
+        return self.result(self._compiled_update(flat), weights)
 
-    def _update(self, flat: tf.Tensor, unscale: tf.Tensor):
-        rate = tf.identity(self.optimizer.learning_rate)
-        gradients, sums = self.unflatten(flat)
-        whole = tf.reshape(flat, [-1, LINE])[: -self._lines[-1]]
+    def result(self, numbers: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
+        return StepResult(numbers, {term: weights[term] for term in self.loss_terms})
+
+    def sum_and_apply(
+        self,
+        gradients: Sequence,
+        loss_sums: Mapping[str, tf.Tensor],
+        inverse_weights: tf.Tensor,
+        before: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """The rest of a step, in the graph of the backward pass. Returns the numbers of `StepResult`.
+
+        `before` is the buffer of earlier micro-batches. The step is skipped unless `inverse_weights` are finite.
+        The flat buffer costs two passes over memory; one rank with one micro-batch does without.
+        """
+        if self.world.size == 1 and before is None:
+            pairs = zip(gradients, self.trainable, strict=True)
+            gradients = [tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g) for g, v in pairs]
+            sums = tf.stack([tf.cast(loss_sums[term], self.dtype) for term in self.loss_terms])
+            half_square = tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])
+        else:
+            if self.world.size > 1:
+                flat = self.sum_in_buckets(gradients, loss_sums, before)
+            else:
+                flat = self.flatten(gradients, loss_sums) + before
+            gradients, sums = self.unflatten(flat)
+            half_square = self._half_square(flat)
+        is_valid = tf.reduce_all(tf.math.is_finite(inverse_weights))
+        return self.apply(gradients, sums, tf.where(is_valid, half_square, tf.constant(np.nan, self.dtype)))
+
+    def _update(self, flat: tf.Tensor) -> tf.Tensor:
+        return self.apply(*self.unflatten(flat), self._half_square(flat))
+
+    def _half_square(self, flat: tf.Tensor) -> tf.Tensor:
+        """Half the sum of the squares of the gradient in a flat buffer."""
         # One pass over memory, and more precise than the dot product of the vector with itself.
-        norm = tf.sqrt(2.0 * tf.nn.l2_loss(whole)) * unscale
+        return tf.nn.l2_loss(tf.reshape(flat, [-1, LINE])[: -self._lines[-1]])
+
+    def apply(self, gradients: Sequence[tf.Tensor], sums: tf.Tensor, half_square: tf.Tensor) -> tf.Tensor:
+        """Checks, clips and applies gradients that are summed over ranks. Returns the numbers of `StepResult`.
+
+        `sums` are those of the loss terms, `half_square` is half the sum of the squares of all gradients.
+        """
+        rate = tf.cast(self.optimizer.learning_rate, self.dtype)
+        scale = (
+            tf.ones([], self.dtype)
+            if self._loss_scale is None
+            else 1 / tf.cast(self._loss_scale.value[0], self.dtype)
+        )
+        norm = tf.sqrt(2.0 * half_square) * scale
         finite = tf.math.is_finite(norm)
-        scale = unscale
         if self.clip_norm is not None:
-            clip = tf.constant(self.clip_norm, flat.dtype)
+            clip = tf.constant(self.clip_norm, self.dtype)
             scale *= clip / tf.maximum(norm, clip)
 
         def apply():
@@ -218,7 +259,11 @@ class AllreduceOptimizer:
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
-        return sums, norm, finite, rate
+        loss_scale = tf.ones([], self.dtype)
+        if self._loss_scale is not None:
+            self._loss_scale.assign(next_loss_scale(self._loss_scale.value, finite))
+            loss_scale = tf.cast(self._loss_scale.value[0], self.dtype)
+        return tf.concat([tf.stack([norm, rate, tf.cast(finite, self.dtype), loss_scale]), sums], 0)
 
     def broadcast_variables(self) -> None:
         """Gives every rank rank 0's trainable variables and optimizer state."""
@@ -247,19 +292,6 @@ def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
             lists.append([])
         lists[-1].insert(0, place)
     return lists
-
-
-def next_loss_scale(scale: float, finite_steps: float, applied: bool) -> tuple[float, float]:
-    """The loss scale and the number of finite steps in a row, after a step.
-
-    A gradient that is not finite halves the scale; 2,000 finite ones in a row double it. All ranks agree, because
-    `applied` depends on the sum over ranks.
-    """
-    if not applied:
-        return max(scale / 2, LEAST_LOSS_SCALE), 0.0
-    if finite_steps + 1 == STEPS_TO_GROW:
-        return scale * 2, 0.0
-    return scale, finite_steps + 1
 
 
 def broadcast_variables(variables: Sequence[keras.Variable], collectives: Collectives) -> None:

@@ -10,6 +10,7 @@ from distributed.feed import Batch, prefetched
 from distributed.gradient import out_of_memory_is_input_error
 from distributed.run import Run
 from distributed.world import World
+from ringbert.errors import InputError
 
 
 def predict(
@@ -34,13 +35,26 @@ def predict(
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label or "", "batch", is_shown=label is not None)
-    outputs = []
+    outputs: list[Any] = []
+    computed = None
     for batch in prefetched(lambda number: make_batch(batches[number]), mine):
+        if world.stop_wanted.is_set():
+            raise InputError("stopped before the predictions were complete: run the same command again")
         with out_of_memory_is_input_error(batch, memory_advice):
-            outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), forward(batch)))
+            before, computed = computed, forward(batch)
+            if before is not None:  # read late, so that a GPU always has work
+                outputs.append(as_arrays(before))
+        bar.update(len(outputs))
+    if computed is not None:
+        outputs.append(as_arrays(computed))
         bar.update(len(outputs))
     bar.close()
     gathered = world.gather(outputs)
     if gathered is None:
         return None
     return [gathered[number % world.size][number // world.size] for number in range(len(batches))]
+
+
+def as_arrays(tensors: Any) -> Any:
+    """The same structure with NumPy arrays. Waits for the device."""
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), tensors)

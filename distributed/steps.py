@@ -5,6 +5,8 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 
+import tensorflow as tf
+
 from distributed.feed import Batch, BatchSource, prefetched, total_weights
 from distributed.gradient import Gradient, dropout_key
 from distributed.optimizer import AllreduceOptimizer, StepResult
@@ -13,14 +15,16 @@ from distributed.plan import Plan
 
 @dataclass(frozen=True)
 class Step:
-    """A finished optimizer step.
+    """An optimizer step.
 
     Attributes:
       number: optimizer steps done, including this one.
       position: rows of the stream consumed, over all ranks.
       batches: this rank's micro-batches.
-      result: mean losses over all ranks, gradient norm, rate, whether the update was applied.
+      result: mean losses over all ranks, gradient norm, rate, whether the update was applied. On GPUs the step
+        may not be finished yet, and reading the result waits for it.
       wants_stop: a rank was asked to save and stop.
+      wants_save: a rank asked for a checkpoint.
     """
 
     number: int
@@ -28,6 +32,7 @@ class Step:
     batches: list[Batch]
     result: StepResult
     wants_stop: bool
+    wants_save: bool
 
 
 def steps(
@@ -54,37 +59,60 @@ def steps(
         for number, batches in enumerate(batches_of_steps, first):
             clock.mark("data_s")
             local = total_weights(feed.weights, batches, optimizer.loss_terms)
-            weights, wants_stop = optimizer.reduce_weights(local, world.stop_wanted.is_set())
+            requests = world.stop_wanted.is_set(), world.save_wanted.is_set()
+            weights, (wants_stop, wants_save) = optimizer.reduce_weights(local, requests)
             keys = [dropout_key(seed, number, piece, world.rank) for piece in range(len(batches))]
-            flat = gradient(batches, optimizer.inverse_weights(weights), keys)
-            clock.mark("compute_s")
-            if not gradient.overlaps:
-                flat = optimizer.all_reduce(flat)
-            clock.mark("reduce_s")
-            result = optimizer.update(flat, weights)
-            clock.mark("apply_s")
+            output = gradient(batches, optimizer.inverse_weights(weights), keys)
+            clock.mark("compute_s", output)
+            if gradient.applies:  # the sum and the update were part of the compiled function
+                result = optimizer.result(output, weights)
+                clock.mark("reduce_s")
+            else:
+                flat = output if gradient.overlaps else optimizer.all_reduce(output)
+                clock.mark("reduce_s", flat)
+                result = optimizer.update(flat, weights)
+            clock.mark("apply_s", result.numbers)
             consumed = position + (number + 1 - first) * plan.global_batch_size
-            yield Step(number + 1, consumed, batches, result, wants_stop)
+            yield Step(number + 1, consumed, batches, result, wants_stop, wants_save)
 
 
 class StepClock:
-    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks."""
+    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
 
-    def __init__(self, rows_per_step: int):
+    On a GPU operations return before they are done, and waiting for each would leave the GPU idle in between. So
+    only every `sample_every`-th step is timed part by part, with waits; all steps count for the rows per second.
+
+    Args:
+      waits: operations return before they are done.
+    """
+
+    def __init__(self, rows_per_step: int, waits: bool = False, sample_every: int = 1):
         self.rows_per_step = rows_per_step
+        self._waits, self._sample_every = waits, sample_every if waits else 1
         self._parts: dict[str, float] = {}
-        self._steps, self._last = 0, time.perf_counter()
+        self._seconds = 0.0
+        self._number, self._steps, self._samples = 0, 0, 0
+        self._last = time.perf_counter()
         self._recent: list[float] = []
         self._rows_per_s = 0.0
 
-    def mark(self, part: str) -> None:
-        """Adds the time since the last mark to `part`; "apply_s" ends a step."""
+    def mark(self, part: str, result: tf.Tensor | None = None) -> None:
+        """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
+        is_sample, ends = self._is_sample(self._number), part == "apply_s"
+        # The step before a sample is awaited too: its work must not count as the sample's.
+        if self._waits and result is not None and (is_sample or (ends and self._is_sample(self._number + 1))):
+            result[:1].numpy()
         now = time.perf_counter()
-        self._parts[part] = self._parts.get(part, 0.0) + now - self._last
+        self._seconds += now - self._last
+        if is_sample:
+            self._parts[part] = self._parts.get(part, 0.0) + now - self._last
         self._last = now
-        if part == "apply_s":
-            self._steps += 1
+        if ends:
+            self._number, self._steps, self._samples = self._number + 1, self._steps + 1, self._samples + is_sample
             self._recent = [*self._recent[-20:], now]
+
+    def _is_sample(self, number: int) -> bool:
+        return (number + 1) % self._sample_every == 0
 
     def skip(self) -> None:
         """Ignores the time since the last mark (a checkpoint, an evaluation)."""
@@ -98,9 +126,9 @@ class StepClock:
         return self._rows_per_s
 
     def read(self) -> dict[str, float]:
-        """Mean seconds of each part per step since the last read, and rows per second."""
-        total, steps = sum(self._parts.values()), max(self._steps, 1)
-        values = {name: round(seconds / steps, 5) for name, seconds in self._parts.items()}
-        values["examples_per_s"] = round(steps * self.rows_per_step / total, 2) if total else 0.0
-        self._parts, self._steps = {}, 0
+        """Mean seconds of each part per timed step since the last read, and rows per second over all steps."""
+        values = {name: round(seconds / max(self._samples, 1), 5) for name, seconds in self._parts.items()}
+        rows = self._steps * self.rows_per_step
+        values["examples_per_s"] = round(rows / self._seconds, 2) if self._seconds else 0.0
+        self._parts, self._seconds, self._steps, self._samples = {}, 0.0, 0, 0
         return values

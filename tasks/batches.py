@@ -1,9 +1,13 @@
 """Rows of tokens -> the model's inputs."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from ringbert.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
+    from transformers import BertConfig
 
     from bert.packing import Grouping, Groups
     from distributed.feed import Batch
@@ -64,6 +68,34 @@ def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
     if len(groups.shapes) == 1 and not groups.is_fixed:
         return {name: array.reshape(groups.shapes[0]) for name, array in inputs.items()} | {"first_tokens": first}
     return inputs | {"first_tokens": first, "groups": groups}
+
+
+def with_checked_ids(collate: "Callable[..., Batch]", config: "BertConfig") -> "Callable[..., Batch]":
+    """`collate`, followed by a check that every id has its entry in the model's tables.
+
+    CPUs stop with an error at an id that has none, but GPUs compute on with zeros. Raises InputError.
+    """
+    limits = {
+        "input_ids": (config.vocab_size, "vocab_size"),
+        "masked_ids": (config.vocab_size, "vocab_size"),
+        "token_type_ids": (config.type_vocab_size, "type_vocab_size"),
+        "position_ids": (config.max_position_embeddings, "max_position_embeddings"),
+    }
+
+    def collate_and_check(fields: dict, **options) -> "Batch":
+        batch = collate(fields, **options)
+        for name in limits.keys() & batch.keys():
+            limit, setting = limits[name]
+            highest = int(batch[name].max(initial=0))
+            if highest >= limit:
+                numbers = fields["row"]
+                raise InputError(
+                    f"rows {min(numbers)} to {max(numbers)} of the data: {highest} among the {name}, but the "
+                    f"model has {setting} {limit}: the data was made for another model or is damaged"
+                )
+        return batch
+
+    return collate_and_check
 
 
 def prediction_batches(lengths: "np.ndarray", batch_size: int, max_seq_length: int) -> "list[np.ndarray]":

@@ -7,10 +7,12 @@ from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import weights
+from bert.dropout import folded
 from bert.model import COMPILED_WIDTH, Bert
 from tasks.squad.program import span_loss
 
 KEY = tf.constant([3, 5], tf.int32)
+FOLDED = folded(KEY)
 
 
 def golden(goldens, name: str):

@@ -4,6 +4,7 @@ import pytest
 from mpi import ROOT, alone, mpirun
 
 from distributed.collectives import BACKENDS
+from distributed.driver import Gpu
 from distributed.world import World
 from ringbert.errors import InputError
 
@@ -28,16 +29,17 @@ def test_a_network_that_is_not_there(network: str, words: str, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("device", "own", "others", "chosen"),
     [
-        ("gpu", "b", ["a", "c"], "nccl"),
-        ("gpu", "b", ["a", "b"], "mpi"),  # NCCL refuses two ranks on one GPU
-        ("cpu", "b", ["a", "c"], "mpi"),
+        ("gpu", "b", [(0, "a"), (0, "c")], "nccl"),
+        ("gpu", "b", [(0, "a"), (0, "b")], "mpi"),  # NCCL refuses two ranks on one card
+        ("gpu", "b", [(1, "b")], "nccl"),  # the same place in two machines
+        ("cpu", "b", [(0, None)], "mpi"),
         ("gpu", "b", [], "local"),
     ],
 )
-def test_auto_is_nccl_where_every_rank_has_a_gpu_of_its_own(
-    device: str, own: str, others: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+def test_auto_is_nccl_where_every_rank_has_a_card_of_its_own(
+    device: str, own: str, others: list[tuple[int, str | None]], chosen: str
 ) -> None:
-    """The driver and the other ranks are made up: this machine need not have three GPUs."""
+    """The other ranks are made up: this machine need not have three GPUs."""
     from distributed import collectives
     from distributed.collectives import tensorflow
 
@@ -45,23 +47,30 @@ def test_auto_is_nccl_where_every_rank_has_a_gpu_of_its_own(
         def all_gather(self, value):
             return [value, *others]
 
-    gpus = {"a": "GPU:0", own: "GPU:1", "c": "GPU:2"}
-    monkeypatch.setattr(tensorflow, "visible_gpus", lambda: list(gpus))
-    monkeypatch.setattr(tensorflow.tf.config, "list_physical_devices", lambda kind: list(gpus.values()))
-    monkeypatch.setattr(tensorflow.tf.config, "get_visible_devices", lambda kind: [gpus[own]])
-    world = MadeUpWorld(size=1 + len(others), device=device)
+    gpu = Gpu("uuid", own) if device == "gpu" else None
+    world = MadeUpWorld(size=1 + len(others), device=device, gpu=gpu)
     assert collectives._fitting(world) == chosen
     if chosen == "mpi":
-        with pytest.raises(
-            InputError, match=f"^--backend nccl .*{'share GPUs' if device == 'gpu' else 'on CPUs'}"
-        ):
+        reason = "share cards: .*--share_gpus" if device == "gpu" else "compute on CPUs"
+        with pytest.raises(InputError, match=f"^--backend nccl .*{reason}"):
             tensorflow.open(world, "nccl")
+
+
+def test_nccl_is_not_asked_to_sum_bfloat16() -> None:
+    """TensorFlow's nccl_manager.cc has no bfloat16, so the gradients stay float32 and one line says so."""
+    from distributed.collectives import compression_note
+    from distributed.collectives.tensorflow import TensorflowCollectives
+
+    assert TensorflowCollectives(World(), "ring").compresses
+    nccl = TensorflowCollectives(World(), "nccl")
+    assert not nccl.compresses
+    assert "TensorFlow's NCCL does not sum bfloat16" in compression_note(World(), nccl)
 
 
 def test_a_machine_that_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     from distributed.collectives import tensorflow
 
-    with tensorflow._listening() as listener:
+    with tensorflow.listening() as listener:
         host, port = "127.0.0.1", listener.getsockname()[1]
         tensorflow._check_reachable(World(), [f"{host}:{port}"])
     with pytest.raises(InputError, match=f"cannot reach {host}:{port} .*refused.*: set RINGBERT_NETWORK"):

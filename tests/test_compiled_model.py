@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from models import KEY, error, wide_model
 
-from bert import ops, ops_cpu, ops_xla
+from bert import ops, ops_cpu, ops_gpu, ops_xla
 from bert.model import COMPILED_WIDTH, Bert
 from bert.packing import FixedGroups, Groups
 
@@ -34,7 +34,8 @@ def test_operations_are_chosen_by_device_size_precision_and_shapes(monkeypatch):
                 assert model._ops(inputs, is_training=True) is tuned
                 pays = is_on_cpu and precision == "mixed_bfloat16"
                 assert model._ops(inputs, is_training=False) is (ops_cpu if pays else ops)
-            assert model._ops(fixed, is_training=True) is ops
+            assert model._ops(fixed, is_training=True) is ops_gpu
+            assert model._ops(fixed, is_training=False) is ops
             monkeypatch.setattr("bert.model.COMPILED_WIDTH", COMPILED_WIDTH + 1)
             assert model._ops(whole, is_training=True) is ops
             monkeypatch.setattr("bert.model.COMPILED_WIDTH", COMPILED_WIDTH)
@@ -105,6 +106,42 @@ def test_training_is_the_same_with_all_operations(precision, activation, rate, n
             continue  # it adds the same to all scores of a row: its gradient is 0 but for rounding
         one, other = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
         assert float(tf.norm(one - other)) < tolerance * float(tf.norm(other)), variable.name
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_training_in_groups_of_fixed_shape_is_the_same_with_the_operations_for_gpus(rate, monkeypatch):
+    """The whole gradient compiled by XLA. Dropout differs, so with it only the seed is checked."""
+    model = wide_model("float32", hidden_dropout_prob=rate, attention_probs_dropout_prob=rate, num_hidden_layers=1)
+    shapes = ((2, 16), (3, 8))
+    rows = sum(count * length for count, length in shapes)
+    place = np.concatenate([np.tile(np.arange(length, dtype=np.int32), count) for count, length in shapes])
+    inputs = {
+        "input_ids": np.random.default_rng(0).integers(0, 50, rows, dtype=np.int32),
+        "token_type_ids": (place > 10).astype(np.int32), "position_ids": place,
+        "example_ids": (place < 13).astype(np.int32), "groups": FixedGroups(shapes),
+    }  # fmt: skip
+
+    def gradients(key):
+        @tf.function(jit_compile=True, autograph=False)
+        def run(key):
+            with tf.GradientTape() as tape:
+                scores = model(inputs, dropout_key=key)
+                loss = tf.reduce_sum(tf.square(scores))
+            values = [variable.value for variable in model.trainable_variables]
+            return [scores, *map(tf.convert_to_tensor, tape.gradient(loss, values))]
+
+        return [tensor.numpy() for tensor in run(tf.constant(key, tf.int32))]
+
+    ours = gradients([3, 5])
+    if rate:
+        for one, again in zip(ours, gradients([3, 5]), strict=True):
+            assert one.tobytes() == again.tobytes()
+        assert error(ours[0], gradients([3, 6])[0]) > 1e-3
+        return
+    use(ops, monkeypatch)
+    for one, other, variable in zip(ours, gradients([3, 5]), [None, *model.trainable_variables], strict=True):
+        if variable is None or not variable.name.endswith("key.bias"):  # whose gradient is 0 but for rounding
+            assert error(one, other) < 2e-5
 
 
 @pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])

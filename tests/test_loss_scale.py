@@ -3,13 +3,15 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from transformers import BertConfig
 
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import open_collectives
 from distributed.gradient import dropout_key, gradient_function
-from distributed.optimizer import FIRST_LOSS_SCALE, STEPS_TO_GROW, AllreduceOptimizer, next_loss_scale
+from distributed.optimizer import AllreduceOptimizer
+from distributed.step_result import FIRST_LOSS_SCALE, STEPS_TO_GROW, next_loss_scale
 from distributed.world import World
 from tasks.job import POLICIES
 from tasks.squad.program import span_loss
@@ -19,15 +21,15 @@ ROWS, LENGTH, STEPS = 8, 16, 30
 
 def test_the_scale_halves_at_once_and_doubles_after_many_finite_steps():
     """As torch.amp.GradScaler and keras.optimizers.LossScaleOptimizer: 2,000 steps, factor 2."""
-    state, seen = (8.0, 0.0), set()
-    for _ in range(STEPS_TO_GROW):
-        seen.add(state[0])
-        state = next_loss_scale(*state, True)
-    assert seen == {8.0}
-    assert state == (16.0, 0.0)
-    state = next_loss_scale(*next_loss_scale(*state, True), False)
-    assert state == (8.0, 0.0)
-    assert next_loss_scale(1.0, 5.0, False) == (1.0, 0.0)  # never below 1
+
+    def after(*state: float, applied: bool = True) -> list[float]:
+        return next_loss_scale(tf.constant(state), tf.constant(applied)).numpy().tolist()
+
+    assert after(8.0, 0.0) == [8.0, 1.0]
+    assert after(8.0, STEPS_TO_GROW - 2) == [8.0, STEPS_TO_GROW - 1]
+    assert after(8.0, STEPS_TO_GROW - 1) == [16.0, 0.0]
+    assert after(16.0, 1.0, applied=False) == [8.0, 0.0]
+    assert after(1.0, 5.0, applied=False) == [1.0, 0.0]  # never below 1
 
 
 def losses_of(precision: str, huge: float = 1.0) -> tuple[list[float], AllreduceOptimizer]:

@@ -1,13 +1,13 @@
-"""The three modules of operations compute the same; attention against automatic differentiation."""
+"""The modules of operations compute the same; attention against automatic differentiation."""
 
 import inspect
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import KEY, error
+from models import FOLDED, error
 
-from bert import ops, ops_cpu, ops_xla
+from bert import ops, ops_cpu, ops_gpu, ops_xla
 from bert.dropout import Dropout
 from bert.inputs import MASKED_SCORE
 
@@ -21,10 +21,17 @@ def normal(shape, number: int, dtype=tf.float32) -> tf.Tensor:
     return tf.cast(tf.random.stateless_normal(shape, [1, number], dtype=tf.float64), dtype)
 
 
-def with_gradients(function, *inputs) -> list[tf.Tensor]:
-    """The result and the gradients of the inputs, in a graph."""
+class DropoutForGpus(Dropout):
+    """With the draws of `ops_gpu`."""
 
-    @tf.function(autograph=False)
+    def kept(self, x):
+        return ops_gpu.kept(self, tf.shape(x))
+
+
+def with_gradients(function, *inputs, compiled=False) -> list[tf.Tensor]:
+    """The result and the gradients of the inputs, in a graph, compiled as a whole or not."""
+
+    @tf.function(autograph=False, jit_compile=compiled)
     def run():
         with tf.GradientTape() as tape:
             tape.watch(inputs)
@@ -44,8 +51,11 @@ def assert_equal(found, expected, dtype) -> None:
 
 
 def test_the_modules_have_the_same_functions():
+    modules = (ops, ops_xla, ops_cpu, ops_gpu)
     for name in ("padding_rows", "random_words", "biased", "activated", "residual", "attention"):
-        parameters = [list(inspect.signature(getattr(m, name)).parameters) for m in (ops, ops_xla, ops_cpu)]
+        functions = [function for module in modules if (function := getattr(module, name))]
+        assert len(functions) == (3 if name == "random_words" else 4)  # ops_gpu computes them where they are used
+        parameters = [list(inspect.signature(function).parameters) for function in functions]
         common = parameters[2]
         assert all(each[: len(common)] == common for each in parameters), name
     for name in ("padding_rows", "biased", "activated", "residual"):  # so that these are tested once
@@ -83,12 +93,12 @@ def test_activation(dtype, activation):
 )
 def test_residual_and_layer_normalisation(dtype, rate, on_cpu, monkeypatch):
     """With the sums for CPUs and for GPUs. The gradient of the plain one is that of automatic differentiation."""
-    monkeypatch.setattr(ops_xla, "on_cpu", lambda: on_cpu)
+    monkeypatch.setattr(ops, "on_cpu", lambda: on_cpu)
     ops_xla._compiled_residual.cache_clear()
     of_norm = tf.float32 if dtype == tf.bfloat16 else dtype
     vectors = [normal([WIDTH], 2, dtype), 1 + 0.1 * normal([WIDTH], 3, of_norm), normal([WIDTH], 4, of_norm)]
     inputs = [normal([ROWS, WIDTH], 0, dtype), normal([ROWS, WIDTH], 1, dtype), *vectors]
-    dropout = Dropout(rate, KEY, 3)  # one generator for all modules
+    dropout = Dropout(rate, FOLDED, 3)  # one generator for all modules
 
     def run(module):
         return with_gradients(lambda *tensors: module.residual(*tensors, 1e-12, dropout), *inputs)
@@ -101,13 +111,66 @@ def test_residual_and_layer_normalisation(dtype, rate, on_cpu, monkeypatch):
 def test_attention_of_long_rows(dtype, rate):
     inputs = [normal([3, 4, 130, 16], number, dtype) for number in range(3)]
     mask = tf.cast(np.where(np.arange(130) < 100, 0.0, MASKED_SCORE), dtype) * tf.ones([3, 1, 130, 1], dtype)
-    dropout = Dropout(rate, KEY, 3)
+    dropout = Dropout(rate, FOLDED, 3)
     draws = dropout.draws([3, 4, 130, 130]) if rate else None
 
     def run(module):
         return with_gradients(lambda *tensors: module.attention(*tensors, mask, draws, dropout), *inputs)
 
     assert_equal(run(ops_cpu), run(ops), dtype)
+
+
+# -- the operations for GPUs --------------------------------------------------------------------------------------
+
+GPU_DTYPES = pytest.mark.parametrize("dtype", [tf.float64, tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
+RATES = pytest.mark.parametrize("rate", [0.0, 0.1])
+
+
+@GPU_DTYPES
+def test_bias_and_activation_for_gpus(dtype):
+    inputs = normal([ROWS, WIDTH], 0, dtype), normal([WIDTH], 1, dtype)
+    found, expected = (with_gradients(module.biased, *inputs, compiled=True) for module in (ops_gpu, ops))
+    assert_equal(found, expected, dtype)
+    for activation in ("gelu", "gelu_new"):
+
+        def run(module, function=ops.ACTIVATIONS[activation]):
+            return with_gradients(lambda *x: module.activated(*x, function), *inputs, compiled=True)
+
+        assert_equal(run(ops_gpu), run(ops), dtype)
+
+
+@GPU_DTYPES
+@RATES
+def test_residual_and_layer_normalisation_for_gpus(dtype, rate):
+    of_norm = tf.float32 if dtype == tf.bfloat16 else dtype
+    vectors = [normal([WIDTH], 2, dtype), 1 + 0.1 * normal([WIDTH], 3, of_norm), normal([WIDTH], 4, of_norm)]
+    inputs = [normal([ROWS, WIDTH], 0, dtype), normal([ROWS, WIDTH], 1, dtype), *vectors]
+    dropout = DropoutForGpus(rate, FOLDED, 3)
+
+    def run(module):
+        return with_gradients(lambda *tensors: module.residual(*tensors, 1e-12, dropout), *inputs, compiled=True)
+
+    assert_equal(run(ops_gpu), run(ops), dtype)
+
+
+@GPU_DTYPES
+@RATES
+def test_attention_for_gpus(dtype, rate):
+    inputs = [normal([3, 4, 130, 16], number, dtype) for number in range(3)]
+    mask = tf.cast(np.where(np.arange(130) < 100, 0.0, MASKED_SCORE), dtype) * tf.ones([3, 1, 130, 1], dtype)
+    dropout = DropoutForGpus(rate, FOLDED, 3, group=1)
+
+    def run(module):
+        def attention(*tensors):
+            draws = None
+            if rate:
+                kept = ops_gpu.kept(dropout, tf.constant([3, 4, 130, 130]))
+                draws = tf.where(kept, dropout.highest_kept, dropout.highest_kept + 1)
+            return module.attention(*tensors, mask, draws, dropout)
+
+        return with_gradients(attention, *inputs, compiled=True)
+
+    assert_equal(run(ops_gpu), run(ops), dtype)
 
 
 # -- attention ----------------------------------------------------------------------------------------------------
@@ -120,13 +183,13 @@ def test_the_gradient_of_attention_is_that_of_automatic_differentiation(rate, he
     monkeypatch.setattr(ops_cpu, "TURN_BYTES", heads_per_turn * 7 * 7 * 8)
     query, key, value, weight = (normal([2, 4, 7, 3], number, tf.float64) for number in range(4))
     mask = tf.constant(np.where(np.arange(7) < [[5], [7]], 0.0, -1e4)[:, None, None, :] * np.ones([1, 1, 7, 1]))
-    dropout = Dropout(rate, KEY, 0)
+    dropout = Dropout(rate, FOLDED, 0)
     draws = dropout.draws([2, 4, 7, 7]) if rate else None
 
     def plain(query, key, value):
         probs = tf.nn.softmax(tf.einsum("bnqd,bnkd->bnqk", query, key) / 3**0.5 + mask)
         if rate:
-            probs *= tf.cast(dropout.kept([2, 4, 7, 7]), tf.float64)
+            probs *= tf.cast(dropout.draws([2, 4, 7, 7]) <= dropout.highest_kept, tf.float64)
         return tf.einsum("bnqk,bnkd->bnqd", probs, value)
 
     def ours(*tensors):
@@ -154,7 +217,7 @@ def test_a_turn_of_attention_takes_as_many_heads_as_stay_in_the_cache(available,
     monkeypatch.setattr(ops_cpu, "COMPILED", compiled._replace(dropped=dropped))
     monkeypatch.setattr("tensorflow.config.threading.get_intra_op_parallelism_threads", lambda: threads)
     x = normal([2, 12, 128, 4], 0)
-    ops_cpu.attention(x, x, x, tf.zeros([2, 1, 128, 128]), None, Dropout(0.0, KEY, 0))
+    ops_cpu.attention(x, x, x, tf.zeros([2, 1, 128, 128]), None, Dropout(0.0, FOLDED, 0))
     assert shapes == [(taken, 128, 128)] * (2 * 12 // taken)
 
 
@@ -163,8 +226,8 @@ def test_the_gradient_of_attention_in_bfloat16_is_nearly_as_exact_as_with_one_in
     monkeypatch.setattr(ops_cpu, "IN_TURNS_FROM", 96)
     exact = [normal([4, 2, 96, 32], number, tf.float64) for number in range(4)]
     rounded = [tf.cast(tensor, tf.bfloat16) for tensor in exact]
-    mask, dropout = tf.zeros([4, 1, 96, 96], tf.bfloat16), Dropout(0.1, KEY, 0)
-    draws, kept = dropout.draws([4, 2, 96, 96]), dropout.kept([4, 2, 96, 96])
+    mask, dropout = tf.zeros([4, 1, 96, 96], tf.bfloat16), Dropout(0.1, FOLDED, 0)
+    draws, kept = dropout.draws([4, 2, 96, 96]), dropout.draws([4, 2, 96, 96]) <= dropout.highest_kept
 
     def plain(query, key, value):
         kind = query.dtype
@@ -205,7 +268,7 @@ def test_attention_takes_no_rows_too():
         with tf.GradientTape() as tape:
             tape.watch(x)
             x4 = tf.ensure_shape(x, [None, None, None, 4])
-            context = ops_cpu.attention(x4, x, x, mask, None, Dropout(0.0, KEY, 0))
+            context = ops_cpu.attention(x4, x, x, mask, None, Dropout(0.0, FOLDED, 0))
         return context, tape.gradient(context, x)
 
     for result in gradient(tf.zeros([0, 2, 200, 4]), tf.zeros([0, 1, 200, 200])):

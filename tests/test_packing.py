@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +28,9 @@ from distributed.gradient import batch_signature
 from distributed.order import Order, balanced, dealt, divided, shares
 from distributed.plan import PlanSettings, make_plan
 from distributed.rows import Rows, ragged
+from ringbert.errors import InputError
 from ringbert.ragged import reordered
-from tasks.batches import encoder_inputs, grouped, num_examples, prediction_batches
+from tasks.batches import encoder_inputs, grouped, num_examples, prediction_batches, with_checked_ids
 from tasks.classifier.examples import collate as collate_labelled
 from tasks.classifier.loss import example_weights, label_loss
 from tasks.padding import layouts_of, padding_of
@@ -278,6 +280,33 @@ def test_xla_compiles_a_run_s_steps_at_most_four_times():
     assert total == 2 * rows.column("input_ids")[0].sum()  # 12 steps of 16 are two epochs
 
 
+@pytest.mark.parametrize(
+    "collate",
+    [squad.collate, collate_labelled, partial(pretraining.collate, masking=None, seed=1, most=lambda length: 5)],
+)
+def test_a_batch_without_rows_has_the_shapes_of_each_layout(collate):
+    """XLA compiles for these batches before the first step, and for no others later."""
+    lengths = np.random.default_rng(5).integers(9, 60, 96)
+    rows = examples(lengths)
+    layouts = Layouts([lengths[start : start + 8] for start in range(0, 96, 8)], 8, 64)
+    feed = Feed(
+        rows=rows, order=Order(96, 1), collate=collate, weights=squad.num_examples,
+        collates_of_shapes=[partial(collate, grouping=layout) for layout in layouts.single()],
+    )  # fmt: skip
+
+    def kinds(batch) -> dict:
+        return {
+            name: batch[name] if name == "groups" else (batch[name].shape, batch[name].dtype) for name in batch
+        }
+
+    empty = [kinds(batch) for batch in feed.batches_of_shapes()]
+    assert [batch["groups"] for batch in empty] == layouts._layouts
+    for start in range(0, 96, 8):
+        fields = rows.take(np.arange(start, start + 8))
+        batch = kinds(collate(fields | {"row": fields["label"], "epoch": fields["label"]}, grouping=layouts))
+        assert batch in empty
+
+
 def test_dealt_parts_have_equal_numbers_of_rows_and_nearly_of_tokens():
     chance = np.random.default_rng(6)
     for _ in range(100):
@@ -292,7 +321,7 @@ def test_dealt_parts_have_equal_numbers_of_rows_and_nearly_of_tokens():
 
 
 def test_batches_of_prediction_have_at_most_the_tokens_of_their_rows_at_full_length():
-    lengths = np.r_[np.full(400, 9), np.random.default_rng(3).integers(5, 61, 200)]  # 9 becomes 16
+    lengths = np.r_[np.full(400, 9), np.random.default_rng(3).integers(9, 61, 200)]  # 9 becomes 16
     rows = examples(lengths)
     batches = prediction_batches(lengths, 8, 60)
     assert sorted(np.concatenate(batches)) == list(range(600))
@@ -318,6 +347,20 @@ def test_the_padding_is_told_before_and_after():
         f"{1 - real / padded:.1%} of the tokens are padding without packing, {1 - real / packed:.1%} with it"
     )
     assert told == f"packing auto: {expected}"
+
+
+def test_ids_that_the_model_has_no_entries_for_are_refused():
+    rows = examples([9, 40, 12])
+    fields = rows.take(np.arange(3)) | {"row": np.array([7, 2, 5]), "epoch": np.zeros(3, np.int64)}
+    highest = int(fields["input_ids"][0].max())
+    fits = {"vocab_size": highest + 1, "type_vocab_size": 2, "max_position_embeddings": 40}
+    with_checked_ids(squad.collate, BertConfig(**fits))(fields, grouping=ByLength(2))
+    for name, value in (("vocab_size", highest), ("type_vocab_size", 1), ("max_position_embeddings", 39)):
+        collate = with_checked_ids(squad.collate, BertConfig(**fits | {name: value}))
+        with pytest.raises(
+            InputError, match=rf"rows 2 to 7 of the data: {value} among .* the model has {name} {value}:"
+        ):
+            collate(fields)
 
 
 def test_padding_has_no_positions():

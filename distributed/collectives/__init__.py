@@ -40,8 +40,11 @@ class CollectivesSettings(BackendSettings):
     compression: Literal["none", "bf16"] = setting(
         "none", "bf16 sends gradients between machines in 2 bytes per number, for slow networks", "machine"
     )
-    overlap: Literal["auto", "off"] = setting(
-        "auto", "auto sums gradients during the backward pass with the backends nccl and ring", "machine"
+    overlap: Literal["auto", "compiled", "off"] = setting(
+        "auto",
+        "auto sums gradients during the backward pass with the backends nccl and ring; compiled makes the sum a "
+        "part of the step that XLA compiles, with nccl",
+        "machine",
     )
 
 
@@ -88,6 +91,8 @@ def compression_note(world: "World", collectives: Collectives) -> str:
     """How long a sum takes with and without `compression`, with a warning if it is not faster."""
     import tensorflow as tf
 
+    if collectives.name == "nccl":
+        return "note: --compression bf16 changes nothing with nccl: TensorFlow's NCCL does not sum bfloat16"
     if not collectives.compresses:
         return "note: --compression bf16 changes nothing: no gradients travel between machines"
 

@@ -18,7 +18,6 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 # There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
 from tensorflow.python.eager import context
 
-from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbert.errors import InputError
 
@@ -34,6 +33,8 @@ PORTS = range(15000, 32000)
 SUBDIVISIONS = {"nccl": -1, "ring": 16}
 # The bits are sent unchanged, as a type of the same width that all broadcast kernels support, including NCCL's.
 BROADCAST_AS = {1: tf.float16, 2: tf.float16, 4: tf.float32, 8: tf.float64}
+# NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and sockets join them.
+NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 _started = False  # whether this process has its server, which lives as long as the process
 _instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow's own
@@ -43,7 +44,8 @@ class TensorflowCollectives:
     """Sums with CollectiveReduceV2 on the device of this rank."""
 
     def __init__(self, world: World, name: str):
-        self.name, self.compresses = name, True
+        # TensorFlow's nccl_manager.cc sums float16, float32, float64, int32 and int64, and refuses bfloat16.
+        self.name, self.compresses = name, name == "ring"
         self._rank, self._size = world.rank, world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
@@ -111,23 +113,29 @@ def open(world: World, name: str) -> TensorflowCollectives:
     """Starts this process's server unless it runs already. `name` is "nccl" or "ring"."""
     if world.size == 1:
         raise InputError(f"--backend {name} needs several ranks: start the program under mpirun or bert-launch")
-    if name == "nccl" and not own_gpus(world):
+    if name == "nccl" and world.device != "gpu":
         raise InputError(
-            f"--backend nccl needs a GPU of its own for each rank, but these {world.size} ranks "
-            f"{'share GPUs' if world.device == 'gpu' else 'compute on CPUs'}: use --backend auto"
+            f"--backend nccl needs GPUs, but these {world.size} ranks compute on CPUs: use --backend auto"
         )
+    if name == "nccl" and not own_gpus(world):
+        if not world.may_share_gpus:
+            raise InputError(
+                f"--backend nccl needs a card of its own for each rank, but these {world.size} ranks share cards: "
+                "use --backend auto, or give --share_gpus to test NCCL, slowly, over sockets"
+            )
+        os.environ.update(NCCL_SHARING, NCCL_HOSTID=f"rank-{world.rank}")
+        world.say("note: ranks that share a card sum over sockets, slowly: --backend nccl is then for tests only")
     if not _started:
         _start_server(world)
     return TensorflowCollectives(world, name)
 
 
 def own_gpus(world: World) -> bool:
-    """Whether every rank computes on a GPU that no other rank uses."""
+    """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of one card."""
     if world.device != "gpu":
         return False
-    mine = tf.config.get_visible_devices("GPU")[0]  # World leaves one GPU visible
-    uuid = visible_gpus()[tf.config.list_physical_devices("GPU").index(mine)]
-    return len(set(world.all_gather(uuid))) == world.size
+    cards = world.all_gather((world.node, world.gpu and world.gpu.bus_id))
+    return len(set(cards)) == world.size
 
 
 def _start_server(world: World) -> None:
@@ -135,7 +143,7 @@ def _start_server(world: World) -> None:
     if context.context()._context_handle is not None:
         raise RuntimeError("open_collectives must come before the first TensorFlow operation")
     host = host_address(world)
-    with _listening() as reserved:
+    with listening() as reserved:
         servers = world.all_gather(f"{host}:{reserved.getsockname()[1]}")
         _check_reachable(world, servers)
     _without_proxy(servers)
@@ -208,7 +216,7 @@ def _address_towards(target: str) -> str | None:
     return None
 
 
-def _listening() -> socket.socket:
+def listening() -> socket.socket:
     """A socket on a free port, to which the other ranks connect to check that they can reach it."""
     for port in random.SystemRandom().sample(PORTS, 100):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

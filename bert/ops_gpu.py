@@ -1,0 +1,187 @@
+"""The functions of bert/ops.py for a pass that XLA compiles as a whole for a GPU.
+
+A GPU takes about as long for these operations as for the memory that they read and write, so it matters which of
+them XLA joins into one kernel and what it keeps between the passes. The functions write that down: sums are plain
+sums, the backward pass computes again from arrays in the model's dtype instead of keeping float32 copies, and
+`stored` says what stays in memory.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.ops import control_flow_util
+
+from bert.dropout import Dropout, num_bits
+from bert.ops import padding_rows, residual_sum, wide  # noqa: F401  padding_rows is the same here
+
+GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples are far apart
+PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have
+ROW_PLACE = -1  # no dropout's place
+random_words = None  # `kept` computes the numbers where they are used
+
+
+def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
+    """The same values. XLA writes them to memory and reads them where they are used: it neither computes them
+    twice nor keeps the arrays from which they came. Outside of XLA every result is in memory."""
+    in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return gen_xla_ops.xla_optimization_barrier(tensors) if in_xla else list(tensors)
+
+
+# -- dropout ------------------------------------------------------------------------------------------------------
+
+
+def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
+    """bool [shape]: which elements stay, a function of key, place, group and the position in the array.
+
+    Args:
+      after: what must be there before XLA computes the numbers. The backward pass names its gradient: otherwise
+        XLA would see that it needs the numbers of the forward pass again, and keep them.
+    """
+    highest = (dropout.highest_kept + 1 << 32 - num_bits(dropout.rate)) - 1
+    return uniform(shape, dropout, *after) <= highest
+
+
+def uniform(shape: tf.Tensor, dropout: Dropout, *after: tf.Tensor) -> tf.Tensor:
+    """int32 [shape], whose high bits are uniform and independent.
+
+    The generator Philox (Salmon et al. 2011) draws two words for each place of the model and two for each row,
+    once per step, because XLA sees that all places draw the same. The numbers of a row at a place are polynomials
+    in their column and these words, made of the permutation x (2 x + 1) of RC6 (Rivest et al. 1998), in which the
+    high bits depend on all others. XLA joins these sums and products with the loop that uses the numbers, so they
+    are never in memory. It does not join shifts, nor the generator itself.
+    """
+    seed, count = tf.stack([dropout.key, ROW_PLACE]), GROUPS * PLACES + tf.reduce_prod(shape[:-1])
+    words = tf.random.stateless_uniform([2, count], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
+    places = words[:, PLACES * dropout.group + dropout.place]
+    of_rows = tf.reshape(words[:, GROUPS * PLACES :], tf.concat([[2], shape[:-1], [1]], 0))
+    columns = tf.range(shape[-1]) * tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
+    first = permuted(permuted(of_rows[0] ^ places[0]) + places[1])
+    second = permuted(permuted(of_rows[1] ^ places[1]) + places[0])
+    first, second, columns, *_ = stored(first, second, columns, *after)
+    mixed = permuted(permuted(columns + first) ^ second)
+    return permuted(mixed + first)
+
+
+def permuted(x: tf.Tensor) -> tf.Tensor:
+    return x * (x + x + 1)
+
+
+# -- bias, activation, residual and LayerNorm ---------------------------------------------------------------------
+
+
+@tf.custom_gradient
+def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return x + bias, lambda gradient: (gradient, column_sums(gradient))
+
+
+def column_sums(x: tf.Tensor) -> tf.Tensor:
+    """[R, W] -> [W], added in float32."""
+    return tf.cast(tf.reduce_sum(wide(x), 0), x.dtype)
+
+
+def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    def function(x, bias):
+        return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
+
+    @tf.custom_gradient
+    def differentiable(x, bias):
+        def gradients(gradient):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = function(x, bias)
+            (d_x,) = stored(tape.gradient(result, x, gradient))
+            return d_x, column_sums(d_x)
+
+        return function(x, bias), gradients
+
+    return differentiable(x, bias)
+
+
+def residual(
+    hidden: tf.Tensor,
+    branch: tf.Tensor,
+    bias: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
+    dropout: Dropout,
+) -> tf.Tensor:
+    """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The gradient is
+    that of Ba et al. 2016, supplement."""
+    dtype = gamma.dtype
+
+    def masks(*after):
+        return [kept(dropout, tf.shape(branch), *after)] if dropout.is_on else []
+
+    @tf.custom_gradient
+    def differentiable(hidden, branch, bias, gamma, beta):
+        total = residual_sum(tf.cast(branch, dtype) + tf.cast(bias, dtype), hidden, dropout.scale, *masks())
+        centered = total - tf.reduce_mean(total, -1, keepdims=True)
+        (centered,) = stored(tf.cast(centered, hidden.dtype))
+        squares = tf.reduce_mean(tf.square(tf.cast(centered, dtype)), -1, keepdims=True)
+        (factor,) = stored(tf.math.rsqrt(squares + epsilon))
+
+        def normal():
+            return tf.cast(centered, dtype) * factor
+
+        def gradients(gradient):
+            d_normed = tf.cast(gradient, dtype)
+            d_normal = d_normed * gamma
+            along = tf.reduce_mean(d_normal * normal(), -1, keepdims=True)
+            d_total = (d_normal - tf.reduce_mean(d_normal, -1, keepdims=True) - normal() * along) * factor
+            (d_hidden,) = stored(tf.cast(d_total, hidden.dtype))
+            d_branch = tf.cast(d_hidden, dtype)
+            for mask in masks(gradient):
+                d_branch = tf.where(mask, d_branch * dropout.scale, tf.zeros([], dtype))
+            sums = (tf.reduce_sum(x, 0) for x in (d_branch, d_normed * normal(), d_normed))
+            d_bias, d_gamma, d_beta = sums
+            return d_hidden, tf.cast(d_branch, branch.dtype), tf.cast(d_bias, bias.dtype), d_gamma, d_beta
+
+        return tf.cast(normal() * gamma + beta, hidden.dtype), gradients
+
+    return differentiable(hidden, branch, bias, gamma, beta)
+
+
+# -- attention ----------------------------------------------------------------------------------------------------
+
+
+def attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    mask: tf.Tensor,
+    draws: tf.Tensor | None,
+    dropout: Dropout,
+) -> tf.Tensor:
+    """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix products read
+    this matrix and take the positive part themselves.
+
+    Args:
+      draws: not used, as `kept` computes the numbers where they are needed.
+    """
+    scale = query.shape[-1] ** -0.5
+
+    @tf.custom_gradient
+    def differentiable(query, key, value):
+        scores = wide(tf.matmul(query, key, transpose_b=True)) * scale + wide(mask)
+        probs = tf.nn.softmax(scores)
+        if dropout.is_on:
+            probs = tf.where(kept(dropout, tf.shape(scores)), probs, -probs)
+        (signed,) = stored(tf.cast(probs, value.dtype))
+        kept_probs = tf.nn.relu(signed)
+        context = tf.matmul(kept_probs, value)
+
+        def gradient(d_context):
+            # The sums are those of bert/ops.py. The sums of P dP would take another pass over the matrices.
+            sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
+            d_kept = wide(tf.matmul(d_context, value, transpose_b=True))
+            d_probs = tf.where(signed > 0, d_kept, tf.zeros([], d_kept.dtype))
+            d_scores = tf.cast(wide(tf.abs(signed)) * (d_probs - sums) * scale, value.dtype)
+            d_query = tf.matmul(d_scores, key)
+            d_key = tf.matmul(d_scores, query, transpose_a=True)
+            return d_query, d_key, tf.matmul(kept_probs, d_context, transpose_a=True)
+
+        return context, gradient
+
+    return differentiable(query, key, value)
