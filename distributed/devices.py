@@ -1,14 +1,23 @@
 """Chooses the GPU and the number of cores of each rank, and sets up TensorFlow for them."""
 
-import ctypes
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from distributed import driver
+from distributed.driver import Gpu
 from ringbert.errors import InputError
 from ringbert.settings import Settings, setting
+
+KERNELS = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")  # of TensorFlow's build: machine code or PTX
+# XLA writes PTX of the version that belongs to the CUDA of TensorFlow's build; if the GPU needs a newer one, LLVM
+# ends the process. 8.5 (CUDA 12.5) ends at capability 9.0, 10.0 needs 8.6 and 12.0 needs 8.7 (tensorflow#111958).
+BLACKWELL, BLACKWELLS_CUDA = (10, 0), (12, 8)
+# What the driver compiles on first use is kept in ~/.nv; by default at most 1 GiB.
+CUDA_CACHE_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +28,9 @@ class DeviceSettings(Settings):
         "auto", "device to compute on; auto takes a GPU if there is one", "machine"
     )
     share_gpus: bool = setting(False, "allow more ranks than GPUs on a machine", "machine")
+    deterministic: bool = setting(
+        False, "compute the same bits in every run on GPUs too, more slowly; on CPUs every run does", "machine"
+    )
 
 
 def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_gpus: bool = False) -> int:
@@ -85,24 +97,16 @@ def share_cores(masks: Sequence[frozenset[int]], local_rank: int, machine_cores:
 
 
 def visible_gpus() -> list[str]:
-    """UUIDs of the NVIDIA GPUs that this process may use, in CUDA's order; from the driver, without TensorFlow."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
-    count, device, uuid = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return []
-    uuids = []
-    for index in range(count.value):
-        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid(uuid, device):
-            return []
-        uuids.append(bytes(uuid).hex())
-    return uuids
+    """UUIDs of the NVIDIA GPUs that this process may use, in CUDA's order; from the driver, without TensorFlow.
+
+    Raises InputError if the driver fails.
+    """
+    return [gpu.uuid for gpu in driver.gpus()]
 
 
 def start_tensorflow(threads: int) -> None:
     """Imports TensorFlow and lets it use this many threads. Raises InputError when it is not installed."""
+    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(CUDA_CACHE_BYTES))
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -114,8 +118,8 @@ def start_tensorflow(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(1, min(threads, 2)))
 
 
-def usable_gpus(device: str) -> list[str]:
-    """UUIDs of the GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
+def usable_gpus(device: str) -> list[Gpu]:
+    """The GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
 
     Raises InputError when a GPU is required but there is none, or when a GPU is present but cannot be used.
     """
@@ -123,31 +127,82 @@ def usable_gpus(device: str) -> list[str]:
         return []
     import tensorflow as tf
 
-    uuids, tensorflow_gpus = visible_gpus(), tf.config.list_physical_devices("GPU")
+    gpus, tensorflow_gpus = driver.gpus(), tf.config.list_physical_devices("GPU")
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
-    if not (uuids or tensorflow_gpus or is_hidden) and Path("/dev/nvidia0").exists():
+    if not (gpus or tensorflow_gpus or is_hidden) and Path("/dev/nvidia0").exists():
         raise InputError(
             "this machine has an NVIDIA GPU (/dev/nvidia0), but its driver does not answer (libcuda.so.1); "
             "give --device cpu to compute without it"
         )
-    if uuids and not tensorflow_gpus:
+    if gpus and not tensorflow_gpus:
         reason = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "this is its CPU build"
         raise InputError(
-            f"this machine has {len(uuids)} NVIDIA GPUs, but TensorFlow {tf.__version__} sees none: {reason}; "
+            f"this machine has {len(gpus)} NVIDIA GPUs, but TensorFlow {tf.__version__} sees none: {reason}; "
             "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"
         )
     if device == "gpu" and not tensorflow_gpus:
         raise InputError(
             "--device gpu: TensorFlow sees no GPU; pip install '.[gpu]' in the checkout, or give --device cpu"
         )
-    return uuids if tensorflow_gpus else []
+    if len(gpus) != len(tensorflow_gpus):
+        raise InputError(
+            f"the NVIDIA driver shows {len(gpus)} GPUs, but TensorFlow {tf.__version__} sees "
+            f"{len(tensorflow_gpus)}: name the ones to use in CUDA_VISIBLE_DEVICES, or give --device cpu"
+        )
+    return gpus
 
 
-def use_gpu(index: int | None) -> None:
-    """Makes this GPU the only one that TensorFlow sees, with memory allocated as needed; None hides all GPUs."""
+def compiled_at_first_use(gpu: Gpu, build: Mapping[str, Any]) -> bool:
+    """Whether only the PTX of TensorFlow's kernels fits this GPU, so that the driver compiles them.
+
+    Args:
+      build: TensorFlow's `tf.sysconfig.get_build_info()`.
+    Raises:
+      InputError: this TensorFlow cannot compute on this GPU.
+    """
+    listed = [KERNELS.fullmatch(text) for text in build.get("cuda_compute_capabilities", ())]
+    kernels = [(match[1], (int(match[2]), int(match[3]))) for match in listed if match]
+    cuda = str(build.get("cuda_version", ""))
+    is_too_new = gpu.capability >= BLACKWELL and tuple(map(int, re.findall(r"\d+", cuda)[:2])) < BLACKWELLS_CUDA
+    if not kernels or any(
+        kind == "sm" and version[0] == gpu.capability[0] and version <= gpu.capability for kind, version in kernels
+    ):
+        return False
+    if not is_too_new and any(kind == "compute" and version <= gpu.capability for kind, version in kernels):
+        return True
+    oldest, newest = min(version for _, version in kernels), max(version for _, version in kernels)
+    other = "a newer" if is_too_new else "another"
+    raise InputError(
+        f"{gpu}: this TensorFlow, built with CUDA {cuda}, computes on capabilities {oldest[0]}.{oldest[1]} to "
+        f"{newest[0]}.{newest[1]}; give --device cpu, or install {other} TensorFlow that was built for this GPU"
+    )
+
+
+def use_gpu(gpus: Sequence[Gpu], index: int | None, deterministic: bool = False) -> list[str]:
+    """Makes this GPU the only one that TensorFlow sees, with memory allocated as needed; None hides all GPUs.
+
+    Args:
+      gpus: those of `usable_gpus`.
+      deterministic: let TensorFlow and XLA use only kernels that give the same bits each time.
+    Returns:
+      Notes for the user.
+    Raises:
+      InputError: this TensorFlow cannot compute on the GPU.
+    """
     import tensorflow as tf
 
-    gpus = [] if index is None else [tf.config.list_physical_devices("GPU")[index]]
-    tf.config.set_visible_devices(gpus, "GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
+    if index is None:
+        tf.config.set_visible_devices([], "GPU")
+        return []
+    notes = [f"GPU {index} of {len(gpus)}: {gpus[index]}"]
+    if compiled_at_first_use(gpus[index], tf.sysconfig.get_build_info()):
+        notes.append(
+            "TensorFlow's kernels are compiled for this GPU when they are first used: this takes minutes, once"
+        )
+    gpu = tf.config.list_physical_devices("GPU")[index]
+    tf.config.set_visible_devices([gpu], "GPU")
+    tf.config.experimental.set_memory_growth(gpu, True)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+        notes.append("--deterministic: only kernels that give the same bits each time")
+    return notes

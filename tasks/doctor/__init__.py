@@ -1,0 +1,1 @@
+"""bert-doctor: whether RingBERT works on this machine or cluster."""

@@ -1,0 +1,3 @@
+from tasks.doctor.program import main
+
+main()
