@@ -1,5 +1,6 @@
 """Joins MPI and finds this process's rank and machine."""
 
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -29,3 +30,28 @@ def place_in(comm: Any) -> dict[str, Any]:
         "node": nodes.index(local.bcast(comm.rank, root=0)),
         "num_nodes": len(nodes),
     }
+
+
+@dataclass(frozen=True)
+class Library:
+    """The MPI library that mpi4py uses, by its name in `distributed.launch`.
+
+    `is_threaded`: whether several threads may send messages at the same time.
+    """
+
+    name: str
+    version: str
+    is_threaded: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def library() -> Library | None:
+    """The MPI library that mpi4py uses; None if there is none."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    name, version = MPI.get_vendor()
+    return Library(name, ".".join(map(str, version)), MPI.Query_thread() == MPI.THREAD_MULTIPLE)

@@ -1,8 +1,8 @@
 """``bert-launch``: one command that starts the ranks of a program under whichever MPI is installed.
 
 It does the work of ``horovodrun``: it builds one ``mpirun`` command for Open MPI 4 or 5, MPICH or Intel MPI,
-prints it and replaces itself with it, so signals, output and exit status are mpirun's own. ``--dry-run`` only
-prints the command, for users who prefer to start ``mpirun`` themselves.
+prints it and runs it; output and exit status are mpirun's own. ``--dry-run`` only prints the command, for users
+who prefer to start ``mpirun`` themselves.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
+
+from distributed.supervisor import supervise
 
 OPEN_MPI, MPICH, INTEL_MPI = "Open MPI", "MPICH", "Intel MPI"
 
@@ -274,7 +276,7 @@ def local_host_names() -> frozenset[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the mpirun command for ``argv`` and becomes it; returns only after --dry-run or an error."""
+    """Prints the mpirun command for ``argv`` and runs it. Returns its exit status."""
     try:
         options, dry_run = parse_args(sys.argv[1:] if argv is None else argv)
         command = build_command(
@@ -289,10 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bert-launch: error: {error}", file=sys.stderr)
         return error.status
     print(command, file=sys.stdout if dry_run else sys.stderr, flush=True)
-    if not dry_run:
-        os.environ.update(command.environment)
-        os.execvp(command.argv[0], command.argv)
-    return 0
+    return 0 if dry_run else supervise(command.argv, command.environment)
 
 
 if __name__ == "__main__":

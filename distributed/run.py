@@ -4,29 +4,34 @@ FOLDER/run.json        configuration, plan, environment, git commit
 FOLDER/metrics.jsonl   one JSON object per logged step
 FOLDER/tensorboard/    the same as event files
 FOLDER/result.json     the scores; written last, so that its presence means that the run is complete
+FOLDER/.lock           the job that writes the folder
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
+import ringbert
 from distributed.progress import Progress
-from ringbert.errors import InputError
+from ringbert.errors import InputError, one_line
 from ringbert.files import replace_folder, write_text
 
 if TYPE_CHECKING:
     from distributed.world import World
 
+LOCK = ".lock"
 PACKAGES = (
     "ringbert",
     "tensorflow",
@@ -51,9 +56,36 @@ class Run:
     def __init__(self, folder: Path, is_writer: bool):
         self.folder, self.is_writer = folder, is_writer
         self._events: Any = None
+        self._lock: TextIO | None = None
+        self._failed: set[str] = set()  # files and folders that could not be written
         self._opened = time.monotonic()
         if is_writer:
             folder.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> None:
+        """Keeps other jobs out of the folder until `close` or the end of this process.
+
+        Raises InputError, with the other job's host and process, if it is locked. The operating system holds the
+        lock, so that a killed job leaves none.
+        """
+        if not self.is_writer:
+            return
+        with _reported(self.folder / LOCK):
+            self._lock = (self.folder / LOCK).open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with self._lock:
+                self._lock.seek(0)
+                owner = self._lock.read().strip() or "another process"
+            raise InputError(
+                f"{self.folder} belongs to a run that has not ended ({owner}): wait for it, or give another folder"
+            ) from None
+        except OSError as error:  # a file system without locks
+            self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
+        self._lock.truncate(0)
+        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}")
+        self._lock.flush()
 
     def progress(
         self, total: int, label: str, unit: str = "step", initial: int = 0, is_shown: bool = True
@@ -108,13 +140,19 @@ class Run:
         self.write("metrics.jsonl", "".join(f"{line}\n" for line in kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file."""
+        """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file.
+
+        What cannot be written is lost, with one warning for each of the two: curves are no reason to end a run.
+        """
         if not self.is_writer:
             return
         line = json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
-        path = self.folder / "metrics.jsonl"
-        with _reported(path), path.open("a") as file:
+        with self._or_warning("metrics.jsonl"), (self.folder / "metrics.jsonl").open("a") as file:
             file.write(line)
+        with self._or_warning("tensorboard"):
+            self._write_events(step, values)
+
+    def _write_events(self, step: int, values: Mapping[str, float]) -> None:
         if self._events is None:
             from tensorboard.summary import Writer
 
@@ -123,9 +161,24 @@ class Run:
             self._events.add_scalar(name, float(value), step=step)
 
     def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        with self._or_warning("tensorboard"):
+            events, self._events = self._events, None
+            if events is not None:
+                events.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @contextlib.contextmanager
+    def _or_warning(self, name: str) -> Iterator[None]:
+        """Turns the first error of writing a file or folder into a warning, and ignores the others."""
+        try:
+            yield
+        except Exception as error:  # TensorBoard raises TensorFlow's errors too
+            if name not in self._failed:
+                self._failed.add(name)
+                reason = getattr(error, "strerror", None) or one_line(error)
+                self.say(f"warning: {self.folder / name} cannot be written: {reason}; the run goes on without it")
 
 
 @contextlib.contextmanager
@@ -150,18 +203,29 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def environment() -> dict[str, object]:
-    """Facts that a result depends on besides its flags: versions, machine, git commit of the working folder."""
+def git_commit() -> str | None:
+    """The commit of RingBERT's own checkout; None if it is installed otherwise.
+
+    It is not asked of the folder where the user works: a downloaded folder's `.git/config` can name programs that
+    git would run.
+    """
+    checkout = Path(ringbert.__file__).parent.parent
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(checkout), "describe", "--always", "--dirty"]
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=10, check=False
-        ).stdout.strip()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        commit = ""
+        return None
+    return done.stdout.strip() or None
+
+
+def environment() -> dict[str, object]:
+    """Facts that a result depends on besides its flags: versions, machine, git commit of RingBERT."""
     return {
         "python": platform.python_version(),
         "packages": versions(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "git_commit": commit or None,
+        "git_commit": git_commit(),
         "command": sys.argv,
     }

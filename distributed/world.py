@@ -19,7 +19,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from distributed import signals
 from distributed.devices import DeviceSettings, choose_gpu, share_cores, start_tensorflow, usable_gpus, use_gpu
+from distributed.driver import Gpu
 from distributed.environment import check_launcher, launched_rank
 from distributed.joining import communicator, place_in
 from ringbert.errors import InputError, Preempted, one_line
@@ -41,12 +43,16 @@ class World:
       local_rank, local_size: the same among the ranks that share this machine's memory.
       node, num_nodes: the number of this machine, and how many machines there are.
       device: "gpu" or "cpu".
+      gpu: this rank's GPU, or None.
+      may_share_gpus: the user allowed ranks to share GPUs.
       threads: how many threads this rank computes with.
       machine_cores: the cores that the ranks of this machine may use together.
       notes: one line for each decision that the user should know, the same on every rank of a machine.
       program: the program's name, for messages.
       user_errors: types of errors to show as one line, without a traceback.
       stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
+      is_training: set while there is something to save.
+      save_wanted: set when a checkpoint is due; the next training step then saves on all ranks.
     """
 
     rank: int = 0
@@ -56,6 +62,8 @@ class World:
     node: int = 0
     num_nodes: int = 1
     device: str = "cpu"
+    gpu: Gpu | None = None
+    may_share_gpus: bool = False
     threads: int = 1
     machine_cores: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
@@ -63,6 +71,8 @@ class World:
     program: str = "python"
     user_errors: tuple[type[BaseException], ...] = field(default=(InputError, OSError), repr=False)
     stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
+    is_training: threading.Event = field(default_factory=threading.Event, repr=False)
+    save_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def __str__(self) -> str:
         machines = f" on {self.num_nodes} machine{'s' * (self.num_nodes > 1)}"
@@ -90,11 +100,10 @@ class World:
             world = replace(world, **place_in(comm))
         with world:
             check_launcher(world.size, why_alone)
-            faulthandler.register(signal.SIGTERM, chain=True)  # a rank that hangs in MPI shows where
-            signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
+            signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
             threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
             world = _with_cores(world)
-            return world if device is None else _with_device(world, device)
+            return world if device is None else with_device(world, device)
 
     # -- messages between ranks -------------------------------------------------------------------------------
 
@@ -271,7 +280,8 @@ def _with_cores(world: World) -> World:
     return replace(world, threads=threads, machine_cores=frozenset().union(*masks), notes=(note,) if note else ())
 
 
-def _with_device(world: World, settings: DeviceSettings) -> World:
+def with_device(world: World, settings: DeviceSettings) -> World:
+    """The world with this rank's device, which becomes the only one that TensorFlow sees."""
     start_tensorflow(world.threads)
     gpus = usable_gpus(settings.device)
     without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
@@ -280,8 +290,9 @@ def _with_device(world: World, settings: DeviceSettings) -> World:
             f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
         )
     if not gpus:
-        use_gpu(None)
+        use_gpu([], None)
         return world
-    index = choose_gpu(_on_node(world, gpus), world.local_rank, settings.share_gpus)
-    use_gpu(index)
-    return replace(world, device="gpu", notes=(*world.notes, f"GPU {gpus[index][:8]} of {len(gpus)}"))
+    uuids_of_ranks = _on_node(world, [gpu.uuid for gpu in gpus])
+    index = choose_gpu(uuids_of_ranks, world.local_rank, settings.share_gpus)
+    notes_of_rank = (*world.notes, *use_gpu(gpus, index, settings.deterministic))
+    return replace(world, device="gpu", gpu=gpus[index], may_share_gpus=settings.share_gpus, notes=notes_of_rank)

@@ -1,14 +1,17 @@
 """Whatever goes wrong on one rank ends all of them soon, with its reason shown once."""
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from mpi import Done, finish, mpirun, started
+from mpi import ENVIRONMENT, PROGRAMS, ROOT, Done, finish, mpirun, started
 
 from ringbert.errors import Preempted
 
@@ -142,7 +145,7 @@ def test_sigusr1_to_mpirun_reaches_the_ranks_which_leave_alike() -> None:
 @pytest.mark.slow
 def test_sigusr1_to_mpirun_saves_and_exits(tmp_path: Path) -> None:
     done = signalled("signal", tmp_path)
-    steps = re.findall(r"SIGUSR1: saved after step (\d+) of 1000", done.stderr)
+    steps = re.findall(r"saved after step (\d+) of 1000", done.stderr)
     assert len(steps) == 1, done
     step = int(steps[0])
     (checkpoint,) = (tmp_path / "checkpoints").iterdir()
@@ -151,3 +154,61 @@ def test_sigusr1_to_mpirun_saves_and_exits(tmp_path: Path) -> None:
     logged = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert logged == list(range(1, step + 1))
     assert 5 <= step < 500
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks"),
+    [
+        (signal.SIGINT, 1),
+        (signal.SIGTERM, 2),
+        *(pytest.param(number, ranks, marks=pytest.mark.slow) for number, ranks in (
+            (signal.SIGINT, 2), (signal.SIGTERM, 1), (signal.SIGHUP, 1), (signal.SIGHUP, 2),
+        )),
+    ],
+)  # fmt: skip
+def test_a_signal_that_ends_a_training_saves_first(tmp_path: Path, number: signal.Signals, ranks: int) -> None:
+    """Sent to a process that is alone, or to bert-launch."""
+    command = [sys.executable, str(PROGRAMS / "failures.py"), "signal", str(tmp_path)]
+    if ranks > 1:
+        command = [sys.executable, "-m", "distributed.launch", f"-np={ranks}", "--", *command]
+    done = told(command, number)
+    assert done.status == Preempted.STATUS, done
+    assert "Traceback" not in done.stderr, done
+    assert re.search(rf"{number.name}: .*; send it again to end (them )?at once", done.stderr), done
+    (step,) = re.findall(
+        r"saved after step (\d+) of 1000 on request; to continue, run the same command", done.stderr
+    )
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    assert json.loads((checkpoint / "state.json").read_text())["step"] == int(step) < 500
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_second_signal_ends_at_once(tmp_path: Path, ranks: int) -> None:
+    command = [sys.executable, str(PROGRAMS / "failures.py"), "signal", str(tmp_path), "long step"]
+    if ranks > 1:
+        command = [sys.executable, "-m", "distributed.launch", f"-np={ranks}", "--", *command]
+    done = told(command, signal.SIGINT, signal.SIGINT)
+    assert done.status not in (0, Preempted.STATUS), done
+    assert not list(tmp_path.glob("checkpoints/rows-*"))
+
+
+def told(command: list[str], *numbers: signal.Signals) -> Done:
+    """Runs a command and sends it signals once rank 0 is in its fifth step."""
+    environment = {**os.environ, **ENVIRONMENT}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    with process:
+        deadline = threading.Timer(100, process.kill)
+        deadline.start()
+        assert process.stdout is not None
+        while "waiting" not in (line := process.stdout.readline()):
+            assert line, f"the ranks ended: {process.stderr.read() if process.stderr else ''}"
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.5)
+        sent = time.monotonic()
+        output, errors = process.communicate(timeout=60)
+        deadline.cancel()
+    assert time.monotonic() - sent < SECONDS_TO_END
+    return Done(process.returncode, output, errors)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import termios
 import time
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distributed.run import Run
+from distributed.run import Run, environment
 from ringbert.errors import InputError
 
 # -- the folder ---------------------------------------------------------------------------------------------------
@@ -34,15 +35,61 @@ def test_only_rank_0_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_what_cannot_be_written_is_named(run: Run) -> None:
     (run.folder / "file").write_text("old")
-    (run.folder / "metrics.jsonl").mkdir()
     for path, write in {
         "file/below": lambda: run.write("file/below", "text"),
         "file/model": lambda: run.replace_folder("file/model", lambda folder: None),
-        "metrics.jsonl": lambda: run.metrics(1, {"loss": 1.0}),
     }.items():
         with pytest.raises(InputError, match=f"^{run.folder}/{path} cannot be written: "):
             write()
     assert (run.folder / "file").read_text() == "old"
+
+
+def test_curves_that_cannot_be_written_do_not_end_the_run(run: Run, capsys) -> None:
+    (run.folder / "metrics.jsonl").symlink_to("/dev/full")
+    (run.folder / "tensorboard").touch()
+    for step in (1, 2):
+        run.metrics(step, {"loss": 1.0})
+    run.close()
+    printed = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[:2] for line in printed] == [
+        ["warning", f"{run.folder}/{name} cannot be written"] for name in ("metrics.jsonl", "tensorboard")
+    ]
+    assert "No space left on device; the run goes on without it" in printed[0]
+
+
+def test_two_jobs_do_not_write_one_folder(run: Run, tmp_path: Path) -> None:
+    code = "import sys, time; from pathlib import Path; from distributed.run import Run;"
+    code += "run = Run(Path(sys.argv[1]), True); run.lock(); print('locked', flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(run.folder)], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "locked\n"
+        words = rf"belongs to a run that has not ended \(process {other.pid} on .*, since 20.*\): wait for it"
+        with pytest.raises(InputError, match=words):
+            run.lock()
+        other.kill()
+    run.lock()  # a killed job leaves no lock
+    run.close()
+    run.lock()
+    run.close()
+    Run(tmp_path / "none", is_writer=False).lock()
+    assert not (tmp_path / "none").exists()
+
+
+def test_git_is_not_run_in_the_folder_where_the_user_works(tmp_path: Path, monkeypatch) -> None:
+    """A downloaded folder's configuration can name a program that git runs."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
+    trap.chmod(0o755)
+    subprocess.run(["git", "config", "core.fsmonitor", str(trap)], check=True)
+    subprocess.run(["git", "status"], check=True, capture_output=True)
+    assert (tmp_path / "sprung").exists(), "git no longer runs it: this test shows nothing"
+    (tmp_path / "sprung").unlink()
+    commit = environment()["git_commit"]
+    assert not (tmp_path / "sprung").exists()
+    assert commit is None or len(str(commit)) >= 7
 
 
 def test_a_resumed_run_logs_again_what_came_after_its_checkpoint(run: Run) -> None:

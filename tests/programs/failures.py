@@ -77,6 +77,8 @@ def train(world: World, mode: str, folder: Path) -> None:
             time.sleep(0.05)
             if weighed == 5 and world.rank == 0:
                 print("waiting", flush=True)
+            if weighed == 5 and "long step" in sys.argv:
+                time.sleep(60)
         return toy.weights(batch)
 
     toy.train(world, open_collectives(world), folder, steps=1000, collate=collate, weights=weights)
