@@ -1,0 +1,51 @@
+"""Compiles StableHLO for a GPU that is described in a file, with JAX's CUDA packages, on a machine without one.
+
+    PYTHON benchmarks/jax_compile.py h200.txtpb step.mlir
+
+writes `step.hlo`, the optimized HLO, and `step.memory.json`. PYTHON belongs to an environment of its own
+(`pip install "jax[cuda12]"`, 5.4 GB; tried with JAX 0.10.2), so this file imports nothing of RingBERT.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is no driver
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+from jax._src import compiler
+from jax._src.interpreters import mlir
+from jax._src.lib import xla_client
+from jax.experimental import topologies
+from jaxlib.mlir import ir
+
+# TensorFlow writes variables through this operation, which JAX does not parse. A reshape to the same shape costs
+# nothing.
+COPY = re.compile(rb"mhlo\.copy (%\S+) : (tensor<[^>]*>)")
+
+
+def main() -> None:
+    target, module = map(Path, sys.argv[1:])
+    topology = topologies.get_topology_desc(platform="cuda", target_config=target.read_text(), topology="1x1x1")
+    text = COPY.sub(rb"stablehlo.reshape \1 : (\2) -> \2", module.read_bytes())
+    parsed = ir.Module.parse(text, context=mlir.make_ir_context())
+    options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+    start = time.perf_counter()
+    devices = xla_client.DeviceList(tuple(topology.devices))
+    compiled = topology.devices[0].client.compile(parsed, devices, options)
+    seconds = time.perf_counter() - start
+    module.with_suffix(".hlo").write_text(compiled.hlo_modules()[0].to_string())
+    stats = compiled.get_compiled_memory_stats()
+    sizes = {
+        "temporary": stats.temp_size_in_bytes,
+        "arguments": stats.argument_size_in_bytes,
+        "results": stats.output_size_in_bytes,
+    }
+    module.with_suffix(".memory.json").write_text(json.dumps(sizes | {"seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()
