@@ -14,6 +14,9 @@ class LoopSettings(Settings):
         42, "seed of initial values, order of the data and dropout", "training", aliases=("random_seed",)
     )
     save_checkpoints_steps: int = setting(1000, "steps between checkpoints", "training")
+    save_checkpoints_minutes: float = setting(
+        10.0, "minutes after which a checkpoint is written, whatever the steps; 0 for never", "training"
+    )
     keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", "training")
     log_steps: int = setting(25, "steps between lines of metrics.jsonl", "training")
     xla: Literal["auto", "on", "off"] = setting(
@@ -24,5 +27,5 @@ class LoopSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least(self, 0, "seed")
+        check_at_least(self, 0, "seed", "save_checkpoints_minutes")
         check_at_least(self, 1, "save_checkpoints_steps", "keep_checkpoints", "log_steps")

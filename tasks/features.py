@@ -18,9 +18,9 @@ from ringbert.errors import InputError
 from ringbert.files import read_text, replacing
 from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks.batches import INPUTS, encoder_inputs, grouped
+from tasks.batches import INPUTS, encoder_inputs, grouped, with_checked_ids
 from tasks.fit import load_for_prediction
-from tasks.job import ComputeSettings, Job, run_on_ranks
+from tasks.job import Job, ProgramSettings, run_on_ranks
 from tasks.origin import ModelSettings, Needs, origin_of_model
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(UnknownSettings, ComputeSettings, ModelSettings):
+class Config(UnknownSettings, ProgramSettings, ModelSettings):
     """The flags of bert-features: names and defaults of extract_features.py, and some more."""
 
     input_file: str = setting(help="UTF-8 text, one text or pair `text ||| text` per line", group="data")
@@ -92,7 +92,8 @@ def run_features(config: Config, job: Job) -> None:
     compiled = tf.function(forward, input_signature=[signature], autograph=False)
     everything = np.array_split(np.arange(len(rows)), range(config.batch_size, len(rows), config.batch_size))
     step = BATCHES_AT_ONCE * world.size
-    make_batch, advice = batch_maker(rows, collate), "lower --batch_size or --max_seq_length"
+    make_batch = batch_maker(rows, with_checked_ids(collate, model.config))
+    advice = "lower --batch_size or --max_seq_length"
     bar = run.progress(len(rows), "features", "line")
 
     def vectors() -> "Iterator[Vectors]":

@@ -94,7 +94,7 @@ def prepared(
     config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
 ) -> "tuple[TrainingSettings, Training]":
     """The settings and the training with what the flags leave open decided: XLA, packing, evaluation interval."""
-    from tasks.batches import grouping_of
+    from tasks.batches import grouping_of, with_checked_ids
 
     world, run, feed, held_out = job.world, job.run, training.feed, training.held_out
     if held_out:
@@ -105,10 +105,12 @@ def prepared(
     layouts = None if config.xla == "off" else layouts_of(plan, feed.order, lengths, feed.longest)
     if world.rank == 0:
         run.say(padding_of(config.packing, plan, feed, training.model.compiles, layouts))
+    collate = with_checked_ids(feed.collate, training.model.config)
     feed = replace(
         feed,
-        collate=partial(feed.collate, grouping=grouping_of(config.packing)),
-        collate_fixed=partial(feed.collate, grouping=layouts) if layouts else None,
+        collate=partial(collate, grouping=grouping_of(config.packing)),
+        collate_fixed=partial(collate, grouping=layouts) if layouts else None,
+        collates_of_shapes=[partial(feed.collate, grouping=one) for one in layouts.single()] if layouts else (),
         lengths=lengths,
     )
     training = replace(training, feed=feed, held_out=held_out)
@@ -141,10 +143,13 @@ def allreduce_optimizer(
     config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
 ) -> "AllreduceOptimizer":
     """BERT's optimizer with the plan's schedule; it sums gradients over ranks."""
+    from bert import cudnn_attention
     from bert.optimizer import make_optimizer
     from distributed.optimizer import AllreduceOptimizer
 
-    training.model.recomputes = config.recompute
+    model = training.model
+    model.recomputes = config.recompute
+    model.calls_cudnn = cudnn_attention.is_chosen(config.attention, config.xla, model.config, model.compute_dtype)
     return AllreduceOptimizer(
         make_optimizer(config, plan.learning_rate, plan.steps, plan.warmup_steps),
         training.model.trainable_variables,

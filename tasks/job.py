@@ -31,16 +31,30 @@ class ComputeSettings(DeviceSettings, BackendSettings):
         "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
         "machine",
     )
+    tf32: bool = setting(
+        False,
+        "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
+        "machine",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSettings(ComputeSettings):
+class ProgramSettings(ComputeSettings):
+    """Where and how a program computes, and what it keeps for later runs."""
+
+    xla_cache: bool = setting(
+        False, "keep what XLA compiles for later runs with equal shapes on machines of the same kind", "machine"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings(ProgramSettings):
     """Where and how a program computes, and the folder of its run."""
 
     output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
 
 
-Config = TypeVar("Config", bound=ComputeSettings)
+Config = TypeVar("Config", bound=ProgramSettings)
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,10 @@ class Job:
 
 def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[[Config, Job], object]") -> None:
     """Joins the ranks and calls `function(config, job)` on each; rank 0 writes `folder`. Errors end all ranks."""
+    from tasks import compiled
+
     set_environment()
+    own_folder = compiled.own_folder() if config.xla_cache else None
     import_tensorflow()
     from distributed.world import World
 
@@ -67,14 +84,21 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
         from distributed.collectives import open_collectives
         from distributed.run import Run, versions
 
-        set_precision(config.precision)
+        products = set_precision(config.precision, config.tf32)
         collectives = open_collectives(world, config.backend)
         world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
         run = Run.of(folder, world)
+        if isinstance(config, JobSettings):  # the folder belongs to this run alone
+            world.on_first(run.lock)
         run.say(f"{world}, backend {collectives.name}, {config.precision}")
-        for note in world.notes:
+        for note in filter(None, (*world.notes, products)):
             run.say(note)
-        function(config, Job(world, collectives, run))
+        job = Job(world, collectives, run)
+        if config.xla_cache:
+            with compiled.kept_in(cache_folder(), own_folder, compiled.kind_of_run(world), run.say):
+                function(config, job)
+        else:
+            function(config, job)
         run.close()
         collectives.close()
 
@@ -111,11 +135,22 @@ def import_tensorflow() -> None:
                     print(line, file=sys.stderr)
 
 
-def set_precision(precision: str) -> None:
-    """Sets the Keras dtype policy of models created from now on. Variables stay float32."""
+def set_precision(precision: str, tf32: bool = False) -> str | None:
+    """Sets the Keras dtype policy of models created from now on. Variables stay float32.
+
+    Call it when the rank has its device. Returns a note for the user if that is a GPU.
+    """
     import keras
+    import tensorflow as tf
 
     keras.config.set_dtype_policy(POLICIES[precision])
+    if not tf.config.get_visible_devices("GPU"):
+        return None
+    # The setting covers XLA too, which without TF32 gives up Triton's products of all types. So bf16 and fp16 keep
+    # TensorFlow's default: TF32 has as many bits as they have, or more.
+    tf32 = tf32 or precision != "fp32"
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
+    return "float32 products are computed in " + ("TF32" if tf32 else "float32; --tf32 is faster and less exact")
 
 
 def cache_folder() -> Path:

@@ -15,11 +15,14 @@ from tasks.old_flags import IGNORED, INSTEAD
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-BENCHMARKS = ("compare", "prepare", "update", "corpus_google")
+BENCHMARKS = ("compare", "prepare", "update", "corpus_google", "step_export", "gpu_compile", "gpu_first.__main__")
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SCRIPTS = PROJECT["scripts"]
-COMMANDS = {"bert-corpus": ("vocab", "build", "verify"), "bert-bench": ("step", "scaling", "allreduce", "corpus")}
+COMMANDS = {
+    "bert-corpus": ("vocab", "build", "verify"), "bert-bench": ("step", "scaling", "allreduce", "corpus"),
+    "benchmarks.gpu_first.__main__": ("run", "split"),
+}  # fmt: skip
 OTHERS_FLAGS = {
     "bind_to", "with_ft",  # mpirun
     "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # srun, sbatch

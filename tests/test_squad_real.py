@@ -36,7 +36,7 @@ def test_slices_of_squad(ranks, tmp_path):
     assert first.wait(timeout=30) != 0
     whole = subprocess.run(program, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert whole.returncode == 0, whole.stderr
-    assert re.search(r"weights: \d+ tensors from .*rows-000000000(320|640|960)", whole.stderr)
+    assert re.search(r"weights: \d+ tensors from .*rows-\d{12}", whole.stderr)
     losses = [line["loss"] for line in metrics_in(tmp_path / "out")]
     assert len(losses) == json.loads((tmp_path / "out" / "run.json").read_text())["plan"]["steps"]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.5

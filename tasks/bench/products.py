@@ -68,12 +68,13 @@ def matrix_products(
     return seconds * bert_config.num_hidden_layers
 
 
-def matrix_peak(precision: str, world: "World") -> float:
-    """FLOP/s of one large matrix product, on all ranks at the same time."""
+def matrix_peak(precision: str, world: "World", size: int | None = None) -> float:
+    """FLOP/s of one large matrix product of `size` rows and columns, on all ranks at the same time."""
     import tensorflow as tf
 
-    x = tf.cast(tf.random.normal([PEAK_SIZE, PEAK_SIZE]), DTYPES[precision])
-    return 2 * PEAK_SIZE**3 / _seconds_each(lambda: tf.matmul(x, x), world)
+    size = size or PEAK_SIZE
+    x = tf.cast(tf.random.normal([size, size]), DTYPES[precision])
+    return 2 * size**3 / _seconds_each(lambda: tf.matmul(x, x), world)
 
 
 def _seconds_each(run: "Callable[[], tf.Tensor]", world: "World") -> float:

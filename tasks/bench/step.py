@@ -40,7 +40,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
     from distributed.collectives import open_collectives
     from tasks.bench.training import BenchTraining
 
-    start.set_precision(config.precision)
+    start.set_precision(config.precision, config.tf32)
     collectives = open_collectives(world, config.backend)
     training = BenchTraining(config, world, collectives)
     measured, recent = training.run(config.num_pairs)

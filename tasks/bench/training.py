@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from bert.cudnn_attention import is_chosen
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
@@ -40,15 +41,6 @@ class MeasuredStep:
     lengths: np.ndarray
 
 
-class AwaitedGradient(Gradient):
-    """A gradient that waits for the GPU; without that, its work would count as part of the sum over ranks."""
-
-    def __call__(self, *args) -> tf.Tensor:
-        flat = super().__call__(*args)
-        flat[:1].numpy()
-        return flat
-
-
 class BenchTraining:
     """A model and everything that its training steps need."""
 
@@ -59,6 +51,7 @@ class BenchTraining:
         self.feed, self.plan = feed_and_plan(load, world, self.bert_config.vocab_size)
         self.model = Bert(self.bert_config, "span")
         self.model.recomputes = load.recompute
+        self.model.calls_cudnn = is_chosen(load.attention, load.xla, self.bert_config, self.model.compute_dtype)
         self.optimizer = AllreduceOptimizer(
             AdamWeightDecay(1e-5),
             self.model.trainable_variables,
@@ -68,8 +61,12 @@ class BenchTraining:
             settings=load,
         )
         self.optimizer.broadcast_variables()
-        is_fixed = load.xla == "on"
-        self.gradient = AwaitedGradient(self.optimizer, self._loss, is_fixed, "lower --batch_size or --seq_length")
+        self.gradient = self._gradient(applies=load.xla == "on" and self.optimizer.compiles_steps)
+        self._alone = self._gradient(applies=False) if self.gradient.applies else self.gradient
+
+    def _gradient(self, applies: bool) -> Gradient:
+        advice = "lower --batch_size or --seq_length"
+        return Gradient(self.optimizer, self._loss, self.load.xla == "on", advice, applies)
 
     def _loss(self, batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"loss": span_loss(self.model(batch, dropout_key=key), batch)}
@@ -77,7 +74,7 @@ class BenchTraining:
     def run(self, num_kept: int) -> tuple[list[MeasuredStep], list[list[Batch]]]:
         """Runs all steps of the plan. Returns those after the warmup, and the micro-batches of the last
         `num_kept`."""
-        clock = StepClock(self.plan.global_batch_size)
+        clock = StepClock(self.plan.global_batch_size, self.world.device == "gpu")
         measured: list[MeasuredStep] = []
         kept: deque[list[Batch]] = deque(maxlen=num_kept)
         with closing(steps(self.optimizer, self.gradient, self.feed, self.plan, SEED, clock)) as steps_of_plan:
@@ -101,7 +98,8 @@ class BenchTraining:
             local = total_weights(self.feed.weights, batches, self.optimizer.loss_terms)
             weights, _ = self.optimizer.reduce_weights(local)
             keys = [dropout_key(SEED, self.plan.steps, piece, self.world.rank) for piece in range(len(batches))]
-            self.gradient(batches, self.optimizer.inverse_weights(weights), keys)
+            flat = self._alone(batches, self.optimizer.inverse_weights(weights), keys)
+            flat[:1].numpy()  # waits for a GPU
 
         line_up(self.world)
         return seconds_of(compute)

@@ -10,7 +10,7 @@ import numpy as np
 
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.batches import INPUTS, prediction_batches
+from tasks.batches import INPUTS, prediction_batches, with_checked_ids
 from tasks.classifier import metrics
 from tasks.classifier.examples import collate
 from tasks.classifier.sets import DataSet, read_texts
@@ -43,7 +43,7 @@ def scorer(job: Job, model: "Bert", max_seq_length: int) -> ScoreRows:
     def score_rows(rows: Rows, batch_size: int) -> np.ndarray | None:
         batches = prediction_batches(rows.lengths("input_ids"), batch_size, max_seq_length)
         advice = "lower --eval_batch_size, --predict_batch_size or --max_seq_length"
-        make_batch = batch_maker(rows, inputs)
+        make_batch = batch_maker(rows, with_checked_ids(inputs, model.config))
         outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
         if outputs is None:
             return None

@@ -10,9 +10,9 @@ import pyarrow as pa
 from bert.text.tokenizer import Tokenizer, check_unknown
 from distributed.rows import Rows, metadata_of, write_rows
 from distributed.run import Run
-from ringbert.files import build_folder
 from ringbert.hashing import digest
 from ringbert.ragged import Ragged, joined, offsets_of, padded
+from tasks import cache
 from tasks.batches import encoder_inputs, grouped
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.texts import Texts, check_labels
@@ -47,8 +47,8 @@ def examples(
     key = digest(
         "classifier examples", EXAMPLES_VERSION, tokenizer.digest, settings.max_seq_length, labels, content
     )
-    is_new = build_folder(
-        cache_dir / key, lambda folder: _build(folder, texts, labels, tokenizer, settings.max_seq_length, run)
+    is_new = cache.build(
+        cache_dir / key, lambda folder: _build(folder, texts, labels, tokenizer, settings.max_seq_length, run), run
     )
     rows = Rows.open(cache_dir / key / "examples.arrow")
     facts = metadata_of(rows)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ringbert.settings import Settings, check_at_least, setting
-from tasks.batches import prediction_batches
+from tasks.batches import prediction_batches, with_checked_ids
 from tasks.job import Job
 from tasks.pretraining.examples import collate, losses
 from tasks.pretraining.shards import Shards
@@ -67,11 +67,11 @@ def evaluator(
         pairs = [("mlm", "masked_ids")] + [("nsp", "next_sentence_label")] * ("nsp" in sums)
         counts = []
         for term, label in pairs:
-            right = tf.argmax(scores[term], 1, tf.int32) == batch[label]
+            right = tf.argmax(scores[term], 1) == tf.cast(batch[label], tf.int64)
             counts += [tf.reduce_sum(tf.cast(right, tf.float32)), sums[term], tf.cast(tf.size(right), tf.float32)]
         return tf.stack(counts)
 
-    make_batch = batch_maker(shards.rows, prepare)
+    make_batch = batch_maker(shards.rows, with_checked_ids(prepare, model.config))
     signature = batch_signature(make_batch(rows[:1]))
     forward = tf.function(count, input_signature=[signature], autograph=False)
 

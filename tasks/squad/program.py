@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ringbert.settings import check_at_least, setting
 from tasks import flags
-from tasks.batches import INPUTS, encoder_inputs, grouped, num_examples, prediction_batches
+from tasks.batches import INPUTS, encoder_inputs, grouped, num_examples, prediction_batches, with_checked_ids
 from tasks.fit import TrainingSettings, fit, load_for_prediction
 from tasks.job import Job, cache_folder, run_on_ranks
 from tasks.origin import Needs, find_origin
@@ -128,11 +128,15 @@ def open_data(config: Config, job: Job, tokenizer: "Tokenizer", is_training: boo
 
 def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     """Windows -> the encoder's inputs and the answers' positions [B]."""
+    import numpy as np
+
     from ringbert.ragged import padded
 
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
     answers = ("start_position", "end_position")
+    lengths = np.diff(fields["input_ids"][1])
+    assert all((fields[name] < lengths).all() for name in answers), "an answer outside its window"
     return batch | {name: padded(fields[name], len(batch["first_tokens"])) for name in answers}
 
 
@@ -158,19 +162,21 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
     """The sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, without padding."""
     import tensorflow as tf
 
-    from bert.inputs import in_groups
+    from bert.inputs import example_numbers, in_groups
 
+    groups = zip(in_groups(scores, batch), in_groups(example_numbers(batch), batch), strict=True)
     targets_B2 = tf.stack([batch["start_position"], batch["end_position"]], 1)
     sums = []
-    for scores_BT2, example_ids_BT in zip(
-        in_groups(scores, batch), in_groups(batch["example_ids"], batch), strict=True
-    ):
-        padding_BT1 = tf.cast(example_ids_BT == 0, scores_BT2.dtype)[:, :, None]
-        log_probs_BT2 = tf.nn.log_softmax(scores_BT2 - LARGE * padding_BT1, axis=1)
-        rows = tf.shape(scores_BT2)[0]
+    for scores_BT2, example_ids_BT in groups:
+        padding_B1T = tf.cast(example_ids_BT == 0, scores_BT2.dtype)[:, None]
+        log_probs_B2T = tf.nn.log_softmax(tf.transpose(scores_BT2, [0, 2, 1]) - LARGE * padding_B1T)
+        rows, length = tf.unstack(tf.shape(example_ids_BT))
         here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
-        log_probs_B2 = tf.gather(tf.transpose(log_probs_BT2, [0, 2, 1]), here_B2, batch_dims=2)
-        sums.append(tf.reduce_sum(log_probs_B2 * (1 - padding_BT1[:, 0])))  # some rows are all padding
+        # GPUs compute shapes for the gradients of tf.gather with batch_dims and of sums without keepdims, and the
+        # host waits for them.
+        here_B2T = tf.one_hot(here_B2, length, dtype=scores_BT2.dtype)
+        log_probs_B21 = tf.reduce_sum(log_probs_B2T * here_B2T, -1, keepdims=True)
+        sums.append(tf.reduce_sum(log_probs_B21 * (1 - padding_B1T[:, :, :1])))  # some rows are all padding
     return -tf.add_n(sums) / 2
 
 
@@ -195,7 +201,7 @@ def predict_windows(config: Config, job: Job, model: "Bert", windows: "Rows") ->
         return {name: batch[name] for name in INPUTS}
 
     advice = "lower --predict_batch_size or --max_seq_length"
-    make_batch = batch_maker(windows, inputs)
+    make_batch = batch_maker(windows, with_checked_ids(inputs, model.config))
     outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
     if outputs is None:
         return None

@@ -13,8 +13,9 @@ from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from distributed.rows import Rows, metadata_of, ragged, write_rows
 from distributed.run import Run
 from ringbert.errors import InputError, shortened
-from ringbert.files import build_folder, read_json, write_json
+from ringbert.files import read_json, write_json
 from ringbert.hashing import digest
+from tasks import cache
 from tasks.squad.reading import Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings
 from tasks.texts import parts
@@ -30,7 +31,7 @@ def prepare(settings: WindowSettings, source: Source, tokenizer: Tokenizer, cach
     """
     path = _record_path(settings, source, tokenizer, cache_dir)
     record = path and _read_record(path)
-    if record and (cache_dir / record.windows).is_dir():
+    if record and cache.holds(cache_dir / record.windows, run):
         _announce(settings, source, record, tokenizer, cache_dir, run, "(cached)")
         return record.windows
     examples = read(source, settings.version_2_with_negative)
@@ -59,7 +60,7 @@ def windows(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, 
     ]
     lengths = (settings.max_seq_length, settings.doc_stride, settings.max_query_length)
     key = digest("squad windows", WINDOWS_VERSION, tokenizer.digest, lengths, content)
-    is_new = build_folder(cache_dir / key, lambda folder: _build(folder, settings, examples, tokenizer, run))
+    is_new = cache.build(cache_dir / key, lambda folder: _build(folder, settings, examples, tokenizer, run), run)
     record = _Record(key, len(examples.questions), examples.misplaced)
     _announce(settings, examples.source, record, tokenizer, cache_dir, run, "" if is_new else "(cached)")
     return key

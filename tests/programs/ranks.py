@@ -120,7 +120,9 @@ def train_for_20_steps(
     order = order or Order(len(rows), 5)
     layouts = layouts_of(plan, order, lengths, 32) if xla != "off" else None
     feed = Feed(rows=rows, order=order, collate=collate, weights=weights, lengths=lengths,
-                collate_fixed=layouts and partial(collate, grouping=layouts))  # fmt: skip
+                collate_fixed=layouts and partial(collate, grouping=layouts),
+                collates_of_shapes=[partial(collate, grouping=layout) for layout in layouts.single()]
+                if layouts else ())  # fmt: skip
     training = Training(model=model, feed=feed, loss=loss, loss_terms=terms, settings={})
     train(LoopSettings(seed=5, log_steps=1, xla=xla), plan, training, optimizer, run, checkpoints)
     run.close()
@@ -217,9 +219,8 @@ def gradient_of_two_terms(world: World, collectives, accumulation: int) -> np.nd
     pieces = plan.micro_batches(world.rank)
     batches = [toy.collate(toy.rows().take(indices[piece])) for piece in pieces]
     local = [weigh(batch) for batch in batches]
-    totals, stop = optimizer.reduce_weights({term: sum(w[term] for w in local) for term in local[0]})
+    totals, _ = optimizer.reduce_weights({term: sum(w[term] for w in local) for term in local[0]})
     assert totals == {"squared": 13.0, "absolute": 3.0}, totals
-    assert not stop
     gradient = gradient_function(optimizer, loss, batches[0])
     inverse = optimizer.inverse_weights(totals)
     parts = [gradient(batch, inverse, dropout_key(0, 0, n, world.rank)) for n, batch in enumerate(batches)]
@@ -388,13 +389,13 @@ def check_weights(world: World, collectives) -> None:
     optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, loss_terms=("a", "b"))
     size = world.size
     # More than float32 can count, and a fraction.
-    totals, stop = optimizer.reduce_weights({"a": 2.0**25 + 1, "b": 0.125 * world.rank + 0.5})
+    totals, requests = optimizer.reduce_weights({"a": 2.0**25 + 1, "b": 0.125 * world.rank + 0.5})
     assert totals == {"a": size * (2.0**25 + 1), "b": 0.125 * size * (size - 1) / 2 + 0.5 * size}, totals
-    assert stop is False
+    assert requests == []
     only_last = world.rank == size - 1
-    totals, stop = optimizer.reduce_weights({"a": 1.0, "b": float(only_last)}, stop=only_last)
+    totals, requests = optimizer.reduce_weights({"a": 1.0, "b": float(only_last)}, (only_last, False))
     assert totals["b"] == 1.0, "a term that one rank alone has"
-    assert stop is True, "the stop flag of one rank did not reach this one"
+    assert requests == [True, False], "one rank's request did not reach this one"
     for zero in (0.0, -0.0, np.nan):
         with pytest.raises(ValueError, match="loss term 'b'"):
             optimizer.reduce_weights({"a": 1.0, "b": zero})

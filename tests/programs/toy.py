@@ -123,6 +123,7 @@ def train(
     collate: Callable = collate,
     weights: Callable = weights,
     save_every: int = 1000,
+    save_minutes: float = 0,
     overlaps: bool = False,
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
@@ -152,7 +153,13 @@ def train(
     optimizer.check_replicas()
     try:
         training = Training(model=model, feed=feed(collate, weights), loss=squared_loss(model), settings=settings)
-        loop = LoopSettings(seed=7, save_checkpoints_steps=save_every, log_steps=1, xla="off")
+        loop = LoopSettings(
+            seed=7,
+            save_checkpoints_steps=save_every,
+            save_checkpoints_minutes=save_minutes,
+            log_steps=1,
+            xla="off",
+        )
         state = train_loop(loop, plan, training, optimizer, run, checkpoints, start)
     finally:
         run.close()
