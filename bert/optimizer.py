@@ -23,14 +23,20 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
+        # A variable, so that compiled code follows `change`; int32 would live on the host.
+        self._numbers = tf.Variable(tf.zeros([3]), trainable=False)
+        self.change(rate, train_steps, warmup_steps)
+
+    def change(self, rate: float, train_steps: int, warmup_steps: int) -> None:
+        """Gives the schedule new constants, also in compiled code."""
         self.rate, self.train_steps, self.warmup_steps = rate, train_steps, warmup_steps
+        self._numbers.assign([rate, train_steps, warmup_steps])
 
     def __call__(self, step):
+        rate, train_steps, warmup_steps = tf.unstack(self._numbers)
         step = ops.cast(step, "float32")
-        left = (self.train_steps - ops.minimum(step, self.train_steps)) / max(1, self.train_steps)
-        if self.warmup_steps == 0:
-            return self.rate * left
-        return self.rate * ops.where(step < self.warmup_steps, step / self.warmup_steps, left)
+        left = (train_steps - ops.minimum(step, train_steps)) / ops.maximum(1.0, train_steps)
+        return rate * ops.where(step < warmup_steps, step / ops.maximum(1.0, warmup_steps), left)
 
     def get_config(self):
         return {name: getattr(self, name) for name in ("rate", "train_steps", "warmup_steps")}
@@ -180,3 +186,10 @@ def make_optimizer(
     compiled code reads memory only once."""
     schedule = WarmupDecay(learning_rate, train_steps, warmup_steps)
     return OPTIMIZERS[settings.optimizer](schedule)
+
+
+def change_schedule(
+    optimizer: keras.optimizers.Optimizer, learning_rate: float, train_steps: int, warmup_steps: int
+) -> None:
+    """Gives an optimizer that `make_optimizer` made a new schedule, without compiling anything again."""
+    optimizer._learning_rate.change(learning_rate, train_steps, warmup_steps)

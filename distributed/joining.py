@@ -20,14 +20,14 @@ def place_in(comm: Any) -> dict[str, Any]:
     from mpi4py import MPI
 
     local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
-    leaders = comm.allgather(comm.rank if local.rank == 0 else -1)
-    nodes = [rank for rank in leaders if rank >= 0]
+    first = MPI.Group.Translate_ranks(local.group, [0], comm.group)[0]  # no message: a death would block it
+    nodes = sorted(set(comm.allgather(first)))
     return {
         "rank": comm.rank,
         "size": comm.size,
         "local_rank": local.rank,
         "local_size": local.size,
-        "node": nodes.index(local.bcast(comm.rank, root=0)),
+        "node": nodes.index(first),
         "num_nodes": len(nodes),
     }
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ringbert.errors import InputError
@@ -42,8 +42,17 @@ class PlanSettings(Settings):
         None, "warmup steps of one rank, divided by the number of ranks; instead of a share", "training"
     )
 
+    elastic_batch: Literal["keep", "shrink"] = setting(
+        "keep",
+        "what the death of a rank does to the global batch under bert-launch --elastic; shrink keeps each rank's "
+        "rows, and changes steps and rate as a start with fewer ranks does",
+        "training",
+    )
+
     def __post_init__(self):
         super().__post_init__()
+        if self.elastic_batch == "shrink" and self.global_batch_size is not None:
+            raise ValueError("--elastic_batch shrink contradicts --global_batch_size: give --train_batch_size")
         if self.train_batch_size is not None and self.global_batch_size is not None:
             raise ValueError("--train_batch_size and --global_batch_size exclude each other: give one")
         check_at_least(self, 1, "train_batch_size", "global_batch_size", "gradient_accumulation_steps")
@@ -92,6 +101,11 @@ class Plan:
         edges = [share.start + count * piece // self.accumulation for piece in range(self.accumulation + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
+    def on_fewer_ranks(self, size: int) -> "Plan":
+        """The same steps on fewer ranks, in micro-batches that are not larger than before."""
+        accumulation = -(-self.accumulation * self.size // size)
+        return replace(self, size=size, accumulation=min(accumulation, self.global_batch_size // size))
+
     def __str__(self) -> str:
         share = self.share(0)
         largest, smallest = share.stop, self.share(self.size - 1)
@@ -108,8 +122,13 @@ class Plan:
         )
 
 
-def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
-    """The plan for `rows` rows of data and `size` ranks. Raises InputError when no step is left."""
+def make_plan(settings: PlanSettings, rows: int, size: int, launched_size: int | None = None) -> Plan:
+    """The plan for `rows` rows of data and `size` ranks, which were `launched_size` at the start of the job.
+
+    Raises InputError when no step is left.
+    """
+    if launched_size and size < launched_size and settings.elastic_batch == "keep":
+        return make_plan(settings, rows, launched_size).on_fewer_ranks(size)
     if rows < 1:
         raise InputError("there are no rows to train on")
     batch, keeps_batch = settings.batch_size, settings.global_batch_size is not None

@@ -57,6 +57,7 @@ class Run:
         self.folder, self.is_writer = folder, is_writer
         self._events: Any = None
         self._lock: TextIO | None = None
+        self._newest: dict[str, float] = {}  # line of metrics.jsonl, also on ranks that do not write it
         self._failed: set[str] = set()  # files and folders that could not be written
         self._opened = time.monotonic()
         if is_writer:
@@ -86,6 +87,18 @@ class Run:
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}")
         self._lock.flush()
+
+    def take_over(self, rows: int) -> None:
+        """Makes this rank the writer of the folder, because the one before died after this number of rows."""
+        self.is_writer = True
+        if (self.folder / LOCK).exists():
+            self.lock()
+        self.rewind_metrics(rows)
+        path = self.folder / "metrics.jsonl"
+        written = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        newest = self._newest
+        if newest and not any((line["step"], *line) == (newest["step"], *newest) for line in written):
+            self._append(newest)  # the other died before it could
 
     def progress(
         self, total: int, label: str, unit: str = "step", initial: int = 0, is_shown: bool = True
@@ -144,13 +157,16 @@ class Run:
 
         What cannot be written is lost, with one warning for each of the two: curves are no reason to end a run.
         """
+        self._newest = {"step": step, "time": round(time.time(), 3), **values}
         if not self.is_writer:
             return
-        line = json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
-        with self._or_warning("metrics.jsonl"), (self.folder / "metrics.jsonl").open("a") as file:
-            file.write(line)
+        self._append(self._newest)
         with self._or_warning("tensorboard"):
             self._write_events(step, values)
+
+    def _append(self, line: dict[str, float]) -> None:
+        with self._or_warning("metrics.jsonl"), (self.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     def _write_events(self, step: int, values: Mapping[str, float]) -> None:
         if self._events is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from distributed import elastic
 from distributed.feed import Batch, BatchSource, prefetched, total_weights
 from distributed.gradient import Gradient, dropout_key
 from distributed.optimizer import AllreduceOptimizer, StepResult
@@ -47,7 +48,8 @@ def steps(
 ) -> Generator[Step]:
     """Yields the steps of a plan after the first `first` ones, which consumed `position` rows of the stream.
 
-    All ranks take each step together and end it with bit-identical weights.
+    All ranks take each step together and end it with bit-identical weights. If a rank of an elastic world dies in
+    it, the step leaves all weights as they were and raises an error that `elastic.is_loss` knows.
     """
     world = optimizer.world
 
@@ -69,6 +71,7 @@ def steps(
                 clock.mark("reduce_s")
             else:
                 flat = output if gradient.overlaps else optimizer.all_reduce(output)
+                elastic.commit(world)
                 clock.mark("reduce_s", flat)
                 result = optimizer.update(flat, weights)
             clock.mark("apply_s", result.numbers)

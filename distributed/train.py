@@ -1,28 +1,25 @@
 """The training loop: evaluation, checkpoints and logging between the steps."""
 
-import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import keras
 
-from distributed import signals
+from distributed import elastic, signals
 from distributed.checkpoint import Checkpoints, State
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.gradient import Gradient, Loss, seconds_of
+from distributed.log import Log
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
 from distributed.run import Run
 from distributed.settings import LoopSettings
-from distributed.steps import Step, StepClock, steps
-from distributed.world import World
-from ringbert.errors import InputError, Preempted
-
-MOST_SKIPPED_STEPS = 20
+from distributed.steps import Step, steps
+from ringbert.errors import Preempted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +33,8 @@ class Training:
       data_key: a digest of the data, the same on all ranks.
       settings: flag -> value, for flags that must not change when a run is resumed; kept in each checkpoint.
       held_out: the evaluation during training.
+      replan: number of ranks -> the plan for that many, after some have died; it gives the optimizer the plan's
+        schedule. By default the steps stay the same.
       memory_advice, overflow_advice: what the user can do when memory runs out, or when gradients stay non-finite.
     """
 
@@ -46,6 +45,7 @@ class Training:
     data_key: str = ""
     settings: dict[str, object]
     held_out: HeldOut | None = None
+    replan: Callable[[int], Plan] | None = None
     memory_advice: str = "use smaller micro-batches"
     overflow_advice: str = "lower --learning_rate"
 
@@ -69,60 +69,141 @@ def train(
         runs out.
     """
     state = start or State(0, 0, plan.steps, plan.global_batch_size, training.settings)
-    held_out = training.held_out
-    if held_out and held_out.stops(state):
+    optimizer.world.has_trained = True
+    if training.held_out and training.held_out.stops(state):
         return state
-    log = Log(settings, plan, training, optimizer, run, state.step)
     gradient = choose_gradient(settings.xla, plan, training, optimizer, run, state)
     if gradient.is_fixed and state.step < plan.steps:
         compile_shapes(gradient, plan, training.feed, run)
-    log.clock.skip()
-    stops_early = False
-    with (
-        signals.training(optimizer.world.is_training),
-        closing(
-            steps(optimizer, gradient, training.feed, plan, settings.seed, log.clock, state.step, state.position)
-        ) as steps_of_plan,
+    loop = Loop(settings, plan, training, optimizer, gradient, run, checkpoints, state)
+    loss: Exception | None = None
+    with signals.training(optimizer.world.is_training):
+        while True:
+            try:
+                if loss is not None:
+                    loop.recover(loss)
+                return loop.run()
+            except Exception as error:
+                if not elastic.is_loss(optimizer.world, error):
+                    raise
+                loss = error
+
+
+class Loop:
+    """The steps of a training and what follows each of them. `run` can go on after `recover`."""
+
+    def __init__(
+        self,
+        settings: LoopSettings,
+        plan: Plan,
+        training: Training,
+        optimizer: AllreduceOptimizer,
+        gradient: Gradient,
+        run: Run,
+        checkpoints: Checkpoints,
+        state: State,
     ):
-        for step in steps_of_plan:
-            log.step(step)
-            facts = plan.steps, plan.global_batch_size, training.settings
-            state = State(step.position, step.number, *facts, state.evaluations)
-            is_last = step.number == plan.steps
-            is_measured = held_out is not None and (is_last or step.number % int(held_out.every) == 0)
-            is_due = step.wants_save or step.number % settings.save_checkpoints_steps == 0
-            saves = is_due or is_last or is_measured or step.wants_stop
-            if saves:
-                log.flush(is_last)
-            if held_out and is_measured:
-                with log.waiting_for("evaluations"):
-                    state = measured(held_out, state, run)
-                stops_early = held_out.stops(state)
-            if saves:
-                with log.waiting_for("checkpoints"):
-                    checkpoints.save(optimizer, state)
-                    if is_last or stops_early or step.wants_stop:
-                        checkpoints.finish()
-            if checkpoints.is_overdue(settings.save_checkpoints_minutes):
-                optimizer.world.save_wanted.set()  # the ranks' clocks differ: the next step tells all of them
-            if step.wants_stop:
-                leave(step, plan, log, run, optimizer.world)
-            if held_out and stops_early:
-                best, patience = held_out.best, held_out.patience
-                run.say(f"stopped after step {step.number}: {best} did not improve {patience} times")
-                break
-    log.close()
-    run.say(log.summary())
-    return state
+        self._settings, self._plan, self._training = settings, plan, training
+        self._optimizer, self._gradient, self._run, self._checkpoints = optimizer, gradient, run, checkpoints
+        self._first_plan, self._state = plan, state
+        self._last: Step | None = None  # the last step that is applied, on all ranks
+        self._is_followed = True  # by its evaluation and checkpoint
+        self._stops_early = self._has_new_writer = False
+        self._log = Log(settings, plan, optimizer, run, state.step, training.overflow_advice)
 
+    def run(self) -> State:
+        """Takes the steps that are left. Returns the last state, which is saved."""
+        optimizer, log = self._optimizer, self._log
+        if self._last is not None and not self._is_followed:
+            self._follow(self._last)
+        if self._plan.size != optimizer.world.size:
+            self._replan()
+        if self._has_new_writer:
+            self._checkpoints.save(optimizer, self._state)
+            self._has_new_writer = False
+        log.clock.skip()
+        feed, seed, state = self._training.feed, self._settings.seed, self._state
+        with closing(
+            steps(optimizer, self._gradient, feed, self._plan, seed, log.clock, state.step, state.position)
+        ) as steps_of_plan:
+            while not self._stops_early and (step := next(steps_of_plan, None)):
+                self._last, self._is_followed = step, False
+                log.step(step)
+                self._follow(step)
+        log.close()
+        self._run.say(log.summary())
+        return self._state
 
-def leave(step: Step, plan: Plan, log: "Log", run: Run, world: World) -> NoReturn:
-    """Ends a run that was asked to save and stop, and has saved."""
-    world.stop_wanted.clear()
-    log.close()
-    run.say(f"saved after step {step.number} of {plan.steps} on request; to continue, run the same command")
-    run.close()
-    raise Preempted
+    def _follow(self, step: Step) -> None:
+        """Evaluates, saves and leaves if it is time to. After a loss it may happen twice for a step."""
+        plan, held_out, log, settings = self._plan, self._training.held_out, self._log, self._settings
+        earlier = [entry for entry in self._state.evaluations if entry[0] < step.position]
+        facts = plan.steps, plan.global_batch_size, self._training.settings
+        state = State(step.position, step.number, *facts, earlier)
+        is_last = step.number == plan.steps
+        is_measured = held_out is not None and (is_last or step.number % int(held_out.every) == 0)
+        is_due = step.wants_save or step.number % settings.save_checkpoints_steps == 0
+        saves = is_due or is_last or is_measured or step.wants_stop
+        if saves:
+            log.flush(is_last)
+        if held_out and is_measured:
+            with log.waiting_for("evaluations"):
+                state = measured(held_out, state, self._run)
+            self._stops_early = held_out.stops(state)
+        if saves:
+            with log.waiting_for("checkpoints"):
+                self._checkpoints.save(self._optimizer, state)
+                if is_last or self._stops_early or step.wants_stop:
+                    self._checkpoints.finish()
+        if self._checkpoints.is_overdue(settings.save_checkpoints_minutes):
+            self._optimizer.world.save_wanted.set()  # the ranks' clocks differ: the next step tells all of them
+        self._state, self._is_followed = state, True
+        if step.wants_stop:
+            self._leave(step)
+        if held_out and self._stops_early:
+            best, patience = held_out.best, held_out.patience
+            self._run.say(f"stopped after step {step.number}: {best} did not improve {patience} times")
+
+    def _leave(self, step: Step) -> NoReturn:
+        """Ends a run that was asked to save and stop, and has saved."""
+        self._optimizer.world.stop_wanted.clear()
+        self._log.close()
+        self._run.say(
+            f"saved after step {step.number} of {self._plan.steps} on request; to continue, run the same command"
+        )
+        self._run.close()
+        raise Preempted
+
+    def recover(self, loss: Exception) -> None:
+        """Joins the other survivors of a loss. Raises `elastic.Elsewhere` if some of them are not in this loop, or
+        the next loss."""
+        world, run = self._optimizer.world, self._run
+        number = self._last.number if self._last else self._state.step
+        here = "steps", str(run.folder), number, self._is_followed
+        first, (died, places) = world.names[0], elastic.recover(world, loss, here)
+        if any(place[:3] != here[:3] for place in places):
+            raise elastic.Elsewhere
+        self._is_followed = all(place[3] for place in places)
+        self._optimizer.collectives.reopen(world)
+        if first in died:
+            self._has_new_writer = True
+            position = self._last.position if self._last else self._state.position
+            world.on_first(run.take_over, position)
+        self._log.restart(self._plan, number)
+        run.say(elastic.message(world, died) + f" after step {number}")
+
+    def _replan(self) -> None:
+        """Deals the rows that are left to the survivors."""
+        size = self._optimizer.world.size
+        training, plan = self._training, self._first_plan.on_fewer_ranks(size)
+        if training.replan is not None:
+            plan = training.replan(size)
+        self._state = replace(self._state, step=resumed_step(self._state, plan))
+        if self._state.step != self._optimizer.steps_done:
+            self._optimizer.optimizer.iterations.assign(self._state.step)
+        self._plan = plan
+        self._log.restart(plan, self._state.step)
+        self._run.say(str(plan))
 
 
 def choose_gradient(
@@ -176,96 +257,3 @@ def resumed_step(state: State, plan: Plan) -> int:
     if state.global_batch_size == plan.global_batch_size:
         return min(state.step, plan.steps)
     return min(-(-state.position // plan.global_batch_size), plan.steps)
-
-
-class Log:
-    """Shows and logs the steps of a run, and measures how its time is spent."""
-
-    def __init__(
-        self,
-        settings: LoopSettings,
-        plan: Plan,
-        training: Training,
-        optimizer: AllreduceOptimizer,
-        run: Run,
-        first: int,
-    ):
-        self._is_async = optimizer.world.device == "gpu"
-        self.clock = StepClock(plan.global_batch_size, self._is_async, settings.log_steps)
-        self._every, self._last_step = settings.log_steps, plan.steps
-        self._optimizer, self._run, self._overflow_advice = optimizer, run, training.overflow_advice
-        self._bar = run.progress(plan.steps, "training", initial=first)
-        self._skipped = self._applied = 0
-        self._loss = math.nan
-        self._unread: tuple[Step, dict[str, float]] | None = None
-        self._waits: dict[str, float] = {"checkpoints": 0.0}
-        self._began = time.perf_counter()
-
-    def step(self, step: Step) -> None:
-        """Shows a step, and logs it every `log_steps`. Raises InputError when too many in a row were skipped.
-
-        On GPUs it shows the step before, because reading the newest result would wait until the GPU is idle.
-        """
-        unread = step, self.clock.read() if self._is_logged(step) else {}
-        if self._is_async:
-            self.flush()
-            self._unread = unread
-        else:
-            self._show(*unread)
-
-    def flush(self, is_last: bool = False) -> None:
-        """Shows the step that `step` has not shown yet.
-
-        Raises InputError if the run ends with it and learned nothing: no step was applied, or the last loss is not
-        finite.
-        """
-        if self._unread is not None:
-            unread, self._unread = self._unread, None
-            self._show(*unread)
-        if is_last and not self._applied:
-            raise InputError(f"no step had a finite gradient, so nothing was learned: {self._overflow_advice}")
-        if is_last and not math.isfinite(self._loss):
-            raise InputError(f"the loss of the last step is {self._loss}: {self._overflow_advice}")
-
-    def _is_logged(self, step: Step) -> bool:
-        return step.number % self._every == 0 or step.number in (1, self._last_step)
-
-    def _show(self, step: Step, times: dict[str, float]) -> None:
-        result = step.result
-        self._skipped = 0 if result.applied else self._skipped + 1
-        if self._skipped:
-            scale = f"; the loss scale is now {result.loss_scale:g}" if self._optimizer.scales_loss else ""
-            self._run.say(
-                f"step {step.number}: the gradient is not finite; the step is skipped on every rank{scale}"
-            )
-        if self._skipped == MOST_SKIPPED_STEPS:
-            raise InputError(f"no finite gradient in {self._skipped} steps: {self._overflow_advice}")
-        losses = {"loss": sum(result.losses.values()), **result.losses}
-        self._applied, self._loss = self._applied + result.applied, losses["loss"]
-        shown = {name: f"{value:.4f}" for name, value in losses.items()}
-        speed = f"{self.clock.rows_per_s():.1f}"
-        self._bar.update(step.number, **shown, rate=f"{result.learning_rate:.2e}", examples_s=speed)
-        if self._is_logged(step):
-            facts = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
-            if self._optimizer.scales_loss:
-                facts["loss_scale"] = result.loss_scale
-            self._run.metrics(step.number, {"rows": step.position, **losses, **facts, **times})
-
-    @contextmanager
-    def waiting_for(self, what: str) -> Iterator[None]:
-        """Counts the time of the `with` block as waiting for `what`, not as time of a step."""
-        began = time.perf_counter()
-        yield
-        self._waits[what] = self._waits.get(what, 0.0) + time.perf_counter() - began
-        self.clock.skip()
-
-    def summary(self) -> str:
-        whole_s = time.perf_counter() - self._began
-        waits = ", ".join(
-            f"{waited:.1f} s for {what} ({waited / whole_s:.1%})" for what, waited in self._waits.items()
-        )
-        return f"trained for {whole_s:.1f} s; of that waited {waits}"
-
-    def close(self) -> None:
-        self.flush()
-        self._bar.close()

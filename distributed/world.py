@@ -34,9 +34,9 @@ class FirstRankError(Exception):
     """`on_first` failed on rank 0, which reports it and ends the job."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class World:
-    """This process among the ranks of a job.
+    """This process among the ranks of a job. After a loss `distributed.elastic` changes its place among them.
 
     Attributes:
       rank, size: the number of this rank, and how many ranks there are.
@@ -48,6 +48,12 @@ class World:
       threads: how many threads this rank computes with.
       machine_cores: the cores that the ranks of this machine may use together.
       notes: one line for each decision that the user should know, the same on every rank of a machine.
+      launched_size: how many ranks there were at the start.
+      is_elastic: the job goes on without ranks that die.
+      name, names: of this rank, and of all living ranks, with the numbers that they had at the start.
+      exit_status: that of this process, when it ends without an error.
+      has_trained: a training has begun in this job.
+      derived: communicators made from `comm`, which a loss revokes too.
       program: the program's name, for messages.
       user_errors: types of errors to show as one line, without a traceback.
       stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
@@ -68,6 +74,13 @@ class World:
     machine_cores: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     comm: Any = field(default=None, repr=False)
+    launched_size: int = 1
+    is_elastic: bool = False
+    name: str = "rank 0"
+    names: tuple[str, ...] = ()
+    exit_status: int = 0
+    has_trained: bool = False
+    derived: list[Any] = field(default_factory=list, repr=False)
     program: str = "python"
     user_errors: tuple[type[BaseException], ...] = field(default=(InputError, OSError), repr=False)
     stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -97,7 +110,7 @@ class World:
         comm, why_alone = communicator()
         world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
         if comm is not None:
-            world = replace(world, **place_in(comm))
+            world = replace(world, **place_in(comm), launched_size=comm.size)
         with world:
             check_launcher(world.size, why_alone)
             signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
@@ -216,9 +229,10 @@ class World:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return False
         if isinstance(error, Preempted):
+            self.exit_status = error.STATUS
             self.barrier()  # every rank leaves in the same way
             return False
-        if self.size == 1 and isinstance(error, self.user_errors):
+        if self.comm is None and isinstance(error, self.user_errors):
             # Under another MPI's launcher each process is alone and fails in the same way: only one prints the
             # error.
             if launched_rank() == "0":
@@ -226,7 +240,7 @@ class World:
             else:
                 time.sleep(1)
             raise SystemExit(1) from None
-        if self.size > 1:
+        if self.comm is not None:
             self._end_all(error)
         return False
 
@@ -234,7 +248,7 @@ class World:
         """Ends the job after an uncaught exception in a thread, such as one that prefetches or writes."""
         if error is None or isinstance(error, SystemExit):
             return
-        if self.size > 1:
+        if self.comm is not None:
             self._end_all(error)
         if isinstance(error, self.user_errors):
             self._print_user_error(error)

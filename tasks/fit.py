@@ -68,7 +68,7 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
     world, run = job.world, job.run
     origin.check_settings(training.settings)
     run.remove("result.json")  # from here on the run is not complete
-    plan = make_plan(config, len(training.feed.rows), world.size)
+    plan = make_plan(config, len(training.feed.rows), world.size, world.launched_size)
     run.say(str(plan))
     config, training = prepared(config, job, plan, training)
     say_warnings(config, job, plan, training.model)
@@ -80,6 +80,7 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
     if not is_finished:
         facts = {"config": asdict(config), "plan": asdict(plan), "start": origin.reason}
         run.write_json("run.json", facts | {"environment": environment()})
+    training = replace(training, replan=partial(replanned, config, job, training, optimizer))
     try:
         state = train(config, plan, training, optimizer, run, checkpoints, state)
     finally:
@@ -115,6 +116,18 @@ def prepared(
     )
     training = replace(training, feed=feed, held_out=held_out)
     return config, replace(training, memory_advice=MEMORY_ADVICE, overflow_advice=OVERFLOW_ADVICE)
+
+
+def replanned(
+    config: TrainingSettings, job: Job, training: "Training", optimizer: "AllreduceOptimizer", size: int
+) -> "Plan":
+    """The plan and the optimizer's schedule for the ranks that are left."""
+    from bert.optimizer import change_schedule
+    from distributed.plan import make_plan
+
+    plan = make_plan(config, len(training.feed.rows), size, job.world.launched_size)
+    change_schedule(optimizer.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
+    return plan
 
 
 def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert") -> None:

@@ -4,14 +4,15 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distributed.collectives import BackendSettings
 from distributed.devices import DeviceSettings
 from ringbert.settings import setting
+from tasks.origin import OriginSettings
 
 if TYPE_CHECKING:
     from distributed.collectives import Collectives
@@ -72,35 +73,78 @@ class Job:
 
 
 def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[[Config, Job], object]") -> None:
-    """Joins the ranks and calls `function(config, job)` on each; rank 0 writes `folder`. Errors end all ranks."""
+    """Joins the ranks and calls `function(config, job)` on each; rank 0 writes `folder`. Errors end all ranks.
+
+    In an elastic world, a loss of ranks that `function` does not handle makes the survivors call it again. It then
+    continues from what it has written.
+    """
     from tasks import compiled
 
     set_environment()
     own_folder = compiled.own_folder() if config.xla_cache else None
     import_tensorflow()
+    from distributed import elastic
     from distributed.world import World
 
     with World.join(config, program) as world:
-        from distributed.collectives import open_collectives
-        from distributed.run import Run, versions
+        elastic.enable(world)
+        loss: Exception | None = None
+        while True:
+            try:
+                if loss is not None:
+                    config = after_loss(config, world, loss)
+                with open_job(config, folder, world) as job, kept_code(config, job, own_folder):
+                    function(config, job)
+                    elastic.commit(world)
+                return
+            except Exception as error:
+                if not (isinstance(error, elastic.Elsewhere) or elastic.is_loss(world, error)):
+                    raise
+                loss = error
 
-        products = set_precision(config.precision, config.tf32)
-        collectives = open_collectives(world, config.backend)
-        world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
-        run = Run.of(folder, world)
+
+def after_loss(config: Config, world: "World", loss: Exception) -> Config:
+    """Joins the other survivors. Returns the configuration with which they continue what the job has begun."""
+    from distributed import elastic
+
+    died: list[str] = []
+    if not isinstance(loss, elastic.Elsewhere):
+        died, _ = elastic.recover(world, loss, ("program",))
+    has_trained = any(world.all_gather(world.has_trained))
+    world.say(f"{elastic.message(world, died)} from the last checkpoint")
+    is_new = isinstance(config, OriginSettings) and config.resume == "never"
+    changes: dict[str, Any] = {"resume": "auto"} if is_new and has_trained else {}
+    return replace(config, **changes)
+
+
+@contextlib.contextmanager
+def open_job(config: ProgramSettings, folder: str, world: "World") -> "Iterator[Job]":
+    """Opens the backend and the run's folder, and tells the user where the job runs."""
+    from distributed.collectives import open_collectives
+    from distributed.run import Run, versions
+
+    products = set_precision(config.precision, config.tf32)
+    collectives = open_collectives(world, config.backend)
+    world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
+    with contextlib.closing(Run.of(folder, world)) as run, contextlib.closing(collectives):
         if isinstance(config, JobSettings):  # the folder belongs to this run alone
             world.on_first(run.lock)
         run.say(f"{world}, backend {collectives.name}, {config.precision}")
         for note in filter(None, (*world.notes, products)):
             run.say(note)
-        job = Job(world, collectives, run)
-        if config.xla_cache:
-            with compiled.kept_in(cache_folder(), own_folder, compiled.kind_of_run(world), run.say):
-                function(config, job)
-        else:
-            function(config, job)
-        run.close()
-        collectives.close()
+        yield Job(world, collectives, run)
+
+
+@contextlib.contextmanager
+def kept_code(config: ProgramSettings, job: Job, own_folder: Path | None) -> "Iterator[None]":
+    """Keeps compiled code for later runs while the block runs, if `--xla_cache` asks for it."""
+    from tasks import compiled
+
+    if not config.xla_cache:
+        yield
+        return
+    with compiled.kept_in(cache_folder(), own_folder, compiled.kind_of_run(job.world), job.run.say):
+        yield
 
 
 def set_environment() -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,15 @@ class Done:
 
 
 def mpirun(
-    np: int, program: str, *args: object, timeout: float = 120, env: Mapping[str, str] | None = None
+    np: int,
+    program: str,
+    *args: object,
+    timeout: float = 120,
+    env: Mapping[str, str] | None = None,
+    mpi_args: Sequence[str] = (),
 ) -> Done:
     """Runs tests/programs/PROGRAM on `np` ranks of this machine and waits for its end."""
-    with started(np, program, *args, env=env) as process:
+    with started(np, program, *args, env=env, mpi_args=mpi_args) as process:
         return finish(process, timeout)
 
 
@@ -61,7 +66,11 @@ def alone(program: str, *args: object, timeout: float = 120, env: Mapping[str, s
 
 @contextlib.contextmanager
 def started(
-    np: int, program: str, *args: object, env: Mapping[str, str] | None = None
+    np: int,
+    program: str,
+    *args: object,
+    env: Mapping[str, str] | None = None,
+    mpi_args: Sequence[str] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """The process of mpirun (of the program itself for `np` 0), which is ended on the way out."""
     argv = [sys.executable, str(PROGRAMS / program), *map(str, args)]
@@ -69,7 +78,7 @@ def started(
     if np:
         built = launch.build_command(
             launch.find_mpi(),
-            launch.Options(tuple(argv), np),
+            launch.Options(tuple(argv), np, mpi_args=tuple(mpi_args)),
             environment,
             cores=launch.num_cores(),
             is_root=os.geteuid() == 0,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from ringbert.errors import InputError
 from ringbert.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class Collectives(Protocol):
         """Rank 0's value on every rank."""
         ...
 
+    def reopen(self, world: "World") -> None:
+        """Sums over the ranks that an elastic `world` now has. All of them call it."""
+        ...
+
     def close(self) -> None:
         """Releases the backend's resources; no other call may follow."""
         ...
@@ -84,6 +89,8 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
         backend = _fitting(world)
+    if world.is_elastic and BACKENDS[backend] == "tensorflow":
+        raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
     return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
 
 
@@ -113,7 +120,7 @@ def compression_note(world: "World", collectives: Collectives) -> str:
 def _fitting(world: "World") -> str:
     if world.size == 1:
         return "local"
-    if world.device != "gpu":
+    if world.device != "gpu" or world.is_elastic:
         return "mpi"
     from distributed.collectives.tensorflow import own_gpus
 

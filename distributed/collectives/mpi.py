@@ -28,16 +28,30 @@ class MpiCollectives:
     name = "mpi"
     sum_in_graph = None
 
-    def __init__(self, comm, machine: int = 0, num_machines: int = 1, shares_memory: bool = True):
-        """Called on all ranks of `comm`; `machine` is the number of this rank's machine among `num_machines`."""
+    def __init__(
+        self,
+        comm,
+        machine: int = 0,
+        num_machines: int = 1,
+        shares_memory: bool = True,
+        derived: list | None = None,
+    ):
+        """Called on all ranks of `comm`; `machine` is the number of this rank's machine among `num_machines`.
+
+        The communicators made from `comm` are added to `derived`.
+        """
+        self._shares_memory, self._derived = shares_memory, [] if derived is None else derived
+        self._open(comm, machine, num_machines)
+
+    def _open(self, comm, machine: int, num_machines: int) -> None:
         self._comm, self._num_machines = comm, num_machines
         self.compresses = num_machines > 1
-        self._machine = comm.Split(machine)
-        self._heads = comm.Split(self._machine.rank)  # on all machines, the ranks with this local rank
+        self._machine = self._split(machine)
+        self._heads = self._split(self._machine.rank)  # on all machines, the ranks with this local rank
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
         self._memory: MachineMemory | None = None
         self.why_not_shared = ""  # the reason if the ranks of this machine cannot share memory
-        if shares_memory and self._machine.size > 1:
+        if self._shares_memory and self._machine.size > 1:
             try:
                 self._memory = open_memory(self._machine)
             except OSError as error:
@@ -114,6 +128,15 @@ class MpiCollectives:
             self._comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root=0)
         return tf.convert_to_tensor(buffer)
 
+    def _split(self, number: int):
+        communicator = self._comm.Split(number)
+        self._derived.append(communicator)
+        return communicator
+
+    def reopen(self, world: World) -> None:
+        self.close()
+        self._open(world.comm, world.node, world.num_nodes)
+
     def close(self) -> None:
         self._buffers.clear()
         self._memory = None
@@ -122,7 +145,7 @@ class MpiCollectives:
 def open(world: World, name: str) -> MpiCollectives:
     if world.comm is None:
         raise InputError("--backend mpi needs several ranks: start the program under mpirun or bert-launch")
-    collectives = MpiCollectives(world.comm, world.node, world.num_nodes)
+    collectives = MpiCollectives(world.comm, world.node, world.num_nodes, derived=world.derived)
     if reason := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
         world.say(f"warning: ranks of a machine share no memory ({reason}): MPI sums their gradients, more slowly")
     return collectives

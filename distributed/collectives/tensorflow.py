@@ -76,6 +76,9 @@ class TensorflowCollectives:
                 return tf.cast(received, value.dtype)
             return tf.bitcast(received, value.dtype)
 
+    def reopen(self, world: World) -> None:
+        raise RuntimeError(f"the backend {self.name} cannot lose a rank")
+
     def close(self) -> None:
         pass  # the server lives as long as the process
 

@@ -23,6 +23,7 @@ from distributed.checkpoint import (
     read_state,
 )
 from distributed.collectives import Collectives, CollectivesSettings
+from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
@@ -125,6 +126,7 @@ def train(
     save_every: int = 1000,
     save_minutes: float = 0,
     overlaps: bool = False,
+    held_out: HeldOut | None = None,
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
     run = Run(folder, is_writer=world.rank == 0)
@@ -152,7 +154,13 @@ def train(
     optimizer.broadcast_variables()
     optimizer.check_replicas()
     try:
-        training = Training(model=model, feed=feed(collate, weights), loss=squared_loss(model), settings=settings)
+        training = Training(
+            model=model,
+            feed=feed(collate, weights),
+            loss=squared_loss(model),
+            settings=settings,
+            held_out=held_out,
+        )
         loop = LoopSettings(
             seed=7,
             save_checkpoints_steps=save_every,
