@@ -45,7 +45,7 @@ def enable(world: World) -> None:
     world.is_elastic = True
     atexit.register(_leave, world)
     world.name = f"rank {world.rank} on {MPI.Get_processor_name()}"
-    world.names = tuple(world.all_gather(world.name))
+    world.names = world.names_told = tuple(world.all_gather(world.name))
 
 
 def is_loss(world: World, error: BaseException) -> bool:
@@ -69,11 +69,11 @@ def commit(world: World) -> None:
         raise RankLost
 
 
-def recover(world: World, error: BaseException, place: tuple) -> tuple[list[str], list[tuple]]:
+def recover(world: World, error: BaseException, place: tuple) -> list[tuple]:
     """Joins the survivors after a loss that `error` told. `world` then has its new rank, size and communicator.
 
-    Returns the names of the ranks that died, and `place` of each survivor: what it was doing. May raise the next
-    loss, to be handled in the same way, or RuntimeError if no rank died.
+    Returns `place`, what it was doing, of each survivor. May raise the next loss, to be handled in the same way,
+    or RuntimeError if no rank died.
     """
     for communicator in (*world.derived, world.comm):
         communicator.Revoke()
@@ -84,16 +84,18 @@ def recover(world: World, error: BaseException, place: tuple) -> tuple[list[str]
     for field, value in place_in(world.comm).items():
         setattr(world, field, value)
     names, places = zip(*world.all_gather((world.name, place)), strict=True)
-    died, world.names = [name for name in world.names if name not in names], names
-    if not died:
+    before, world.names = world.names, names
+    if names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error
-    return died, list(places)
+    return list(places)
 
 
-def message(world: World, died: list[str]) -> str:
-    """A line for the user."""
+def message(world: World) -> str:
+    """A line for the user about the deaths since the last one."""
+    died = [name for name in world.names_told if name not in world.names]
+    world.names_told = world.names
     goes_on = "1 rank goes on" if world.size == 1 else f"{world.size} ranks go on"
-    return f"{' and '.join(died) or 'a rank'} died: {goes_on}"
+    return f"{' and '.join(died)} died: {goes_on}"
 
 
 def _leave(world: World) -> None:

@@ -91,7 +91,7 @@ class Run:
     def take_over(self, rows: int) -> None:
         """Makes this rank the writer of the folder, because the one before died after this number of rows."""
         self.is_writer = True
-        if (self.folder / LOCK).exists():
+        if self._lock is None and (self.folder / LOCK).exists():
             self.lock()
         self.rewind_metrics(rows)
         path = self.folder / "metrics.jsonl"

@@ -108,7 +108,7 @@ class Loop:
         self._first_plan, self._state = plan, state
         self._last: Step | None = None  # the last step that is applied, on all ranks
         self._is_followed = True  # by its evaluation and checkpoint
-        self._stops_early = self._has_new_writer = False
+        self._stops_early, self._writer = False, optimizer.world.names[:1]
         self._log = Log(settings, plan, optimizer, run, state.step, training.overflow_advice)
 
     def run(self) -> State:
@@ -118,9 +118,9 @@ class Loop:
             self._follow(self._last)
         if self._plan.size != optimizer.world.size:
             self._replan()
-        if self._has_new_writer:
+        if self._writer != optimizer.world.names[:1]:  # what rank 0 was writing is lost
             self._checkpoints.save(optimizer, self._state)
-            self._has_new_writer = False
+            self._writer = optimizer.world.names[:1]
         log.clock.skip()
         feed, seed, state = self._training.feed, self._settings.seed, self._state
         with closing(
@@ -180,17 +180,16 @@ class Loop:
         world, run = self._optimizer.world, self._run
         number = self._last.number if self._last else self._state.step
         here = "steps", str(run.folder), number, self._is_followed
-        first, (died, places) = world.names[0], elastic.recover(world, loss, here)
+        places = elastic.recover(world, loss, here)
         if any(place[:3] != here[:3] for place in places):
             raise elastic.Elsewhere
         self._is_followed = all(place[3] for place in places)
         self._optimizer.collectives.reopen(world)
-        if first in died:
-            self._has_new_writer = True
+        if self._writer != world.names[:1]:
             position = self._last.position if self._last else self._state.position
             world.on_first(run.take_over, position)
         self._log.restart(self._plan, number)
-        run.say(elastic.message(world, died) + f" after step {number}")
+        run.say(elastic.message(world) + f" after step {number}")
 
     def _replan(self) -> None:
         """Deals the rows that are left to the survivors."""

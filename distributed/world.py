@@ -51,6 +51,7 @@ class World:
       launched_size: how many ranks there were at the start.
       is_elastic: the job goes on without ranks that die.
       name, names: of this rank, and of all living ranks, with the numbers that they had at the start.
+      names_told: of the ranks that the user takes for living.
       exit_status: that of this process, when it ends without an error.
       has_trained: a training has begun in this job.
       derived: communicators made from `comm`, which a loss revokes too.
@@ -78,6 +79,7 @@ class World:
     is_elastic: bool = False
     name: str = "rank 0"
     names: tuple[str, ...] = ()
+    names_told: tuple[str, ...] = ()
     exit_status: int = 0
     has_trained: bool = False
     derived: list[Any] = field(default_factory=list, repr=False)

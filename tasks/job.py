@@ -107,11 +107,10 @@ def after_loss(config: Config, world: "World", loss: Exception) -> Config:
     """Joins the other survivors. Returns the configuration with which they continue what the job has begun."""
     from distributed import elastic
 
-    died: list[str] = []
     if not isinstance(loss, elastic.Elsewhere):
-        died, _ = elastic.recover(world, loss, ("program",))
+        elastic.recover(world, loss, ("program",))
     has_trained = any(world.all_gather(world.has_trained))
-    world.say(f"{elastic.message(world, died)} from the last checkpoint")
+    world.say(f"{elastic.message(world)} from what is saved")
     is_new = isinstance(config, OriginSettings) and config.resume == "never"
     changes: dict[str, Any] = {"resume": "auto"} if is_new and has_trained else {}
     return replace(config, **changes)

@@ -71,7 +71,7 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     elastic.enable(world)
     collectives = open_collectives(world)
     before(collectives, "all_reduce_sum", "sum")
-    before(collectives, "all_reduce_sum", "after the sum", after=True)
+    before(collectives, "all_reduce_sum", "summed", after=True)
     before(AllreduceOptimizer, "update", "update")
     before(Checkpoints, "save", "save")
     before(Checkpoints, "_start_writing", "copy")

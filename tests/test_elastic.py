@@ -1,0 +1,101 @@
+"""Training that goes on when ranks are killed, under Open MPI's ULFM: a toy in float64, whose result is known."""
+
+import re
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hosts import available, two_hosts
+from mpi import PROGRAMS, ROOT, Done, alone, mpirun
+from program_runs import metrics_in
+
+from distributed import launch
+
+ULFM, ELASTIC = ("--with-ft", "ulfm"), {"RINGBERT_ELASTIC": "1"}
+
+pytestmark = pytest.mark.skipif(
+    launch.find_mpi().version < (5, 0), reason="Open MPI 5 can go on without a rank, older ones cannot"
+)
+
+
+def trained(folder, *kills: str, np: int = 3) -> dict:
+    """The result of a training while ranks are killed: RANK@PLACE@STEP…"""
+    folder.mkdir()
+    return checked(mpirun(np, "elastic.py", folder, *kills, env=ELASTIC, mpi_args=ULFM), folder, kills, np)
+
+
+def checked(done: Done, folder, kills: Sequence[str] = (), np: int = 1) -> dict:
+    for kill in kills:
+        assert f"rank {kill.partition('@')[0]} on " in done.stderr, done
+    result = done.json()
+    assert len(set(result["digests"])) == 1, "the survivors hold different weights"
+    assert len(result["digests"]) == np - len(kills)
+    lines = [line for line in metrics_in(folder) if "loss" in line]
+    assert [line["step"] for line in lines] == list(range(1, 21)), "a step is logged twice, or not at all"
+    return result | {"losses": [line["loss"] for line in lines], "stderr": done.stderr}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict:
+    """One rank trains on the same rows as several."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return checked(alone("elastic.py", folder), folder)
+
+
+def assert_same_training(result: dict, undisturbed: dict) -> None:
+    """Nothing is lost by a death: each step had its rows, once."""
+    np.testing.assert_allclose(result["weights"], undisturbed["weights"], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result["losses"], undisturbed["losses"], rtol=1e-10)
+    for name in ("position", "step", "evaluations"):
+        assert result[name] == undisturbed[name]
+    assert max(result["waits"]) < 5, "the next step took too long"
+
+
+def test_deaths_in_a_sum_a_save_and_an_evaluation_change_nothing(undisturbed, tmp_path):
+    """Rank 0, which writes everything, is the first to die; at the end one rank is left."""
+    result = trained(tmp_path / "run", "0@sum@3", "1@save@8", "3@evaluation@15", np=4)
+    assert_same_training(result, undisturbed)
+    assert "1 rank goes on after step 15" in result["stderr"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("place", ["weights", "sum", "summed", "update", "save", "evaluation"])
+def test_a_death_anywhere_changes_nothing(place, rank, undisturbed, tmp_path):
+    assert_same_training(trained(tmp_path / "run", f"{rank}@{place}@7"), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["copy", "write"])
+def test_the_writer_dies_in_a_checkpoint(place, undisturbed, tmp_path):
+    result = trained(tmp_path / "run", f"0@{place}@8")
+    assert_same_training(result, undisturbed)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert all(re.fullmatch(r"rows-\d{12}", name) for name in names), "something half-written is left"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["recovery", "memory"])
+@pytest.mark.parametrize("second", [0, 2])
+def test_another_death_while_the_survivors_recover(place, second, undisturbed, tmp_path):
+    assert_same_training(trained(tmp_path / "run", "1@sum@6", f"{second}@{place}@6", np=4), undisturbed)
+
+
+@pytest.mark.slow
+def test_two_ranks_die_at_the_same_time(undisturbed, tmp_path):
+    assert_same_training(trained(tmp_path / "run", "0@summed@6", "2@summed@6", np=4), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(available() is not None, reason=available() or "")
+def test_ranks_die_on_both_of_two_hosts(undisturbed, tmp_path):
+    """Each host's sums are in its own memory, and the first rank of each sends them to the other."""
+    folder, kills = tmp_path / "run", ("2@sum@4", "0@summed@9")
+    folder.mkdir()
+    program = [sys.executable, str(PROGRAMS / "elastic.py"), str(folder), *kills]
+    with two_hosts() as hosts:
+        env = ELASTIC | {"PYTHONPATH": str(ROOT), "RINGBERT_NETWORK": "10.99.0.0/24"}
+        ended = hosts.mpirun(2, program, timeout=120, env=env, mpi_args=ULFM)
+    done = Done(ended.returncode, ended.stdout, ended.stderr)
+    assert_same_training(checked(done, folder, kills, 4), undisturbed)
