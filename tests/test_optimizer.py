@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert.optimizer import COMPILED_FROM, LAMB, AdamWeightDecay, WarmupDecay, make_optimizer
+from bert.optimizer import COMPILED_FROM, LAMB, AdamWeightDecay, WarmupDecay, change_schedule, make_optimizer
 from bert.settings import OptimizerSettings
 
 # Names of variables that decay and of those that do not; "bias" hits output_bias, as in Google's list.
@@ -121,6 +121,18 @@ def test_the_rate_drops_at_the_end_of_the_warmup():
     assert float(schedule(10)) == pytest.approx(1 - 10 / 100)
     assert float(schedule(99)) == pytest.approx(0.01)
     assert float(schedule(100)) == float(schedule(10**6)) == 0
+
+
+def test_a_new_schedule_reaches_compiled_code():
+    """After a rank's death, `--elastic_batch shrink` changes steps and rate; nothing is traced again."""
+    optimizer = make_optimizer(OptimizerSettings(), 1e-4, train_steps=50, warmup_steps=5)
+    optimizer.build([keras.Variable([1.0])])
+    rate = tf.function(lambda: optimizer.learning_rate)
+    optimizer.iterations.assign(40)
+    assert float(rate()) == pytest.approx(1e-4 * (1 - 40 / 50))
+    change_schedule(optimizer, 3e-4, 100, 50)
+    assert float(rate()) == pytest.approx(3e-4 * 40 / 50)
+    assert rate.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adamw", AdamWeightDecay), ("lamb", LAMB)])

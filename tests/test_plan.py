@@ -169,6 +169,25 @@ def test_settings_out_of_range_are_refused(flags: dict, message: str) -> None:
         PlanSettings(**flags)
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_after_deaths_the_steps_stay_and_micro_batches_do_not_grow(size: int, accumulation: int) -> None:
+    settings = {"gradient_accumulation_steps": accumulation, "train_batch_size": BATCH}
+    launched = plan_of(SQUAD_WINDOWS, 8, **settings)
+    plan = make_plan(PlanSettings(**settings), SQUAD_WINDOWS, size, launched_size=8)
+    assert plan == launched.on_fewer_ranks(size)
+    same = ("rows", "global_batch_size", "steps", "warmup_steps", "learning_rate")
+    assert [getattr(plan, name) for name in same] == [getattr(launched, name) for name in same]
+    pieces = [piece for rank in range(size) for piece in plan.micro_batches(rank)]
+    assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(8 * BATCH))
+    assert max(piece.stop - piece.start for piece in pieces) <= BATCH // accumulation
+
+
+def test_a_batch_that_shrinks_is_that_of_a_start_with_fewer_ranks() -> None:
+    settings = PlanSettings(train_batch_size=BATCH, elastic_batch="shrink")
+    assert make_plan(settings, SQUAD_WINDOWS, 3, launched_size=8) == plan_of(SQUAD_WINDOWS, 3)
+
+
 def test_the_printed_plan() -> None:
     assert str(plan_of(SQUAD_WINDOWS, 8, gradient_accumulation_steps=2)) == (
         "plan: 88,641 rows, 8 ranks, batch 32 per rank, 256 global, accumulation 2; 1,038 steps (2.99780 epochs), "

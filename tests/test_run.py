@@ -76,6 +76,26 @@ def test_two_jobs_do_not_write_one_folder(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_another_rank_takes_the_folder_over(tmp_path: Path) -> None:
+    """It holds the lock, drops what the dead rank logged too early, and adds the line that it could not log."""
+    dead, survivor = (Run(tmp_path, is_writer=is_writer) for is_writer in (True, False))
+    dead.lock()
+    for step in (1, 2, 3):
+        survivor.metrics(step, {"rows": 10 * step, "loss": 1.0})
+    for step in (1, 2, 4):
+        dead.metrics(step, {"rows": 10 * step, "loss": 1.0})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "ro')
+    assert dead._lock is not None
+    dead._lock.close()  # as the operating system does
+    survivor.take_over(rows=30)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    with pytest.raises(InputError, match=f"process {os.getpid()}"):
+        Run(tmp_path, is_writer=True).lock()
+    survivor.close()
+
+
 def test_git_is_not_run_in_the_folder_where_the_user_works(tmp_path: Path, monkeypatch) -> None:
     """A downloaded folder's configuration can name a program that git runs."""
     monkeypatch.chdir(tmp_path)
