@@ -7,6 +7,7 @@ and the process, so that two jobs do not collide and the remains of a killed job
 import contextlib
 import glob
 import gzip
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ringbert.errors import InputError
+
+MOST_UNPACKED_BYTES, MOST_RATIO = 256 << 20, 200  # text shrinks 3 to 30 times, gzip's bombs 1,000 times
 
 
 @contextlib.contextmanager
@@ -56,14 +59,17 @@ def read_text(path: Path, where: str = "") -> str:
     """The text of a UTF-8 file, plain or gzip, without a byte order mark.
 
     Raises InputError, its message starting with `where` (default: the path), for a file that cannot be read, is
-    damaged or is not UTF-8.
+    damaged, is not UTF-8 or unpacks to more than `most_unpacked`.
     """
     where = where or str(path)
     raw = b""
     try:
         raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
+            limit = most_unpacked(len(raw))
+            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(limit + 1)
+            if len(raw) > limit:
+                raise unpacks_to_too_much(where, limit)
         return raw.decode("utf-8").removeprefix("\ufeff")
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
@@ -74,6 +80,18 @@ def read_text(path: Path, where: str = "") -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def most_unpacked(size: int) -> int:
+    """The limit in bytes of what a compressed file of this size may hold."""
+    return max(MOST_UNPACKED_BYTES, MOST_RATIO * size)
+
+
+def unpacks_to_too_much(where: str, limit: int) -> InputError:
+    return InputError(
+        f"{where}: unpacks to more than {limit:,} bytes; the limit is {MOST_UNPACKED_BYTES >> 20} MiB, or "
+        f"{MOST_RATIO} times the file's size if that is more, because of hostile files: unpack it first"
+    )
 
 
 def read_json(path: Path, where: str = "") -> Any:

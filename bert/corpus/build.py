@@ -14,9 +14,11 @@ from typing import Any
 from bert.corpus.documents import documents
 from bert.corpus.encoder import Words
 from bert.corpus.inputs import find_units
+from bert.corpus.manifest import MANIFEST, read_manifest
 from bert.corpus.passes import CorpusWork, total
 from bert.corpus.settings import BuildSettings
-from bert.corpus.shards import MANIFEST, TOKENIZER, differences, read_manifest
+from bert.corpus.shard_reader import differences
+from bert.corpus.shards import TOKENIZER
 from bert.corpus.tokens import batches, unit_path
 from bert.corpus.workers import Workers
 from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
@@ -85,7 +87,7 @@ def build(
 
 def _finished(work: CorpusWork, say: Callable[[str], None]) -> dict[str, Any]:
     manifest = read_manifest(work.output_dir, "--output_dir")
-    _refuse_others({name: manifest[name] for name in work.facts}, work, "a finished corpus")
+    _refuse_others({name: manifest.get(name) for name in work.facts}, work, "a finished corpus")
     shutil.rmtree(work.folder, ignore_errors=True)
     say(f"{work.output_dir} is complete: nothing to do")
     return manifest

@@ -12,7 +12,8 @@ from typing import IO
 from bert.corpus.inputs import Piece, Unit, find_units, load_data_set
 from bert.corpus.sentences import MOST_DOCUMENT_BYTES, Separator, gather_documents
 from bert.corpus.settings import TextSettings
-from ringbert.errors import InputError
+from ringbert.errors import InputError, one_line
+from ringbert.files import most_unpacked, unpacks_to_too_much
 
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
@@ -66,8 +67,12 @@ def _lines_of(piece: Piece, text: TextSettings) -> Iterator[tuple[int, list[str]
 
 def _unpacked_lines(path: str) -> Iterator[tuple[int, list[str]]]:
     try:
+        limit = most_unpacked(os.path.getsize(path))
         with _unpacked(path) as file:
-            yield from _blocks(file, path, 0, 1 << 62)
+            for position, lines in _blocks(file, path, 0, 1 << 62):
+                if position > limit:
+                    raise unpacks_to_too_much(f"--input_file {path}", limit)
+                yield position, lines
     except (EOFError, zlib.error, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
@@ -153,12 +158,12 @@ def _texts_of(piece: Piece, text: TextSettings) -> Iterator[str]:
         import pyarrow.parquet
 
         try:
-            with pyarrow.parquet.ParquetFile(piece.path) as file:
+            with pyarrow.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
                 groups = range(piece.start, piece.stop or 0)
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=[text.text_column]):
                     yield from _checked(batch.column(0).to_pylist(), f"--input_file {piece.path}", text)
-        except OSError as error:
-            raise InputError(f"--input_file {piece.path}: damaged Parquet file: {error}") from error
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--input_file {piece.path}: damaged Parquet file: {one_line(error)}") from error
     else:
         table = load_data_set(piece.path, text.dataset_config).select_columns([text.text_column])
         for start in range(piece.start, piece.stop or 0, ROWS_AT_ONCE):

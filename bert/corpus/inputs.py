@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert.corpus.settings import TextSettings
-from ringbert.errors import InputError
+from ringbert.errors import InputError, one_line
 
 LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
 NUM_UNITS = 64  # if their size is then between these limits, so that all workers end at about the same time
@@ -144,8 +144,8 @@ def _pieces_of_parquet(path: str, text: TextSettings) -> list[tuple[Piece, int]]
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             metadata, columns = file.metadata, file.schema_arrow.names
-    except (OSError, ValueError) as error:
-        raise InputError(f"--input_file {path}: not a Parquet file: {str(error).splitlines()[0]}") from error
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"--input_file {path}: not a Parquet file: {one_line(error)}") from error
     _check_column(text.text_column, columns, f"--input_file {path}")
     return [
         (Piece(path, "parquet", group, group + 1), metadata.row_group(group).total_byte_size)

@@ -20,10 +20,10 @@ from bert.corpus.example_files import (
 )
 from bert.corpus.examples import make_examples
 from bert.corpus.inputs import Unit, input_facts
+from bert.corpus.manifest import FORMAT_VERSION, WORK
 from bert.corpus.masking import Masking
 from bert.corpus.settings import BuildSettings
 from bert.corpus.shard_writer import shard_batches, shard_name, shard_range, write_shard
-from bert.corpus.shards import FORMAT_VERSION, WORK
 from bert.corpus.tokens import (
     TokenFiles,
     UnitCounts,

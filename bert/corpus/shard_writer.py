@@ -2,21 +2,24 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 
 from bert.corpus.example_files import ExampleFiles
 from bert.corpus.examples import Examples, concatenated
+from bert.corpus.manifest import FORMAT_VERSION
 from bert.corpus.settings import ExampleSettings
-from bert.corpus.shards import FORMAT_VERSION
 from bert.corpus.tfrecord_format import Columns
 from ringbert.files import sync_file
 from ringbert.hashing import HashingWriter
 
 BATCH_TOKENS = 1 << 20
+PIECE_TOKENS = 1 << 17  # of a record batch: pieces of about 256 KiB, the unit that training reads and checks
 
 
 def shard_name(number: int, num_shards: int, format: str) -> str:
@@ -64,19 +67,54 @@ def write_shard(
       recorded: the settings in the manifest, which are also stored in an Arrow shard.
     """
     num_examples = num_tokens = 0
+    rows_per_piece = max(1, PIECE_TOKENS // settings.max_seq_length)
     with path.open("wb") as file:
-        sink = HashingWriter(file)
-        schema = _schema(dtype, settings, recorded)
-        with _tfrecord(sink, settings) if settings.format == "tfrecord" else _arrow(sink, schema) as write:
+        sink = PieceWriter(file)
+        if settings.format == "tfrecord":  # its records have checksums of their own
+            writer = _tfrecord(sink, settings)
+        else:
+            writer, batches = _arrow(sink, _schema(dtype, settings, recorded)), in_pieces(batches, rows_per_piece)
+        with writer as write:
             for batch in batches:
                 write(batch)
                 num_examples += len(batch)
                 num_tokens += len(batch.values)
     sync_file(path)
-    return {
+    facts = {
         "file": path.name, "examples": num_examples, "tokens": num_tokens, "bytes": sink.size,
         "sha256": sink.sha256(),
     }  # fmt: skip
+    return facts | ({"rows_per_piece": rows_per_piece, "pieces": sink.pieces} if sink.pieces else {})
+
+
+class PieceWriter(HashingWriter):
+    """Also keeps the size and the CRC32C of each piece."""
+
+    def __init__(self, file: BinaryIO):
+        super().__init__(file)
+        self.pieces: list[tuple[int, int]] = []
+        self._start = self._crc = 0
+
+    def write(self, data) -> int:
+        self._crc = google_crc32c.extend(self._crc, bytes(data))
+        return super().write(data)
+
+    def end_piece(self) -> None:
+        self.pieces.append((self.size - self._start, self._crc))
+        self._start, self._crc = self.size, 0
+
+
+def in_pieces(batches: Iterable[Examples], rows: int) -> Iterator[Examples]:
+    """The same examples in batches of exactly this many rows; the last one may be shorter."""
+    rest: list[Examples] = []
+    for batch in batches:
+        whole = concatenated([*rest, batch])
+        full = len(whole) - len(whole) % rows
+        for start in range(0, full, rows):
+            yield whole.take(np.arange(start, start + rows))
+        rest = [whole.take(np.arange(full, len(whole)))]
+    if rest and len(rest[0]):
+        yield rest[0]
 
 
 @contextlib.contextmanager
@@ -103,9 +141,16 @@ def _tfrecord(sink: HashingWriter, settings: ExampleSettings) -> Iterator[Callab
 
 
 @contextlib.contextmanager
-def _arrow(sink: HashingWriter, schema: pa.Schema) -> Iterator[Callable[[Examples], None]]:
+def _arrow(sink: PieceWriter, schema: pa.Schema) -> Iterator[Callable[[Examples], None]]:
+    """Each batch is a piece, the first with the beginning of the file, and so is the end of the file."""
     with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-        yield lambda batch: writer.write_batch(_record_batch(batch, schema))
+
+        def write(batch: Examples) -> None:
+            writer.write_batch(_record_batch(batch, schema))
+            sink.end_piece()
+
+        yield write
+    sink.end_piece()
 
 
 def _schema(dtype: np.dtype, settings: ExampleSettings, recorded: Mapping[str, object]) -> pa.Schema:

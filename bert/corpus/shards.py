@@ -10,7 +10,6 @@ and with static masks, which are already applied to input_ids,
 """
 
 import fnmatch
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,32 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from bert.corpus.inputs import find_files
+from bert.corpus.manifest import MANIFEST, WORK, read_manifest
+from bert.corpus.shard_reader import Shard, differences, share_record
 from ringbert.errors import InputError
-from ringbert.files import read_json
 from ringbert.hashing import sha256
 
-FORMAT_VERSION = 1  # bump when the meaning of a shard's columns changes
-MANIFEST = "manifest.json"
-WORK = ".work"
 TOKENIZER = "tokenizer"
-
-
-def read_manifest(folder: Path, flag: str = "--input_file") -> dict[str, Any]:
-    """The manifest of a finished corpus. Raises InputError: none, an unfinished build, another format version."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        if (folder / WORK).is_dir():
-            raise InputError(f"{flag}: {folder} is unfinished: run the same bert-corpus build command again")
-        raise InputError(f"{flag}: {folder} has no {MANIFEST}: bert-corpus build writes one when it has finished")
-    manifest = read_json(path, f"{flag} {path}")
-    if not isinstance(manifest, dict) or "format_version" not in manifest:
-        raise InputError(f"{flag}: {path} is damaged: it has no format_version")
-    if manifest["format_version"] != FORMAT_VERSION:
-        raise InputError(
-            f"{flag}: {path} has format version {manifest['format_version']}, this version of ringbert reads "
-            f"{FORMAT_VERSION}"
-        )
-    return manifest
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> tuple[str, str]:
@@ -64,12 +43,15 @@ def find_shards(patterns: str, flag: str = "--input_file") -> tuple[str, str]:
             for parent in dict.fromkeys(path.parent for path in files)
             if (parent / MANIFEST).is_file() or parent == folder
         }
+        entries = {
+            folder / shard["file"]: shard for folder, manifest in manifests.items() for shard in manifest["shards"]
+        }
         for path in files:
-            manifest = manifests.get(path.parent)
-            if manifest is None:
+            if path.parent not in manifests:
                 formats.setdefault("arrow" if path.suffix == ".arrow" else "tfrecord", []).append(str(path))
-            elif path.name in {shard["file"] for shard in manifest["shards"]}:
-                formats.setdefault(manifest["format"], []).append(str(path))
+            elif path in entries:
+                _check_size(path, entries[path], flag)
+                formats.setdefault(manifests[path.parent]["format"], []).append(str(path))
     if len(formats) != 1:
         both = " and ".join(formats)
         reason = f"{both} shards match, but they must be of one format" if formats else "no shard matches"
@@ -78,11 +60,14 @@ def find_shards(patterns: str, flag: str = "--input_file") -> tuple[str, str]:
     return kind, patterns if kind == "arrow" else ",".join(names)
 
 
-def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict[str, Any]]:
-    """The rows of all Arrow shards that comma-separated globs match, mapped into memory, and the manifest.
+def open_shards(
+    patterns: str, cache_dir: Path | None = None, flag: str = "--input_file"
+) -> tuple[list[Shard], dict[str, Any]]:
+    """All Arrow shards that comma-separated globs match, and their manifest. Their content is not read yet.
 
     A folder stands for all shards of its manifest. Shards of several folders must have the same settings; then
-    `shards` of the returned manifest lists those of all folders, and `counts` are the first folder's.
+    `shards` of the returned manifest lists those of all folders, and `counts` are the first folder's. `cache_dir`
+    keeps the record of what was checked.
 
     Raises InputError: nothing matches; there is no manifest; a shard that the manifest names and a glob covers is
     missing; a shard is empty, truncated or not in its folder's manifest; the shards' settings differ.
@@ -92,17 +77,27 @@ def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dic
     first_folder, first = next(iter(manifests.items()))
     for folder, manifest in manifests.items():
         for name in ("format", "settings", "tokenizer_digest"):
-            _check_same(first[name], manifest[name], f"{flag}: {first_folder} and {folder} differ in {name}")
+            if different := differences(first[name], manifest[name]):
+                raise InputError(f"{flag}: {first_folder} and {folder} differ in {name}: {different}")
     if first["format"] != "arrow":
         raise InputError(f"{flag}: {first_folder} has {first['format']} shards, expected arrow")
-    chosen, tables = [], []
+    shards = []
     for path in files:
-        shards = {shard["file"]: shard for shard in manifests[path.parent]["shards"]}
-        if path.name not in shards:
+        entries = {shard["file"]: shard for shard in manifests[path.parent]["shards"]}
+        if path.name not in entries:
             raise InputError(f"{flag}: {path} is not in the manifest of its folder")
-        tables.append(_open_shard(path, shards[path.name], manifests[path.parent]["settings"], flag))
-        chosen.append(shards[path.name])
-    return pa.concat_tables(tables), first | {"shards": chosen}
+        _check_size(path, entries[path.name], flag)
+        shards.append(Shard(path, entries[path.name], manifests[path.parent]["settings"], flag))
+    if cache_dir is not None:
+        share_record(shards, cache_dir / "corpora")
+    return shards, first | {"shards": [shard.facts for shard in shards]}
+
+
+def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict[str, Any]]:
+    """The rows of all shards that `open_shards` finds as one table, mapped into memory, all of it checked, and the
+    manifest. Raises InputError as `open_shards` does, and if a byte differs from the manifest."""
+    shards, manifest = open_shards(patterns, None, flag)
+    return pa.Table.from_batches([batch for shard in shards for batch in shard.batches()]), manifest
 
 
 def tokenizer_folder(patterns: str, flag: str = "--input_file") -> Path:
@@ -129,22 +124,9 @@ def _shard_files(patterns: str, flag: str) -> list[Path]:
     return list(files)
 
 
-def _open_shard(path: Path, facts: Mapping[str, Any], settings: object, flag: str) -> pa.Table:
-    problem = _wrong_size(path, facts)
-    if problem:
+def _check_size(path: Path, facts: Mapping[str, Any], flag: str) -> None:
+    if problem := _wrong_size(path, facts):
         raise InputError(f"{flag}: {problem}: copy it again, or build the corpus again")
-    try:
-        with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all()
-        stored = json.loads((table.schema.metadata or {})[b"ringbert"])
-    except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
-        raise InputError(f"{flag}: {path} is damaged: {str(error).splitlines()[0]}") from error
-    _check_same(settings, stored["settings"], f"{flag}: {path} and the manifest of its folder differ in settings")
-    if table.num_rows != facts["examples"]:
-        raise InputError(
-            f"{flag}: {path} has {table.num_rows:,} examples, its manifest says {facts['examples']:,}"
-        )
-    return table
 
 
 def _wrong_size(path: Path, facts: Mapping[str, Any]) -> str:
@@ -156,20 +138,6 @@ def _wrong_size(path: Path, facts: Mapping[str, Any]) -> str:
     if size != facts["bytes"]:
         return f"{path} has {size:,} bytes, its manifest says {facts['bytes']:,}"
     return ""
-
-
-def _check_same(one: Any, other: Any, message: str) -> None:
-    different = differences(one, other)
-    if different:
-        raise InputError(f"{message}: {different}")
-
-
-def differences(one: Any, other: Any) -> str:
-    """The settings that differ, each with both values; "" if none differ."""
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return "" if one == other else f"{one} and {other}"
-    names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
-    return ", ".join(f"{name} ({one.get(name)} and {other.get(name)})" for name in names)
 
 
 def verify(folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -196,14 +164,17 @@ def _wrong_content(path: Path, facts: Mapping[str, Any], manifest: Mapping[str, 
         return f"{path} is damaged: its SHA-256 is {actual[:16]}…, the manifest says {facts['sha256'][:16]}…"
     if manifest["format"] != "arrow":
         return ""
-    table = _open_shard(path, facts, manifest["settings"], "--input_dir")
-    return _wrong_ids(path, table, manifest["vocab_size"])
+    try:
+        return _wrong_ids(Shard(path, facts, manifest["settings"], "--input_dir"), manifest["vocab_size"])
+    except InputError as error:  # the manifest's checksums of pieces are wrong
+        return str(error)
 
 
-def _wrong_ids(path: Path, table: pa.Table, vocab_size: int) -> str:
-    for batch in table.to_batches():
+def _wrong_ids(shard: Shard, vocab_size: int) -> str:
+    for batch in shard.batches():
         for name in [name for name in ("input_ids", "masked_lm_ids") if name in batch.schema.names]:
             values = batch.column(name).values.to_numpy()
             if len(values) and not 0 <= int(values.min()) <= int(values.max()) < vocab_size:
-                return f"{path}: {name} contains {int(values.max())}, but the vocabulary has {vocab_size} entries"
+                highest = int(values.max())
+                return f"{shard.path}: {name} contains {highest}, but the vocabulary has {vocab_size} entries"
     return ""

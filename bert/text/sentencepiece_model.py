@@ -1,7 +1,10 @@
 """The files of a SentencePiece model: the `.model` file, and vocabularies that give its pieces other ids."""
 
 import collections
+import math
 from pathlib import Path
+
+import numpy as np
 
 from ringbert.errors import InputError
 from ringbert.files import read_json, read_text
@@ -35,12 +38,58 @@ def read_model(path: Path, flag: str = "--spm_model_file"):
             f"{where}: a blank must become ▁ before a word: train it without treat_whitespace_as_suffix and with "
             "escape_whitespaces"
         )
+    if problem := _problem_of_pieces(model) or problem_of_charsmap(model.normalizer_spec.precompiled_charsmap):
+        raise InputError(f"{where}: damaged: {problem}")
     unused = sum(piece.type == UNUSED for piece in model.pieces)
     if unused:
         raise InputError(
             f"{where}: {unused} of {len(model.pieces)} pieces are marked unused: train the model again"
         )
     return model
+
+
+def _problem_of_pieces(model) -> str:
+    """What `tokenizers` could not work with among the pieces; "" if nothing."""
+    try:
+        counts = collections.Counter(piece.piece for piece in model.pieces)
+    except UnicodeDecodeError as error:
+        return f"a piece is not UTF-8 ({error.reason})"
+    if "" in counts:
+        return "an empty piece"
+    repeated, count = counts.most_common(1)[0]
+    if count > 1:
+        return f"the piece {repeated!r:.40} is there {count} times"
+    if not all(math.isfinite(piece.score) for piece in model.pieces):
+        return "the score of a piece is not a finite number"
+    return ""
+
+
+def problem_of_charsmap(charsmap: bytes) -> str:
+    """What is wrong with a normalizer's map of characters; "" if nothing.
+
+    Its format is that of SentencePiece's `normalizer.cc`: the size of a trie in bytes (uint32), the trie (a Darts
+    double array: `darts.h`), and texts that end with a zero byte. `tokenizers` follows the trie without looking
+    whether its places exist, and panics at one that does not.
+    """
+    if not charsmap:
+        return ""
+    size = int.from_bytes(charsmap[:4], "little")
+    if len(charsmap) < 4 or size % 4 or not 0 < size <= len(charsmap) - 4:
+        return f"the map of characters has {len(charsmap)} bytes, too few for a trie of {size}"
+    units, texts = np.frombuffer(charsmap, "<u4", size // 4, 4), np.frombuffer(charsmap, np.uint8, offset=4 + size)
+    try:
+        texts.tobytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        return f"the map of characters is not UTF-8 ({error.reason})"
+    nodes = np.flatnonzero(units >> 31 == 0)  # the others are values
+    offsets = (units[nodes] >> 10) << ((units[nodes] & (1 << 9)) >> 6)
+    children = nodes ^ offsets.astype(np.int64)  # the children are at this place ^ a byte
+    if (children | 0xFF).max(initial=0) >= len(units):
+        return "the trie of the map of characters points outside of itself"
+    values = (units[children[(units[nodes] >> 8) & 1 == 1]] & 0x7FFF_FFFF).astype(np.int64)
+    if values.max(initial=0) >= max(len(texts), 1) or (texts[values] & 0xC0 == 0x80).any():
+        return "the trie of the map of characters points outside of its texts"
+    return ""
 
 
 def read_ids(path: Path) -> list[str]:

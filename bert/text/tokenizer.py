@@ -216,7 +216,12 @@ def _saved_wordpiece(path: Path, lower_case: bool) -> Tokenizer:
 def _sentencepiece(model: Path, vocab_file: Path | None, lower_case: bool) -> Tokenizer:
     parsed = read_model(model)
     tokens = None if vocab_file is None else read_ids(vocab_file)
-    backend = sentencepiece.convert(parsed, str(model), tokens, str(vocab_file or ""), lower_case)
+    try:
+        backend = sentencepiece.convert(parsed, str(model), tokens, str(vocab_file or ""), lower_case)
+    except InputError:
+        raise
+    except Exception as error:  # the Rust library's errors have no class of their own
+        raise InputError(f"--spm_model_file {model}: unusable, so it may be damaged: {error}") from error
     return Tokenizer(
         _for_transformers(backend, lower_case, str(model)), lower_case, str(model), model.read_bytes()
     )

@@ -115,7 +115,7 @@ class Workshop:
 
     def num_examples(self, output: str) -> int:
         """How many examples a build made."""
-        from bert.corpus.shards import read_manifest
+        from bert.corpus.manifest import read_manifest
 
         return read_manifest(self.folder / output)["counts"]["examples"]
 

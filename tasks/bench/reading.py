@@ -19,7 +19,7 @@ from tasks.bench.step import PARTS
 if TYPE_CHECKING:
     from bert.corpus.masking import Masking
     from bert.text.tokenizer import Tokenizer
-    from distributed.rows import Rows
+    from distributed.rows import BatchRows
     from distributed.world import World
 
 ALONE_S = 2.0  # how long the reader is measured without a training step
@@ -49,12 +49,12 @@ def bench_reading(
     figures."""
     start.import_tensorflow()
     from bert.corpus.masking import Masking
-    from bert.corpus.shards import open_table
-    from distributed.rows import Rows
+    from bert.corpus.shards import open_shards
+    from distributed.rows import BatchRows
     from distributed.world import World
 
-    table, manifest = open_table(str(shards))
-    rows = Rows(table)
+    opened, manifest = open_shards(str(shards))
+    rows = BatchRows(opened)
     masking = Masking(tokenizer.vocab_size, tokenizer.mask_id, (tokenizer.cls_id, tokenizer.sep_id))
     rows_per_s = read_alone(rows, masking, settings.batch_size)
     with World.join(settings, "bert-bench") as world:
@@ -74,7 +74,7 @@ def bench_reading(
     return {"reader_rows_per_s": rows_per_s, "step_s": step_s, "data_wait": parts["data_s"] / step_s, **parts}
 
 
-def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
+def read_alone(rows: "BatchRows", masking: "Masking", batch_size: int) -> float:
     """Rows per second when only batches are made: order, shards, masks, arrays of the model's input."""
     import numpy as np
 
@@ -92,7 +92,7 @@ def read_alone(rows: "Rows", masking: "Masking", batch_size: int) -> float:
 
 
 def train_on(
-    rows: "Rows", masking: "Masking", vocab_size: int, settings: ReadingSettings, world: "World"
+    rows: "BatchRows", masking: "Masking", vocab_size: int, settings: ReadingSettings, world: "World"
 ) -> dict[str, float]:
     """Pretrains with the usual training loop. Returns the mean seconds of each part of a step, without the
     first."""

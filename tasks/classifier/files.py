@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ringbert.errors import InputError
+from ringbert.errors import InputError, one_line
 from ringbert.files import read_text
 
 MAX_SHORT_ROWS_SHARE = 0.001
@@ -200,12 +200,12 @@ def _read_parquet(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
             header = tuple(file.schema_arrow.names)
             table = file.read(columns=[name for name in wanted if name in header])
             columns = {name: table.column(name).to_pylist() for name in table.column_names}
             return Table(where, header, columns, range(1, file.metadata.num_rows + 1))
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{where}: not a Parquet file, or damaged ({str(error).splitlines()[0]})") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: not a Parquet file, or damaged ({one_line(error)})") from error

@@ -85,7 +85,10 @@ def tokenizer_of_shards(patterns: str) -> Path | None:
 
 
 def open_shards(settings: ShardSettings, job: Job, origin: Origin, patterns: str, flag: str) -> Shards:
-    """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model."""
+    """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model.
+
+    Their bytes are checked when rows are taken, so that the start does not wait for a large corpus.
+    """
     from bert.corpus.shards import find_shards
 
     kind, files = find_shards(patterns, flag)
@@ -100,18 +103,18 @@ def open_shards(settings: ShardSettings, job: Job, origin: Origin, patterns: str
 
 
 def _open_arrow(settings: ShardSettings, origin: Origin, files: str, flag: str) -> Shards:
-    from bert.corpus.shards import open_table
-    from distributed.rows import Rows
+    from bert.corpus.shards import open_shards
+    from distributed.rows import BatchRows
 
-    table, manifest = open_table(files, flag)
+    parts, manifest = open_shards(files, cache_folder(), flag)
     masks = settings.masks(manifest["settings"])
-    rows = Rows(table)
+    rows = BatchRows(parts)
     return Shards(
         rows,
         digest(manifest),
         _masking(settings, masks, manifest, origin, flag),
         _by_flag(masks),
-        "is_random_next" in table.column_names,
+        manifest["settings"]["next_sentence"],
         partial(rows.lengths_at, "input_ids"),
     )
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -88,9 +89,15 @@ def _record_path(settings: WindowSettings, source: Source, tokenizer: Tokenizer,
 def _read_record(path: Path) -> _Record | None:
     """The record in a file; None if it is missing or damaged."""
     try:
-        return _Record(**read_json(path))
+        record = _Record(**read_json(path))
     except (InputError, TypeError):
         return None
+    is_folder_name = isinstance(record.windows, str) and re.fullmatch("[0-9a-f]{24}", record.windows)
+    skipped = record.skipped
+    is_of_types = (
+        isinstance(record.questions, int) and isinstance(skipped, list) and set(map(type, skipped)) <= {str}
+    )
+    return record if is_folder_name and is_of_types else None
 
 
 def _announce(
