@@ -20,7 +20,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from ringbert.errors import InputError
+from ringbert.errors import InputError, one_line
 from ringbert.hashing import digest, sha256
 
 CHECKED = b"\1"
@@ -105,10 +105,13 @@ class Shard:
         try:
             with pa.memory_map(str(self.path)) as source:
                 reader = pa.ipc.open_file(source.read_buffer())
-            stored = json.loads((reader.schema.metadata or {})[b"ringbert"])["settings"]
             num_batches = reader.num_record_batches
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise self._damaged(str(error).partition("\n")[0]) from error
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(one_line(error)) from error
+        try:
+            stored = json.loads((reader.schema.metadata or {})[b"ringbert"])["settings"]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise self._damaged("it does not hold its settings") from error
         if different := differences(dict(self._settings), stored):
             raise InputError(
                 f"{self._flag}: {self.path} and the manifest of its folder differ in settings: {different}"

@@ -41,22 +41,22 @@ def record_offsets(file: Path, cache_dir: Path, flag: str) -> tuple[np.ndarray, 
     """The start of each record of a file and the end of the last one (int64 [records + 1], memory-mapped), and a
     digest of the checksums of all records.
 
-    They are cached in `cache_dir` as a .npy file of int64 numbers, the last five of which are the digest and a
-    CRC32C of all the others; if that is wrong, the file is made again. Its name is derived from the records' file:
-    path, size and modification time. Raises InputError: the file is empty, compressed or damaged.
+    They are cached in `cache_dir` in a file of int64 numbers, the last five of which are the digest and a CRC32C
+    of all the others; if that is wrong, the file is made again. Its name is derived from the path, size and
+    modification time of `file`. Raises InputError: the file is empty, compressed or damaged.
     """
     try:
         stat = file.stat()
         name = f"{INDEX_VERSION}\0{file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
-        index = cache_dir / f"tfrecord-{hashlib.sha256(name.encode()).hexdigest()[:24]}.npy"
+        index = cache_dir / f"tfrecord-{hashlib.sha256(name.encode()).hexdigest()[:24]}.index"
         numbers = _stored(index)
         if numbers is None:
             offsets, checksum = _find_records(file, f"{flag} {file}")
             numbers = np.concatenate([offsets, np.frombuffer(checksum, np.int64)])
             index.parent.mkdir(parents=True, exist_ok=True)
             with replacing(index) as temporary:
-                np.save(temporary, np.append(numbers, google_crc32c.value(numbers)))
-            numbers = np.load(index, mmap_mode="r")[:-1]
+                np.append(numbers, google_crc32c.value(numbers)).tofile(temporary)
+            numbers = np.memmap(index, np.int64, mode="r")[:-1]
     except OSError as error:
         raise InputError(f"{flag} {file}: {error.strerror or error}: {error.filename}") from error
     return numbers[:-4], numbers[-4:].tobytes()
@@ -64,15 +64,14 @@ def record_offsets(file: Path, cache_dir: Path, flag: str) -> tuple[np.ndarray, 
 
 def _stored(index: Path) -> np.ndarray | None:
     """The numbers in an index without their CRC32C; None if there is no index or it is damaged."""
+    if not index.exists():
+        return None
     try:
-        numbers = np.load(index, mmap_mode="r")
-    except FileNotFoundError:
+        numbers = np.memmap(index, np.int64, mode="r")
+    except ValueError:  # it is empty, or cut within a number
         return None
-    except (ValueError, EOFError, SyntaxError, OverflowError):  # np.load has no error of its own
-        return None
-    if numbers.ndim != 1 or numbers.dtype != np.int64 or len(numbers) < 6:
-        return None
-    return numbers[:-1] if google_crc32c.value(numbers[:-1]) == numbers[-1] else None
+    is_intact = len(numbers) > 5 and google_crc32c.value(numbers[:-1]) == numbers[-1]
+    return numbers[:-1] if is_intact else None
 
 
 def _find_records(file: Path, where: str) -> tuple[np.ndarray, bytes]:

@@ -95,10 +95,10 @@ def classifier_table(path: str) -> str:
     return digest_of([list(table.column(name)) for name in ("text", "label")])
 
 
-def sentencepiece(path: str) -> str:
+def sentencepiece(path: str, vocabulary: str | None) -> str:
     from bert.text import tokenizer
 
-    words = tokenizer.load(spm_model_file=path)
+    words = tokenizer.load(vocabulary, spm_model_file=path)
     texts = [
         "The cat sat.",
         "그는 갔다 café naïve ﬁ ① ｱ",
