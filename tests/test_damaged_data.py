@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import google_crc32c
@@ -26,6 +27,7 @@ from squad_files import make_entries, write_squad
 from texts import letters_tokenizer
 
 from bert.corpus import shard_writer
+from bert.corpus.examples import Examples
 from bert.corpus.shards import open_shards, open_table, verify
 from bert.corpus.tfrecord_format import HEADER_BYTES, masked_crc32c
 from bert.text import tokenizer
@@ -310,6 +312,86 @@ def test_columns_of_another_type_are_refused(corpora, tmp_path):
             open_table(str(folder))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["new", "old"])
+def test_the_check_takes_a_small_share_of_the_time_to_the_first_step(tmp_path, monkeypatch, capsys, kind):
+    """A corpus of 1 GB, not in the page cache, with pieces of the usual size; bert-pretraining on one rank.
+
+    Without the import of TensorFlow, which the share does not count. Pieces: less than 2 %. Shards from before
+    pieces had checksums are hashed whole, so their share is only printed.
+    """
+    from test_pretraining import CONFIG, in_process
+
+    from bert.corpus.shard_reader import Shard
+    from distributed.train import Log
+
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    manifest = write_random_corpus(tmp_path / "corpus", num_shards=16, examples=250_000, length=128)
+    if kind == "old":
+        for shard in manifest["shards"]:
+            del shard["pieces"], shard["rows_per_piece"]
+        (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "bert_config.json").write_text(
+        json.dumps(CONFIG | {"vocab_size": manifest["vocab_size"], "max_position_embeddings": 128})
+    )
+    for path in (tmp_path / "corpus").glob("*.arrow"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    checks, first = [], []
+    check, log_step = Shard._check, Log.step
+
+    def timed_check(shard: Shard, piece: int) -> None:
+        began = time.perf_counter()
+        check(shard, piece)
+        checks.append((began, time.perf_counter() - began))
+
+    def timed_step(log: Log, step: object) -> None:
+        first.append(time.perf_counter())
+        log_step(log, step)
+
+    monkeypatch.setattr(Shard, "_check", timed_check)
+    monkeypatch.setattr(Log, "step", timed_step)
+    flags = [
+        "--do_train", f"--input_file={tmp_path}/corpus", f"--output_dir={tmp_path}/out", "--train_batch_size=32",
+        f"--bert_config_file={tmp_path}/bert_config.json", "--num_train_steps=3", "--num_warmup_steps=1",
+    ]  # fmt: skip
+    began = time.perf_counter()
+    in_process(flags, tmp_path / "out")
+    seconds, checked = first[0] - began, sum(took for start, took in checks if start < first[0])
+    with capsys.disabled():
+        print(f"\n{kind}: first step after {seconds:.2f} s, checks {checked:.3f} s, {checked / seconds:.2%}")
+    assert checked > 0
+    if kind == "new":
+        assert checked < 0.02 * seconds
+
+
+def write_random_corpus(folder: Path, num_shards: int, examples: int, length: int) -> dict:
+    """A corpus of random tokens, with `examples` in each shard; its manifest."""
+    (folder / "text").mkdir(parents=True)
+    write(folder / "text", make_texts(20))
+    _, manifest = build(folder / "text", max_seq_length=length)
+    shutil.copytree(folder / "text" / "shards" / "tokenizer", folder / "tokenizer")
+    settings = settings_of(folder / "text", max_seq_length=length)
+    chance = np.random.default_rng(0)
+
+    def batches(size: int = 10_000):
+        offsets = np.arange(size + 1) * length
+        values = chance.integers(5, manifest["vocab_size"], size * length, np.uint16)
+        for _ in range(examples // size):
+            yield Examples(
+                np.zeros(size, np.uint64), offsets, np.roll(values, 1), np.full(size, length // 2, np.int32),
+                np.zeros(size, np.int8), np.zeros(size + 1, np.int64), np.zeros(0, np.int32), values[:0],
+            )  # fmt: skip
+
+    names = [shard_writer.shard_name(number, num_shards, "arrow") for number in range(num_shards)]
+    kinds = settings, np.dtype(np.uint16), manifest["settings"]
+    manifest["shards"] = [shard_writer.write_shard(folder / name, batches(), *kinds) for name in names]
+    manifest["counts"]["examples"] = num_shards * examples
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return json.loads((folder / "manifest.json").read_text())
+
+
 # -- TFRecord files -----------------------------------------------------------------------------------------------
 
 
@@ -412,6 +494,21 @@ def test_damaged_windows_in_the_cache_are_made_again(tmp_path, number):
     assert set(outcomes("windows", cases)) == {("read", intact)}
 
 
+def test_a_record_of_questions_with_values_of_another_type_is_made_again(tmp_path):
+    letters = letters_tokenizer(tmp_path)
+    case = [str(write_squad(tmp_path / "a.json", make_entries(3, 0))), letters.source]
+    (_, intact), = outcomes("windows", [[*case, str(tmp_path / "cache")]])  # fmt: skip
+    (record,) = (tmp_path / "cache").glob("*.json")
+    values, cases = json.loads(record.read_text()), []
+    for name in values:
+        for value in (None, 5, "../../x", [], {}, [[]]):
+            cache = tmp_path / f"cache-{len(cases)}"
+            shutil.copytree(tmp_path / "cache", cache)
+            (cache / record.name).write_text(json.dumps(values | {name: value}))
+            cases.append([*case, str(cache)])
+    assert set(outcomes("windows", cases)) == {("read", intact)}
+
+
 # -- text, Parquet, vocabularies ----------------------------------------------------------------------------------
 
 
@@ -468,6 +565,7 @@ def test_a_damaged_sentencepiece_model_is_used_or_one_line(tmp_path, name, numbe
 MIB = b"the same short line, again\n" * ((1 << 20) // 27)
 
 
+@pytest.mark.slow
 def test_a_compressed_file_that_unpacks_without_end_is_refused(tmp_path):
     """1 GiB in 1 MB of gzip; in 20 kB of Zstandard. What is refused needs no more memory than the limit."""
     with gzip.open(tmp_path / "bomb.txt.gz", "wb", 9) as packed:
