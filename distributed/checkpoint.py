@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from distributed import records
 from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.world import World
@@ -146,6 +147,7 @@ class Checkpoints:
             for path in self.folder.glob(".*.tmp"):  # left by a killed process, on any machine
                 shutil.rmtree(path, ignore_errors=True)
             replace_folder(final, fill)
+            records.tell("saved", folder=self.folder, position=state.position)
         except (OSError, SafetensorError) as error:  # such as a full disk; these errors may not name the file
             raise InputError(
                 f"{final}: the checkpoint cannot be written: {error}; "

@@ -34,7 +34,7 @@ def place_in(comm: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that mpi4py uses, by its name in `distributed.launch`.
+    """The MPI library that mpi4py uses, by its name in `distributed.launcher.mpirun`.
 
     `is_threaded`: whether several threads may send messages at the same time.
     """

@@ -6,6 +6,7 @@ import time
 
 from tqdm import tqdm
 
+from distributed import records
 from distributed.environment import RANK_VARIABLES
 
 LINE_INTERVAL_S = 30.0
@@ -50,9 +51,9 @@ class Progress:
 
 
 def is_terminal() -> bool:
-    """Whether standard error goes to a terminal. Under mpirun it is a pipe, so mpirun's standard error is
-    checked."""
-    if sys.stderr.isatty():
+    """Whether standard error goes to a terminal. Under mpirun it is a pipe: there bert-launch tells, or mpirun's
+    own standard error is checked."""
+    if sys.stderr.isatty() or os.environ.get(records.TERMINAL) == "1":
         return True
     if not any(name in os.environ for name in RANK_VARIABLES):
         return False

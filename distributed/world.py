@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from distributed import signals
+from distributed import records, signals
 from distributed.devices import DeviceSettings, choose_gpu, share_cores, start_tensorflow, usable_gpus, use_gpu
 from distributed.driver import Gpu
 from distributed.environment import check_launcher, launched_rank
@@ -111,14 +111,15 @@ class World:
         program = program or Path(sys.argv[0]).name
         comm, why_alone = communicator()
         world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
-        if comm is not None:
-            world = replace(world, **place_in(comm), launched_size=comm.size)
+        world = world if comm is None else replace(world, **place_in(comm), launched_size=comm.size)
         with world:
             check_launcher(world.size, why_alone)
             signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
             threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
             world = _with_cores(world)
-            return world if device is None else with_device(world, device)
+            world = world if device is None else with_device(world, device)
+        records.tell("joined", rank=world.rank)
+        return world
 
     # -- messages between ranks -------------------------------------------------------------------------------
 
@@ -162,8 +163,7 @@ class World:
         return total
 
     def on_first(self, function: Callable[..., T], *args) -> T:
-        """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises an error if it
-        failed."""
+        """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it failed."""
         if self.size == 1:
             return function(*args)
         outcome: tuple[str, Any] = ("", None)
@@ -229,14 +229,15 @@ class World:
 
     def __exit__(self, kind, error, trace) -> Literal[False]:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            records.tell("completed", rank=self.rank)
             return False
         if isinstance(error, Preempted):
             self.exit_status = error.STATUS
             self.barrier()  # every rank leaves in the same way
+            records.tell("preempted", rank=self.rank)
             return False
         if self.comm is None and isinstance(error, self.user_errors):
-            # Under another MPI's launcher each process is alone and fails in the same way: only one prints the
-            # error.
+            # Under another MPI's launcher each process is alone and fails in the same way, and one is enough.
             if launched_rank() == "0":
                 self._print_user_error(error)
             else:
@@ -261,6 +262,7 @@ class World:
 
     def _print_user_error(self, error: BaseException) -> None:
         print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
+        records.tell("refused", rank=self.rank)
 
     def _end_all(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return."""

@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distributed import launch
+from distributed.launcher.mpirun import OPEN_MPI, build_command, find_mpi, num_cores
+from distributed.launcher.options import LaunchError, Options
 
 NAMES = ("host1", "host2")
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
@@ -75,10 +76,10 @@ def available() -> str | None:
     if refused.returncode != 0:
         return f"two hosts need namespaces, which are refused here: {refused.stderr.strip()}"
     try:
-        mpi = launch.find_mpi()
-    except launch.LaunchError as error:
+        mpi = find_mpi()
+    except LaunchError as error:
         return f"two hosts need Open MPI 5: {error}"
-    if mpi.implementation != launch.OPEN_MPI or mpi.version < (5, 0):
+    if mpi.implementation != OPEN_MPI or mpi.version < (5, 0):
         return f"two hosts need Open MPI 5, {mpi.mpirun} is {mpi.implementation} {mpi.version}"
     return None
 
@@ -133,16 +134,16 @@ class TwoHosts:
         """
         tcp_only = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
         agent = ["--prtemca", "plm_ssh_agent", str(self.folder / "agent")]
-        num_ranks, cores = np_per_host * len(self.names), launch.num_cores()
+        num_ranks, cores = np_per_host * len(self.names), num_cores()
         yielding = ["--mca", "mpi_yield_when_idle", "1"] if num_ranks > cores else []
-        options = launch.Options(
+        options = Options(
             command=tuple(command),
             num_ranks=num_ranks,
             hosts=tuple((address, np_per_host) for address in self.addresses),
             mpi_args=(*tcp_only, *agent, *yielding, *mpi_args),
         )
         environment = {**os.environ, **(env or {})}
-        built = launch.build_command(launch.find_mpi(), options, environment, cores=cores, is_root=True)
+        built = build_command(find_mpi(), options, environment, cores=cores, is_root=True)
         return self.run(0, built.argv, timeout, {**(env or {}), **built.environment})
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributed import launch
+from distributed.launcher.mpirun import build_command, find_mpi, num_cores
+from distributed.launcher.options import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
@@ -76,11 +77,11 @@ def started(
     argv = [sys.executable, str(PROGRAMS / program), *map(str, args)]
     environment = {**os.environ, **ENVIRONMENT, **(env or {})}
     if np:
-        built = launch.build_command(
-            launch.find_mpi(),
-            launch.Options(tuple(argv), np, mpi_args=tuple(mpi_args)),
+        built = build_command(
+            find_mpi(),
+            Options(tuple(argv), np, mpi_args=tuple(mpi_args)),
             environment,
-            cores=launch.num_cores(),
+            cores=num_cores(),
             is_root=os.geteuid() == 0,
         )
         argv, environment = list(built.argv), {**environment, **built.environment}

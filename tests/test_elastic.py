@@ -10,12 +10,12 @@ from hosts import available, two_hosts
 from mpi import PROGRAMS, ROOT, Done, alone, mpirun
 from program_runs import metrics_in
 
-from distributed import launch
+from distributed.launcher.mpirun import find_mpi
 
 ULFM, ELASTIC = ("--with-ft", "ulfm"), {"RINGBERT_ELASTIC": "1"}
 
 pytestmark = pytest.mark.skipif(
-    launch.find_mpi().version < (5, 0), reason="Open MPI 5 can go on without a rank, older ones cannot"
+    find_mpi().version < (5, 0), reason="Open MPI 5 can go on without a rank, older ones cannot"
 )
 
 

@@ -11,7 +11,8 @@ from mpi import ROOT
 from parsing import Plain, Small, parse
 
 import ringbert
-from distributed import launch
+from distributed.launcher.mpirun import build_command, find_mpi
+from distributed.launcher.options import Options
 from tasks import flags
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -212,9 +213,9 @@ def run(*argv: str, num_ranks: int = 1, stdout: int = subprocess.PIPE) -> subpro
     environment = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
     command = [sys.executable, "-c", PROGRAM, *argv]
     if num_ranks > 1:
-        options = launch.Options(tuple(command), num_ranks)
+        options = Options(tuple(command), num_ranks)
         is_root = os.geteuid() == 0
-        launched = launch.build_command(launch.find_mpi(), options, environment, cores=1, is_root=is_root)
+        launched = build_command(find_mpi(), options, environment, cores=1, is_root=is_root)
         command, environment = list(launched.argv), environment | launched.environment
     return subprocess.run(
         command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60

@@ -1,5 +1,6 @@
 """bert-launch: the mpirun command it builds for each MPI, its errors, and one real run."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from distributed import launch
-from distributed.launch import INTEL_MPI, MPICH, OPEN_MPI, Mpi, Options, build_command, main
+from distributed.launch import main
+from distributed.launcher import mpirun
+from distributed.launcher.mpirun import INTEL_MPI, MPICH, OPEN_MPI, Mpi, build_command
+from distributed.launcher.options import LaunchError, Options
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,18 +36,40 @@ def line(mpi, environment=None, *, cores=8, is_root=False, local_names=("localho
     )
 
 
-@OPEN
-def test_open_mpi_on_one_machine(mpi):
-    assert line(mpi, num_ranks=4) == f"{mpi.mpirun} -np 4 --bind-to none bert-squad --output_dir 'my out'"
+ON_ONE_MACHINE = {
+    OPEN_MPI_4: "/usr/bin/mpirun -np 4 --bind-to none --mca pml ob1 --mca btl self,vader",
+    OPEN_MPI_5: "/venv/bin/mpirun -np 4 --bind-to none --mca pml ob1 --mca btl self,sm",
+    HYDRA: "/usr/bin/mpirun -bind-to none -genv FI_PROVIDER shm -genv UCX_TLS self,sysv,posix,cma -np 4",
+    INTEL: "/opt/intel/bin/mpirun -genv I_MPI_PIN 0 -genv I_MPI_FABRICS shm -np 4",
+}
 
 
-def test_mpich_on_one_machine():
-    assert line(HYDRA, num_ranks=4) == "/usr/bin/mpirun -bind-to none -np 4 bert-squad --output_dir 'my out'"
+@ALL
+def test_on_one_machine_messages_keep_to_its_memory(mpi):
+    assert line(mpi, num_ranks=4) == f"{ON_ONE_MACHINE[mpi]} bert-squad --output_dir 'my out'"
 
 
-def test_intel_mpi_on_one_machine():
-    expected = "/opt/intel/bin/mpirun -genv I_MPI_PIN 0 -np 4 bert-squad --output_dir 'my out'"
-    assert line(INTEL, num_ranks=4) == expected
+MEMORY = re.compile(r"btl self,|FI_PROVIDER|I_MPI_FABRICS")
+
+
+@ALL
+def test_on_several_machines_or_as_the_user_says_they_use_the_network(mpi):
+    assert MEMORY.search(line(mpi, num_ranks=4, hosts=(("here", 4),), local_names=("here",)))
+    assert not MEMORY.search(line(mpi, num_ranks=6, hosts=TWO_HOSTS, local_names=("node1",)))
+    assert not MEMORY.search(line(mpi, {"SLURM_JOB_NODELIST": "a,b"}, num_ranks=4))
+    assert not MEMORY.search(line(mpi, num_ranks=4, mpi_args=("--mca", "pml", "ucx")))
+    assert "shm" not in line(mpi, {"UCX_TLS": "all"}, num_ranks=4)
+
+
+def test_elastic_jobs_need_open_mpi_5(only_path, capsys):
+    assert "--with-ft ulfm " in (elastic := line(OPEN_MPI_5, num_ranks=2, is_elastic=True))
+    assert "-x RINGBERT_ELASTIC " in elastic
+    assert elastic.startswith("RINGBERT_ELASTIC=1 ")
+    fake_mpirun(only_path, "echo 'mpirun (Open MPI) 4.1.4'")
+    assert main(["-np", "2", "--elastic", "--", "bert-squad"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("bert-launch: error: --elastic needs Open MPI 5 or newer, found Open MPI 4.1 (")
+    assert err.endswith("); --restarts works with every MPI\n")
 
 
 @OPEN
@@ -155,7 +180,7 @@ VERSIONS = {
 
 @pytest.mark.parametrize(("text", "expected"), VERSIONS.items())
 def test_parse_version(text, expected):
-    assert launch.parse_version(text) == expected
+    assert mpirun.parse_version(text) == expected
 
 
 ERRORS = {
@@ -175,6 +200,7 @@ ERRORS = {
     "-np 2 -H -oProxyCommand=x:2 -- bert-squad": "-H",
     "-np 2 -H node1:1,node1:1 -- bert-squad": "node1 is named twice",
     "-np 5 -H node1:2,node2:2 -- bert-squad": "-np must be at most the 4 slots of -H, got 5",
+    "-np 2 --restarts -1 -- bert-squad": "--restarts must be at least 0, got -1",
     "-np 2 -p 70000 -- bert-squad": "-p must be between 1 and 65535, got 70000",
     '-np 2 --mpi-args "\'" -- bert-squad': "--mpi-args ': No closing quotation",
 }
@@ -248,11 +274,11 @@ def test_a_virtual_environments_own_mpirun_goes_first(tmp_path, monkeypatch, in_
     monkeypatch.setenv("PATH", str(tmp_path / "on_path"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "beside" / "python"))
     monkeypatch.setattr(sys, "base_prefix", "/usr" if in_venv else sys.prefix)
-    assert launch.find_mpi().mpirun == str(tmp_path / expected / "mpirun")
+    assert mpirun.find_mpi().mpirun == str(tmp_path / expected / "mpirun")
 
 
 def run_here(*arguments):
-    """bert-launch as its own process, which becomes mpirun."""
+    """bert-launch as its own process."""
     start = [sys.executable, "-m", "distributed.launch", *arguments]
     return subprocess.run(start, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
@@ -268,17 +294,20 @@ def test_help_imports_neither_tensorflow_nor_mpi():
 
 def mpi_is_here():
     try:
-        launch.find_mpi()
-    except launch.LaunchError:
+        mpirun.find_mpi()
+    except LaunchError:
         return False
     return True
 
 
 @pytest.mark.skipif(not mpi_is_here(), reason="no mpirun is installed")
 def test_a_real_run_passes_output_and_exit_status():
-    ranks = launch.num_cores() + 1  # more than the cores: mpirun refuses without --oversubscribe
+    ranks = mpirun.num_cores() + 1  # more than the cores: mpirun refuses without --oversubscribe
     done = run_here("-np", str(ranks), "--", "sh", "-c", "echo a rank; exit 0")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "a rank\n" * ranks
-    assert done.stderr.splitlines()[0].endswith(" sh -c 'echo a rank; exit 0'")
-    assert run_here("-np", "1", "--", "sh", "-c", "exit 7").returncode == 7
+    (command,) = done.stderr.splitlines()
+    assert command.endswith(" sh -c 'echo a rank; exit 0'")
+    failed = run_here("-np", "2", "--restarts", "2", "--", "sh", "-c", "exit 7")
+    assert failed.returncode == 7
+    assert failed.stderr.splitlines()[1:] == ["bert-launch: rank 0 exited with status 7"]

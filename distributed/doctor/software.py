@@ -4,10 +4,11 @@ import os
 import platform
 from collections.abc import Mapping
 
-from distributed import launch
 from distributed.doctor.examination import Finding, failed, ok, warning
 from distributed.environment import check_launcher
 from distributed.joining import library
+from distributed.launcher.mpirun import OPEN_MPI, find_mpi
+from distributed.launcher.options import LaunchError
 from distributed.run import versions
 from distributed.world import World
 from ringbert.errors import InputError
@@ -74,7 +75,7 @@ def check_mpi(world: World, why_alone: str, environment: Mapping[str, str] = os.
 
 def _launched(name: str, version: str, size: int, environment: Mapping[str, str]) -> Finding:
     launcher = environment.get("OMPI_VERSION", "")
-    if name == launch.OPEN_MPI and launcher and launcher != version:
+    if name == OPEN_MPI and launcher and launcher != version:
         return warning(
             f"mpirun of Open MPI {launcher} has started processes that use Open MPI {version}",
             "start with bert-launch, which finds the mpirun of mpi4py's library",
@@ -85,13 +86,13 @@ def _launched(name: str, version: str, size: int, environment: Mapping[str, str]
 def _alone(name: str, version: str) -> Finding:
     """Without a launcher: whether bert-launch would find an mpirun of mpi4py's library."""
     try:
-        mpi = launch.find_mpi()
-    except launch.LaunchError as error:
+        mpi = find_mpi()
+    except LaunchError as error:
         return warning(
             f"mpi4py uses {name} {version}, but {error}", "only one rank can be started until there is an mpirun"
         )
     found = f"{mpi.implementation} {mpi.version[0]}.{mpi.version[1]}"
-    if mpi.implementation != name or (name == launch.OPEN_MPI and not version.startswith(found.split()[-1])):
+    if mpi.implementation != name or (name == OPEN_MPI and not version.startswith(found.split()[-1])):
         return failed(
             f"mpi4py uses {name} {version}, but {mpi.mpirun} belongs to {found}: each rank would be alone",
             "load the MPI module that mpi4py was built with, or pip install '.[mpi]' into this environment",
