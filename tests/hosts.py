@@ -57,9 +57,20 @@ while [ $# -gt 0 ]; do
   shift
 done
 shift
+if [ -e FOLDER/$host.lost ]; then echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255; fi
 exec nsenter --net=FOLDER/$host.net --uts=FOLDER/$host.uts \\
   env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin TMPDIR="$TMPDIR" sh -c "$*"
 """
+
+
+TCP_ONLY = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
+
+# Kills the processes in the network namespace of file $0 that have variable $1 in their environment.
+KILL = """
+for process in /proc/[0-9]*; do
+  [ "$(stat -Lc %i $process/ns/net)" = "$(stat -Lc %i $0)" ] && grep -qaz "^$1" $process/environ \\
+    && kill -9 ${process#/proc/}
+done 2> /dev/null"""
 
 
 def available() -> str | None:
@@ -108,7 +119,7 @@ class TwoHosts:
         name = self.names[host]
         # The daemons name their folders by process id, which is the same small number in every run.
         temporary = tempfile.mkdtemp(dir=self.folder)
-        enter_folder = ["nsenter", f"--mount=/proc/{self.holder_pid}/ns/mnt", f"--wdns={Path.cwd()}"]
+        enter_folder = ["nsenter", *self._enter_mounts, f"--wdns={Path.cwd()}"]
         own_processes = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         enter_host = ["nsenter", f"--net={self.folder}/{name}.net", f"--uts={self.folder}/{name}.uts"]
         return subprocess.run(
@@ -119,6 +130,31 @@ class TwoHosts:
             text=True,
             timeout=timeout,
         )
+
+    def lose(self, host: int, is_cut: bool) -> None:
+        """The host answers no more: everything on it is killed, or the link to it is cut (`is_cut`)."""
+        name = self.names[host]
+        (self.folder / f"{name}.lost").touch()
+        if is_cut:
+            down = ["ip", "link", "set", "eth0", "down"]
+            enter = ["nsenter", *self._enter_mounts, "nsenter", f"--net={self.folder}/{name}.net"]
+            subprocess.run([*enter, *down], check=True)
+        else:
+            self.kill(host)
+
+    def kill(self, host: int, variable: str = "") -> None:
+        """Kills the processes of a host, or those that have a variable in their environment."""
+        namespace = f"{self.folder}/{self.names[host]}.net"
+        subprocess.run(["nsenter", *self._enter_mounts, "sh", "-c", KILL, namespace, variable])
+
+    @property
+    def _enter_mounts(self) -> list[str]:
+        return [f"--mount=/proc/{self.holder_pid}/ns/mnt"]
+
+    @property
+    def agent(self) -> list[str]:
+        """The arguments of mpirun by which it starts daemons on the hosts."""
+        return ["--prtemca", "plm_ssh_agent", str(self.folder / "agent")]
 
     def mpirun(
         self,
@@ -132,15 +168,13 @@ class TwoHosts:
 
         ``mpi_args`` are further arguments of mpirun, which itself runs on host 0.
         """
-        tcp_only = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
-        agent = ["--prtemca", "plm_ssh_agent", str(self.folder / "agent")]
         num_ranks, cores = np_per_host * len(self.names), num_cores()
         yielding = ["--mca", "mpi_yield_when_idle", "1"] if num_ranks > cores else []
         options = Options(
             command=tuple(command),
             num_ranks=num_ranks,
             hosts=tuple((address, np_per_host) for address in self.addresses),
-            mpi_args=(*tcp_only, *agent, *yielding, *mpi_args),
+            mpi_args=(*TCP_ONLY, *self.agent, *yielding, *mpi_args),
         )
         environment = {**os.environ, **(env or {})}
         built = build_command(find_mpi(), options, environment, cores=cores, is_root=True)

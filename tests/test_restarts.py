@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,10 +66,11 @@ def test_a_job_that_was_killed_goes_on_where_it_was(tmp_path):
 
 
 def test_without_restarts_the_last_line_says_who_was_killed(tmp_path):
+    before = set(Path(tempfile.gettempdir()).glob("ringbert-stacks-*"))
     done = launch(arguments=("killed once", tmp_path))
     assert done.status == 128 + signal.SIGKILL, done
     assert lines(done) == [KILLED]
-    assert not list(Path(tempfile.gettempdir()).glob("ringbert-stacks-*"))
+    assert set(Path(tempfile.gettempdir()).glob("ringbert-stacks-*")) <= before
 
 
 def test_restarts_end_when_two_starts_saved_nothing(tmp_path):
@@ -133,4 +135,4 @@ def test_what_is_left_of_a_start_is_killed_before_the_next(tmp_path):
     assert done.status == 0, done
     left = int((tmp_path / "left").read_text())
     waited_for(lambda: not is_running(left))
-    assert "bert-launch: rank 1 on host" in done.stderr
+    assert re.search(r"bert-launch: (rank 1|a rank) on host \S+ ended before the others\n", done.stderr), done

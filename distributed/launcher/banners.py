@@ -44,7 +44,7 @@ class Death:
             return f"{who} was killed ({_named(self.signal)})"
         if self.is_abort:
             return f"{who} called MPI_Abort with status {self.status}"
-        return f"{who} exited with status {self.status}" if self.status else f"{who} exited before the others"
+        return f"{who} exited with status {self.status}" if self.status else f"{who} ended before the others"
 
 
 def _named(number: int) -> str:

@@ -186,15 +186,18 @@ class Job:
 
         With fault tolerance it never does, and without while a process that the rank had started is still there.
         """
-        for rank, process in self.outcome.unaccounted(socket.gethostname()).items():
-            if is_running(process):
-                continue
-            gone_s = self._gone.setdefault(rank, time.monotonic())
-            if self.outcome.is_elastic:
-                self._lose(rank)
-            elif time.monotonic() - gone_s > GRACE_S and not self.outcome.deaths:
-                self._on_death(Death(rank))
+        now, host = time.monotonic(), socket.gethostname()
+        for rank, process in self.outcome.unaccounted(host).items():
+            if not is_running(process):
+                self._gone.setdefault(rank, now)
+                if self.outcome.is_elastic:
+                    self._lose(rank)
+        if self._gone and not self.outcome.is_elastic and not self.outcome.deaths:
+            gone_s = min(self._gone.values())
+            first = [rank for rank, when_s in self._gone.items() if when_s == gone_s]
+            if now - gone_s > GRACE_S:
                 self._over_s = gone_s
+                self._on_death(Death(first[0] if len(first) == 1 else None, host))
 
     def _lose(self, rank: int) -> None:
         """Says that an elastic job has one rank less."""

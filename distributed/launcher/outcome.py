@@ -43,7 +43,7 @@ class Outcome:
         if kind == "completed" and place not in self.places.values():
             return  # the part of the program before it has joined
         if kind in ("completed", "preempted"):
-            self.left.add(record["rank"])
+            self.left.update(rank for rank, at in self.places.items() if at == place)  # by their first numbers
         if kind != "completed" or record["rank"] == 0:
             self.kinds.add(kind)
 
@@ -103,7 +103,8 @@ class Outcome:
             after = " after the program had completed" if "completed" in self.kinds else ""
             return "" if is_told else f"{death}{after}"
         if self.mpirun_status == 0 and self.status != 0 and "refused" not in self.kinds:
-            return "the ranks ended before the program was complete"
+            lost = ": was a host lost?" if self.is_remote else ""
+            return f"the ranks ended before the program was complete{lost}"
         return ""
 
     @property

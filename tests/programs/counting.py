@@ -54,6 +54,8 @@ def run(world: World) -> None:
             while not world.all_reduce_sum(np.array([world.stop_wanted.is_set()]))[0]:
                 time.sleep(0.01)
             raise Preempted
+        if mode == "slowly":
+            time.sleep(0.2)
         world.all_reduce_sum(np.ones(1))
         if world.rank == 0:
             write_text(file, str(count + 1))
