@@ -1,6 +1,7 @@
 """What bert-launch makes of mpirun's standard error: banners become facts, records are taken out, the rest passes.
 
-The banners are those that the launchers printed: Open MPI 5.0.11's here, the others in reports of their users.
+The banners are those of real jobs: of Open MPI 5.0.11, MPICH 5.0.2 and Intel MPI 2021 here, of Open MPI 4 and of
+MPICH on two hosts in reports of their users.
 """
 
 import json
@@ -13,6 +14,41 @@ from distributed.launcher.output import MOST_LINES, Output
 RULE = "-" * 74 + "\n"
 BAR = "=" * 83 + "\n"
 
+OPEN_MPI_5_SIGNAL = f"""\
+{RULE}prterun noticed that process rank 1 with PID 13567 on node vm exited on
+signal 7 (Bus error).
+{RULE}"""
+OPEN_MPI_5_STATUS = f"""\
+{RULE}prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-13736@1,1]
+   Exit code:    5
+{RULE}"""
+OPEN_MPI_5_ABORT = f"""\
+{RULE}MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+  Proc: [[561,1],1]
+  Errorcode: 3
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+You may or may not see output from other processes, depending on
+exactly when Open MPI kills them.
+{RULE}{RULE}prterun has exited due to process rank 1 with PID 0 on node vm calling
+"abort". This may have caused other processes in the application to be
+terminated by signals sent by prterun (as reported here).
+{RULE}\0"""
+OPEN_MPI_5_LEFT = f"""\
+{RULE}prterun has exited due to process rank 1 with PID 13823 on node vm exiting
+improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in the
+job did. This can cause a job to hang indefinitely while it waits for
+all processes to call "init". By rule, if one process calls "init",
+then ALL processes must call "init" prior to termination.
+
+You can avoid this message by specifying -quiet on the prterun command
+line.
+{RULE}"""
 OPEN_MPI_4_SIGNAL = f"""\
 {RULE}Primary job  terminated normally, but 1 process returned
 a non-zero exit code. Per user-direction, the job has been aborted.
@@ -67,13 +103,26 @@ MPICH_TWO_HOSTS = f"""\
 [proxy:0:1@IIPLab-WS2] main (pm/pmiserv/pmip.c:200): demux engine error waiting for event
 [mpiexec@IIPLab-WS2] main (ui/mpich/mpiexec.c:336): process manager error waiting for completion
 """
+MPICH_ABORT = (
+    "Abort(3) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1\n"
+)
 INTEL_SIGNALS = "".join(
     f"\n{BAR}=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
     f"=   RANK {rank} PID {5490 + rank} RUNNING AT gn59\n=   KILLED BY SIGNAL: {signal}\n{BAR}"
     for rank, signal in enumerate(("9 (Killed)", "11 (Segmentation fault)", "9 (Killed)"))
 )
 
+INTEL_EXIT = "".join(  # of rank 1, which Intel MPI does not show
+    f"\n{BAR}=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+    f"=   RANK {rank} PID {18062 + rank} RUNNING AT vm\n=   KILLED BY SIGNAL: 9 (Killed)\n{BAR}"
+    for rank in (0, 2)
+)
+
 BANNERS = {
+    "Open MPI 5, signal": (OPEN_MPI_5_SIGNAL, "rank 1 on host vm was killed (SIGBUS: is /dev/shm full?)"),
+    "Open MPI 5, status": (OPEN_MPI_5_STATUS, "rank 1 exited with status 5"),
+    "Open MPI 5, abort": (OPEN_MPI_5_ABORT, "rank 1 called MPI_Abort with status 3"),
+    "Open MPI 5, exit": (OPEN_MPI_5_LEFT, "rank 1 on host vm ended before the others"),
     "Open MPI 4, signal": (
         OPEN_MPI_4_SIGNAL,
         "rank 7 on host DESKTOP-G7NUGFV was killed (SIGKILL: out of memory?)",
@@ -86,7 +135,9 @@ BANNERS = {
         MPICH_TWO_HOSTS,
         "a rank on host IIPLab-WS1 was killed (SIGSEGV: a crash in compiled code)",
     ),
-    "Intel MPI": (INTEL_SIGNALS, "rank 1 on host gn59 was killed (SIGSEGV: a crash in compiled code)"),
+    "MPICH, abort": (MPICH_ABORT, "rank 1 called MPI_Abort with status 3"),
+    "Intel MPI, exit": (INTEL_EXIT, "rank 1 ended before the others"),
+    "Intel MPI, signal": (INTEL_SIGNALS, "rank 1 on host gn59 was killed (SIGSEGV: a crash in compiled code)"),
 }
 
 
