@@ -8,7 +8,6 @@ So the program says it. `bert-launch` asks for it by a variable; without that no
     completed {rank}             the rank has left `with World.join(…)` without an error
     preempted {rank}             the same after its training was saved and stopped on request
     refused {rank}               an error of the user's was printed
-    lost {ranks}                 the ranks, as numbered at the start, without which an elastic job goes on
 
 Each also names its kind, host and process. The job is complete when rank 0 is.
 """

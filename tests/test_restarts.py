@@ -117,6 +117,22 @@ def test_a_signal_while_it_waits_ends_it(tmp_path):
 
 
 @pytest.mark.slow
+def test_an_elastic_job_succeeds_although_a_rank_was_killed(tmp_path):
+    """mpirun says nothing then: success is what rank 0 tells. The ranks' own line names the dead."""
+    done = launch("--elastic", program="elastic.py", arguments=(tmp_path, "1@sum@3"), timeout=100)
+    assert done.status == 0, done
+    assert len([line for line in lines(done) if "rank 1 on" in line]) == 1, done  # the ranks say it
+    assert "bert-launch:" not in done.stderr, done
+
+
+@pytest.mark.slow
+def test_an_elastic_job_that_cannot_go_on_fails(tmp_path):
+    """The survivor aborts, because this program is not made for it; mpirun's exit status is 0."""
+    done = launch("--elastic", arguments=("killed at once", tmp_path), timeout=100)
+    assert done.status != 0, done
+
+
+@pytest.mark.slow
 def test_a_killed_training_continues_from_its_checkpoint(tmp_path):
     """To the same weights as one that was not killed."""
     killed = launch("--restarts", "1", program="broken_off.py", arguments=(tmp_path / "a", "killed"), timeout=200)

@@ -31,15 +31,11 @@ class Death:
     is_abort: bool = False
     is_lost_host: bool = False
 
-    @property
-    def who(self) -> str:
-        who = f"rank {self.rank}" if self.rank is not None else "a rank"
-        return f"{who} on host {self.host}" if self.host else who
-
     def __str__(self) -> str:
         if self.is_lost_host:
             return f"the connection to host {self.host} was lost"
-        who = self.who
+        who = f"rank {self.rank}" if self.rank is not None else "a rank"
+        who += f" on host {self.host}" if self.host else ""
         if self.signal is not None:
             return f"{who} was killed ({_named(self.signal)})"
         if self.is_abort:

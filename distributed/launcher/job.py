@@ -184,30 +184,23 @@ class Job:
     def _look_for_dead(self) -> None:
         """Finds ranks of this host that are gone although mpirun says nothing.
 
-        With fault tolerance it never does, and without while a process that the rank had started is still there.
+        It waits for all that holds a rank's output, such as a process that the rank had started. The ranks of an
+        elastic job watch each other.
         """
+        if self.outcome.is_elastic:
+            return
         now, host = time.monotonic(), socket.gethostname()
         for rank, process in self.outcome.unaccounted(host).items():
             if not is_running(process):
                 self._gone.setdefault(rank, now)
-                if self.outcome.is_elastic:
-                    self._lose(rank)
-        if self._gone and not self.outcome.is_elastic and not self.outcome.deaths:
+        if self._gone and not self.outcome.deaths:
             gone_s = min(self._gone.values())
             first = [rank for rank, when_s in self._gone.items() if when_s == gone_s]
             if now - gone_s > GRACE_S:
                 self._over_s = gone_s
                 self._on_death(Death(first[0] if len(first) == 1 else None, host))
 
-    def _lose(self, rank: int) -> None:
-        """Says that an elastic job has one rank less."""
-        self.outcome.left.add(rank)
-        self.say(f"{self.outcome.placed(Death(rank)).who} is gone; the other ranks go on")
-
     def _on_record(self, record: dict) -> None:
-        if record["kind"] == "lost":
-            for rank in set(record["ranks"]) - self.outcome.left:
-                self._lose(rank)
         self.outcome.add(record)
         self._note_end()
 
