@@ -70,6 +70,7 @@ def test_a_classifier_whose_ranks_are_killed(batch, tmp_path):
     for rank in (2, 0, 3):
         assert len(re.findall(f"rank {rank} on .* died", printed)) == 1, printed
     assert records.MARK not in printed
+    assert "NBC_Progress" not in printed, printed
     assert "Traceback" not in printed, printed
     assert scores_in(tmp_path / "out")["eval_accuracy"] > 0.8
     assert len(table_in(tmp_path / "out" / "test_results.tsv")) == 3000

@@ -88,6 +88,8 @@ LINES = [  # whole lines
     re.compile(r"\[[^\]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help message help-mpi-(?:api|errors)\.txt.*"),
     re.compile(r"\[[^\]]+\] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help .*"),
     re.compile(r"\S+: Forwarding signal \d+ to job"),
+    # Open MPI, in the ranks that hear of a death while they wait: MPI_ERR_PROC_FAILED and MPI_ERR_REVOKED.
+    re.compile(r"NBC_Progress: an error 7[57] was found during schedule .* - aborting the schedule"),
 ]
 EXIT_CODE_OF_SIGNAL = 128  # plus its number, as shells have it
 
