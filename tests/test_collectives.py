@@ -26,6 +26,25 @@ def test_a_network_that_is_not_there(network: str, words: str, monkeypatch: pyte
         host_address(World())
 
 
+def test_auto_is_not_nccl_where_its_ports_are_open_to_strangers(monkeypatch, capsys):
+    from distributed import collectives, socket_filter
+    from distributed.collectives import tensorflow
+
+    class TwoMachines(World):
+        def all_gather(self, value):
+            other = "no socket filter on host2" if isinstance(value, str) else (1, "b")
+            return [value, other] if not tensorflow.may_be_open() else [value, value and (1, "b")]
+
+    world = TwoMachines(size=2, num_nodes=2, device="gpu", gpu=Gpu("uuid", "b"))
+    assert socket_filter.why_impossible() == ""
+    assert collectives._fitting(world) == "mpi"
+    assert "closed to strangers (no socket filter on host2), so --backend auto is mpi" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"^--backend nccl: its ports .* on host2.*--backend mpi, or set R"):
+        tensorflow.open(world, "nccl")
+    monkeypatch.setenv("RINGBERT_OPEN_PORTS", "1")
+    assert collectives._fitting(world) == "nccl"
+
+
 @pytest.mark.parametrize(
     ("device", "own", "others", "chosen"),
     [
@@ -45,7 +64,7 @@ def test_auto_is_nccl_where_every_rank_has_a_card_of_its_own(
 
     class MadeUpWorld(World):
         def all_gather(self, value):
-            return [value, *others]
+            return [value] * self.size if isinstance(value, str) else [value, *others]
 
     gpu = Gpu("uuid", own) if device == "gpu" else None
     world = MadeUpWorld(size=1 + len(others), device=device, gpu=gpu)

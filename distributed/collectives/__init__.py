@@ -122,6 +122,14 @@ def _fitting(world: "World") -> str:
         return "local"
     if world.device != "gpu" or world.is_elastic:
         return "mpi"
-    from distributed.collectives.tensorflow import own_gpus
+    from distributed.collectives.tensorflow import OPEN_VARIABLE, own_gpus, why_open
 
-    return "nccl" if own_gpus(world) else "mpi"
+    if not own_gpus(world):
+        return "mpi"
+    if reason := why_open(world):
+        world.say(
+            f"note: NCCL's ports cannot be closed to strangers ({reason}), so --backend auto is mpi; "
+            f"{OPEN_VARIABLE}=1 allows open ports"
+        )
+        return "mpi"
+    return "nccl"

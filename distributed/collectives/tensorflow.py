@@ -3,6 +3,10 @@
 With NCCL, gradients never pass through host memory. The ring runs the same code on CPUs, where MPI with shared
 memory is faster. Every process runs a TensorFlow server, which must be started before the first TensorFlow
 operation; the servers learn each other's addresses over MPI.
+
+These servers have no password, and whoever reaches one can read files as the user who trains. TensorFlow binds
+them to all networks ("0.0.0.0:" is a constant of its grpc_server_lib.cc), so each gets a socket filter that lets
+only the job's machines connect.
 """
 
 import contextlib
@@ -18,10 +22,12 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 # There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
 from tensorflow.python.eager import context
 
+from distributed import socket_filter
 from distributed.world import World
 from ringbert.errors import InputError
 
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
+OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches the servers may connect
 JOB = "worker"
 GROUP_KEYS = {"nccl": 1, "ring": 2}
 CONNECT_S = 20  # time limit for a rank to accept a connection
@@ -129,8 +135,23 @@ def open(world: World, name: str) -> TensorflowCollectives:
         os.environ.update(NCCL_SHARING, NCCL_HOSTID=f"rank-{world.rank}")
         world.say("note: ranks that share a card sum over sockets, slowly: --backend nccl is then for tests only")
     if not _started:
+        if reason := why_open(world):
+            raise InputError(
+                f"--backend {name}: its ports cannot be closed to strangers ({reason}), who could read files as "
+                f"you: use --backend mpi, or set {OPEN_VARIABLE}=1 if you trust all who can reach these machines"
+            )
         _start_server(world)
     return TensorflowCollectives(world, name)
+
+
+def why_open(world: World) -> str:
+    """Why some rank's server would be open to strangers; "" if none would, or if the user allows it."""
+    reason = "" if may_be_open() else socket_filter.why_impossible()
+    return next(filter(None, world.all_gather(reason and f"{reason} on {socket.gethostname()}")), "")
+
+
+def may_be_open() -> bool:
+    return os.environ.get(OPEN_VARIABLE) == "1"
 
 
 def own_gpus(world: World) -> bool:
@@ -146,17 +167,25 @@ def _start_server(world: World) -> None:
     if context.context()._context_handle is not None:
         raise RuntimeError("open_collectives must come before the first TensorFlow operation")
     host = host_address(world)
-    with listening() as reserved:
-        servers = world.all_gather(f"{host}:{reserved.getsockname()[1]}")
-        _check_reachable(world, servers)
-    _without_proxy(servers)
-    context.context().configure_collective_ops(
-        collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device == "gpu"
-    )
-    context.context().enable_collective_ops(_server_definition(world, servers))
-    context.context().ensure_initialized()
-    _started = True
+    with listening() as keeper:
+        servers = world.all_gather(f"{host}:{keeper.getsockname()[1]}")
+        sources = _check_reachable(world, servers)
+        if may_be_open():
+            keeper.close()
+        else:
+            os.environ["TF_GRPC_REUSE_PORT"] = "1"  # with the keeper
+            socket_filter.refuse_all(keeper)
+        _without_proxy(servers)
+        context.context().configure_collective_ops(
+            collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device == "gpu"
+        )
+        context.context().enable_collective_ops(_server_definition(world, servers))
+        context.context().ensure_initialized()
+        _started = True
+        if not may_be_open():
+            socket_filter.accept_only(sources, keeper)
     world.barrier()  # no rank may call a server before it runs
+    _check_reachable(world, servers)  # not if an address is translated on the way
 
 
 def _without_proxy(servers: Sequence[str]) -> None:
@@ -222,29 +251,29 @@ def _address_towards(target: str) -> str | None:
 def listening() -> socket.socket:
     """A socket on a free port, to which the other ranks connect to check that they can reach it."""
     for port in random.SystemRandom().sample(PORTS, 100):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            listener.bind(("", port))
-            listener.listen(1024)
-            return listener
-        except OSError:
-            listener.close()
+        with contextlib.suppress(OSError):  # taken
+            return socket_filter.listening(port)
     raise InputError(f"no free port among {PORTS.start} to {PORTS.stop}: use --backend mpi")
 
 
-def _check_reachable(world: World, servers: Sequence[str]) -> None:
-    """Raises InputError on every rank unless each machine can connect to every rank; gRPC would wait forever."""
-    refused = None
+def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
+    """The addresses from which the machines connect to the ranks' servers.
+
+    Raises InputError on every rank unless each machine can connect to every rank; gRPC would wait forever.
+    """
+    refused, sources = None, set()
     for server in servers if world.local_rank == 0 else ():
         host, _, port = server.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), CONNECT_S).close()
+            with socket.create_connection((host, int(port)), CONNECT_S) as connection:
+                sources.add(connection.getsockname()[0])
         except OSError as error:
             refused = f"{socket.gethostname()} cannot reach {server} ({error})"
             break
-    refusals = [reason for reason in world.all_gather(refused) if reason]
-    if refusals:
+    gathered = world.all_gather((refused, sources))
+    if refusals := [reason for reason, _ in gathered if reason]:
         raise InputError(
             f"{refusals[0]}: set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, "
             "or use --backend mpi"
         )
+    return set().union(*(sources for _, sources in gathered))

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy
+from tensorflow.python.eager import context
 
 from distributed.collectives import BACKENDS, compression_note, open_collectives
 from distributed.collectives.machine_memory import SLOT_BYTES, open_memory
@@ -264,6 +266,47 @@ def check_overlap_in_training(world: World, collectives) -> None:
         world.barrier()
 
 
+# Connects to every port of TensorFlow's servers from an address that is not theirs, again and again. A server of
+# gRPC's speaks first.
+STRANGER = """
+import contextlib, json, select, socket, sys
+print("starts", flush=True)
+tried, reached = {}, {}
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for line in open("/proc/net/tcp6").readlines() + open("/proc/net/tcp").readlines():
+        words = line.split()
+        port = int(words[1].rpartition(":")[2], 16) if words[3] == "0A" else 0
+        if 15000 <= port < 32000:
+            tried[port] = tried.get(port, 0) + 1
+            with contextlib.suppress(OSError):
+                with socket.create_connection(("127.0.0.1", port), 0.005, ("127.0.0.2", 0)) as connection:
+                    connection.settimeout(0.02)
+                    if connection.recv(1):
+                        reached[port] = reached.get(port, 0) + 1
+print(json.dumps([tried, reached]))
+"""
+
+
+@contextlib.contextmanager
+def strangers(world: World, backend: str):
+    """While TensorFlow's servers start, and after, a stranger tries to connect to them, and never does."""
+    if world.rank or backend != "ring":
+        yield
+        world.barrier()
+        return
+    command, pipe = [sys.executable, "-c", STRANGER], subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert process.stdout.readline() == "starts\n"
+    yield
+    time.sleep(0.3)
+    tried, reached = json.loads(process.communicate("stop", timeout=30)[0])
+    tasks = context.context()._collective_ops_server_def.cluster.job[0].tasks.values()
+    ports = {server.rpartition(":")[2] for server in tasks}  # other jobs have servers too
+    assert ports <= set(tried), (ports, tried)
+    assert not ports & set(reached), f"a stranger reached {reached} of {ports}"
+    world.barrier()
+
+
 def check_backends(world: World, working: list[str]) -> int:
     checks = 0
     for backend in BACKENDS:
@@ -271,7 +314,8 @@ def check_backends(world: World, working: list[str]) -> int:
             with pytest.raises(InputError, match=f"--backend {backend}"):
                 open_collectives(world, backend)
             continue
-        collectives = open_collectives(world, backend)
+        with strangers(world, backend):
+            collectives = open_collectives(world, backend)
         for dtype in ("float32", "float64"):
             for size in SIZES:
                 check_sums(world, collectives, dtype, size)

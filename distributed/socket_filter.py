@@ -1,0 +1,149 @@
+"""Keeps strangers from servers of this process that listen on all networks, as TensorFlow's do.
+
+Linux runs a program, the socket filter, on every packet that arrives for a socket, and drops what it refuses. A
+process needs no rights to give a filter to its own sockets, and connections that a listening socket accepts
+inherit it. A filter is given to a socket that exists, and a server accepts connections from its first moment. So
+another socket, the keeper, holds the port before: while both share it, the keeper gets all connections, and
+refuses them.
+
+Described in socket(7) and in Documentation/networking/filter.rst of Linux.
+"""
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+
+SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 44, 51  # Python's socket has no names for them
+# The filter's instructions: load an octet or a word of the IP header, shift, compare and jump, return.
+LOAD_OCTET, LOAD_WORD, SHIFT_RIGHT, JUMP_IF_EQUAL, RETURN = 0x30, 0x20, 0x74, 0x15, 0x06
+IP_HEADER = 0xFFF00000  # where SKF_NET_OFF puts it
+VERSION, SOURCE = IP_HEADER, IP_HEADER + 12
+NOTHING, WHOLE_PACKET = 0, 0xFFFFFFFF
+MOST_SOURCES = 2000  # of a filter's at most 4,096 instructions, two for each
+ANSWER_S = 0.2  # loopback answers within a millisecond, if it answers
+
+
+def why_impossible() -> str:
+    """Why this system cannot keep strangers out; "" if it can: a connection to a server of ours was refused."""
+    try:
+        with contextlib.ExitStack() as stack:
+            keeper = stack.enter_context(listening(0))
+            port = keeper.getsockname()[1]
+            refuse_all(keeper)
+            if _answers(port, "127.0.0.1"):
+                return "socket filters have no effect"
+            stack.enter_context(listening(port, shares=True))  # in the place of TensorFlow's server
+            accept_only(["127.0.0.1"], keeper)
+            if not _answers(port, "127.0.0.1"):
+                return "a socket filter keeps out what it should let in"
+            if _answers(port, "127.0.0.2"):
+                return "socket filters have no effect"
+    except OSError as error:
+        return f"no socket filter: {error.strerror or error}"
+    return ""
+
+
+def listening(port: int, shares: bool = False) -> socket.socket:
+    """A socket that listens on a port of all networks, by IPv6 too where there is any, as gRPC's servers do.
+
+    A later server of this user can share the port (SO_REUSEPORT), as gRPC's do under TF_GRPC_REUSE_PORT=1. Raises
+    OSError if the port is taken, unless this socket `shares` it.
+    """
+    is_dual = socket.has_dualstack_ipv6()
+    listener = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if is_dual:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shares)
+        listener.bind(("", port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def refuse_all(keeper: socket.socket) -> None:
+    """From now on nobody can connect to the port of this socket, nor to a server that comes to share the port."""
+    _set_program(keeper, SO_ATTACH_FILTER, [(RETURN, 0, 0, NOTHING)])
+    # Which of the sockets that share a port gets a connection: the first, which is this one.
+    _set_program(keeper, SO_ATTACH_REUSEPORT_CBPF, [(RETURN, 0, 0, 0)])
+
+
+def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
+    """Hands the keeper's port to this process's server that shares it: only these IPv4 addresses can connect.
+
+    Raises OSError if the system refuses the filter.
+    """
+    port = keeper.getsockname()[1]
+    program = _program(sorted({int(ipaddress.IPv4Address(source)) for source in sources}))
+    servers = 0
+    for listener in _listeners(port):
+        with listener:
+            if not os.path.sameopenfile(listener.fileno(), keeper.fileno()):
+                _set_program(listener, SO_ATTACH_FILTER, program)
+                listener.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
+                servers += 1
+    assert servers, f"no server of this process listens on port {port}"
+    keeper.close()
+
+
+def _program(addresses: list[int]) -> list[tuple[int, int, int, int]]:
+    """(code, instructions to skip if true, if false, operand): accepts IPv4 packets from these addresses."""
+    if len(addresses) > MOST_SOURCES:
+        raise OSError(f"a socket filter for {len(addresses):,} addresses is too long")
+    program = [
+        (LOAD_OCTET, 0, 0, VERSION),
+        (SHIFT_RIGHT, 0, 0, 4),
+        (JUMP_IF_EQUAL, 1, 0, 4),
+        (RETURN, 0, 0, NOTHING),
+    ]
+    program += [(LOAD_WORD, 0, 0, SOURCE)]
+    for address in addresses:
+        program += [(JUMP_IF_EQUAL, 0, 1, address), (RETURN, 0, 0, WHOLE_PACKET)]
+    return [*program, (RETURN, 0, 0, NOTHING)]
+
+
+def _set_program(listener: socket.socket, option: int, program: list[tuple[int, int, int, int]]) -> None:
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
+    # C's struct sock_fprog: their number, and where they are.
+    described = struct.pack("HP", len(program), ctypes.addressof(instructions))
+    listener.setsockopt(socket.SOL_SOCKET, option, described)
+
+
+def _listeners(port: int) -> Iterator[socket.socket]:
+    """This process's sockets that listen on a port, as duplicates, which the caller closes."""
+    by_socket = {}  # one descriptor for each
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(FileNotFoundError):  # closed by now
+            by_socket[os.readlink(f"/proc/self/fd/{descriptor}")] = descriptor
+    for name, descriptor in by_socket.items():
+        if not name.startswith("socket:"):
+            continue
+        with contextlib.suppress(OSError):  # closed by now
+            candidate = socket.socket(fileno=os.dup(descriptor))
+            if _listens(candidate, port):
+                yield candidate
+            else:
+                candidate.close()
+
+
+def _listens(candidate: socket.socket, port: int) -> bool:
+    if candidate.family not in (socket.AF_INET, socket.AF_INET6) or candidate.type != socket.SOCK_STREAM:
+        return False
+    listens = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return bool(listens) and candidate.getsockname()[1] == port
+
+
+def _answers(port: int, source: str) -> bool:
+    """Whether a server on loopback accepts a connection from this loopback address."""
+    try:
+        socket.create_connection(("127.0.0.1", port), ANSWER_S, (source, 0)).close()
+    except TimeoutError:
+        return False
+    return True
