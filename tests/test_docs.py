@@ -27,6 +27,8 @@ OTHERS_FLAGS = {
     "bind_to", "with_ft",  # mpirun
     "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # srun, sbatch
     "dist",  # pytest-xdist
+    "require_hashes", "no_deps", "no_build_isolation",  # pip
+    "upgrade", "strict",  # scripts/lock.sh and audit.py
 }  # fmt: skip
 PACKAGES = ("ringbert", "bert", "distributed", "tasks")
 MOST_CHARACTERS = 12_000

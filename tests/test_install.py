@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("ringbert", "bert", "distributed", "tasks")
 SOURCES = (
-    *PACKAGES, "tests", "benchmarks", "configs", "docs", "scripts", ".ci", "pyproject.toml", "MANIFEST.in",
-    "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", ".gitignore", ".pre-commit-config.yaml",
+    *PACKAGES, "tests", "benchmarks", "configs", "docs", "scripts", "requirements", ".ci", "pyproject.toml",
+    "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", ".gitignore", ".pre-commit-config.yaml",
 )  # fmt: skip
 UNREACHABLE = re.compile(r"(NewConnection|ConnectTimeout|NameResolution|Proxy)Error.*|.*Network is unreachable.*")
 ALONE = "install ringbert in an environment of its own"
