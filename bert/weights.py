@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from transformers import BertConfig
 
+from bert import hub
 from bert.tensor_names import HEAD_TENSORS, NO_WEIGHTS, TIED_COPIES, google_name, hugging_face_name
 from ringbert.errors import InputError, shortened
 from ringbert.files import read_json
@@ -44,31 +45,24 @@ class LoadReport:
         return text
 
 
-def find(name_or_path: str) -> Path:
-    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a model of the hub.
+def find(name_or_path: str, revision: str | None = None) -> Path:
+    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a model of the hub,
+    at the commit, tag or branch `revision`.
 
-    Raises InputError when there is no file, folder or hub repository of this name.
+    Raises InputError when there is no file, folder or hub repository of this name, or it has no such revision.
     """
     path = Path(name_or_path).expanduser()
+    if revision is not None and path.exists():
+        raise InputError(
+            f"--model_revision {revision}: {name_or_path} is a folder here; only models of the hub have revisions"
+        )
     if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (path / "model.safetensors").is_file():
         return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or _is_tf_checkpoint(path):
         return path
     if name_or_path.count("/") > 1 or name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path:
         raise InputError(f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)")
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    wanted = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
-    try:
-        return Path(snapshot_download(name_or_path, allow_patterns=wanted))
-    except (HFValidationError, OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if constants.HF_HUB_OFFLINE:
-            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `hf download {name_or_path}` with a network"
-        raise InputError(
-            f"--model {name_or_path}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
-        ) from error
+    return hub.download_model(name_or_path, revision)
 
 
 def read_config(source: Path) -> BertConfig | None:

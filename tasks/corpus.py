@@ -34,6 +34,9 @@ class BuildConfig(BuildSettings, TokenizerSettings):
     model: str | None = setting(
         None, "hub name or folder of a model whose vocabulary to use, instead of --vocab_file", "model"
     )
+    model_revision: str | None = setting(
+        None, "commit, tag or branch of the hub model that --model names", "model", shown_default="main"
+    )
     num_workers: int | None = setting(
         None, "worker processes per rank", "machine", shown_default="the number of its cores"
     )
@@ -41,6 +44,8 @@ class BuildConfig(BuildSettings, TokenizerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "num_workers")
+        if self.model_revision and not self.model:
+            raise ValueError("--model_revision needs --model with a hub name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +141,9 @@ def _tokenizer(config: BuildConfig, world: "World") -> "Tokenizer":
     from bert import weights
     from bert.text import tokenizer
 
-    folder = world.on_each_machine(weights.find, config.model) if config.model else None
+    folder = None
+    if config.model:
+        folder = world.on_each_machine(weights.find, config.model, config.model_revision)
     if folder is not None and not folder.is_dir():
         folder = folder.parent  # of a TensorFlow checkpoint
     return tokenizer.load(

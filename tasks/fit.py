@@ -79,7 +79,8 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
     is_finished = state and (state.step == plan.steps or (training.held_out and training.held_out.stops(state)))
     if not is_finished:
         facts = {"config": asdict(config), "plan": asdict(plan), "start": origin.reason}
-        run.write_json("run.json", facts | {"environment": environment()})
+        commits = {"model": origin.commit, "data_set": config.data_set_commit}
+        run.write_json("run.json", facts | {"hub_commits": commits, "environment": environment()})
     training = replace(training, replan=partial(replanned, config, job, training, optimizer))
     try:
         state = train(config, plan, training, optimizer, run, checkpoints, state)

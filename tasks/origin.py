@@ -1,12 +1,14 @@
 """Where a run starts: the model's configuration, its tokenizer, its weights, and perhaps a checkpoint."""
 
+import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert.text.settings import TokenizerSettings
 from ringbert.errors import InputError
+from ringbert.files import read_json
 from ringbert.settings import setting
 
 if TYPE_CHECKING:
@@ -30,10 +32,21 @@ class ModelSettings(TokenizerSettings):
         "model",
         aliases=("model_name_or_path",),
     )
+    model_revision: str | None = setting(
+        None,
+        "commit, tag or branch of the hub model that --model names",
+        "model",
+        shown_default="main",
+    )
     bert_config_file: str | None = setting(
         None, "JSON file with the BERT configuration", "model", shown_default="the model's own"
     )
     init_checkpoint: str | None = setting(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model_revision and (self.init_checkpoint or not self.model):
+            raise ValueError("--model_revision needs --model with a hub name, and no --init_checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +54,11 @@ class OriginSettings(ModelSettings):
     """Settings of the model, and of resuming, for a program that trains."""
 
     resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
+
+    @property
+    def data_set_commit(self) -> str | None:
+        """The hub's commit of the data, as far as the hub's cache tells it; None for other data."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,7 @@ class Origin:
       reason: where these weights come from, for messages.
       fresh_tensors: tensors that keep their initial values although `weights` has them.
       moments: a checkpoint whose optimizer's moments a new run takes over.
+      commit: the hub's commit of the weights; None if they are not the hub's.
     """
 
     bert_config: "BertConfig"
@@ -65,6 +84,7 @@ class Origin:
     reason: str = "initial values"
     fresh_tensors: tuple[str, ...] = ()
     moments: Path | None = None
+    commit: str | None = None
 
     @property
     def words(self) -> "Tokenizer":
@@ -119,23 +139,33 @@ def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) 
         checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
     path, state = checkpoint.path, checkpoint.state
     reason = f"checkpoint {path}, step {state.step} of {state.steps}"
-    return _origin(config, path, reason, run.say, needs, path, state)
+    origin = _origin(config, path, reason, run.say, needs, path, state)
+    return replace(origin, commit=_commit_of_run(path.parent.parent))
 
 
 def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Origin:
     """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as `find_origin`."""
-    from bert import weights
+    from bert import hub, weights
     from ringbert import manifest
 
     flag = "init_checkpoint" if config.init_checkpoint else "model"
     named = config.init_checkpoint or config.model
-    source = weights.find(named) if named else None
+    source = weights.find(named, config.model_revision) if named else None
     if source is not None and (source / manifest.NAME).exists():  # a run's checkpoint
         try:
             manifest.check_intact(source)
         except InputError as error:
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
-    return _origin(config, source, f"--{flag} {named}" if named else "initial values", say, needs)
+    commit = hub.commit_of(source) if source is not None else None
+    reason = f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
+    return replace(_origin(config, source, reason, say, needs), commit=commit)
+
+
+def _commit_of_run(folder: Path) -> str | None:
+    """The hub's commit of the weights that a run started from, according to its run.json."""
+    with contextlib.suppress(InputError, KeyError, TypeError):  # it only tells where the weights come from
+        return read_json(folder / "run.json")["hub_commits"]["model"]
+    return None
 
 
 def _origin(

@@ -165,7 +165,7 @@ def _texts_of(piece: Piece, text: TextSettings) -> Iterator[str]:
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"--input_file {piece.path}: damaged Parquet file: {one_line(error)}") from error
     else:
-        table = load_data_set(piece.path, text.dataset_config).select_columns([text.text_column])
+        table = load_data_set(text).select_columns([text.text_column])
         for start in range(piece.start, piece.stop or 0, ROWS_AT_ONCE):
             rows = table[start : min(start + ROWS_AT_ONCE, piece.stop or 0)][text.text_column]
             yield from _checked(rows, f"--dataset_name {piece.path}", text)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bert import hub
 from bert.corpus.settings import TextSettings
 from ringbert.errors import InputError, one_line
 
@@ -96,23 +97,18 @@ def input_facts(text: TextSettings) -> list[tuple[str, int, int]]:
     For a data set: its name, number of rows and a number derived from its fingerprint.
     """
     if text.dataset_name is not None:
-        table = load_data_set(text.dataset_name, text.dataset_config)
+        table = load_data_set(text)
         return [(text.dataset_name, len(table), int(table._fingerprint, 16) % (1 << 62))]
     stats = [(path, os.stat(path)) for path in find_files(text.input_file or "")]
     return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
 
 
 @functools.lru_cache(maxsize=1)
-def load_data_set(name: str, config: str | None) -> Any:
-    """The split "train" as a `datasets.Dataset`. Raises InputError if it cannot be loaded."""
-    import datasets
-
-    try:
-        return datasets.load_dataset(name, config, split="train")
-    except Exception as error:  # the hub's errors have no common class
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        where = f"--dataset_name {name}{f' --dataset_config {config}' if config else ''}"
-        raise InputError(f"{where} (train): {reason}") from error
+def load_data_set(text: TextSettings) -> Any:
+    """The split "train" of `--dataset_name` as a `datasets.Dataset`. Raises InputError if it cannot be loaded."""
+    name, config = str(text.dataset_name), text.dataset_config
+    where = f"--dataset_name {name}{f' --dataset_config {config}' if config else ''}"
+    return hub.load_data_set(name, config, "train", where, text.dataset_revision)
 
 
 def _pieces_of_file(path: str, text: TextSettings, unit_bytes: int) -> list[tuple[Piece, int]]:
@@ -155,7 +151,7 @@ def _pieces_of_parquet(path: str, text: TextSettings) -> list[tuple[Piece, int]]
 
 def _pieces_of_data_set(text: TextSettings) -> list[tuple[Piece, int]]:
     name, where = text.dataset_name or "", f"--dataset_name {text.dataset_name}"
-    table = load_data_set(name, text.dataset_config)
+    table = load_data_set(text)
     _check_column(text.text_column, table.column_names, where)
     if not len(table):
         raise InputError(f"{where}: the data set has no rows")

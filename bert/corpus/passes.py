@@ -191,6 +191,8 @@ class CorpusWork:
                 "input_file": settings.input_file,
                 "dataset_name": settings.dataset_name,
                 "dataset_config": settings.dataset_config,
+                # Only if given, so that corpora from before this setting are still recognized.
+                **({"dataset_revision": settings.dataset_revision} if settings.dataset_revision else {}),
                 "files": len(inputs),
                 "bytes" if settings.dataset_name is None else "rows": sum(size for _, size, _ in inputs),
                 "digest": _digest([(name, size) for name, size, _ in inputs]),

@@ -23,6 +23,9 @@ class TextSettings(Settings):
         "data",
     )
     dataset_config: str | None = setting(None, "configuration of --dataset_name, if it has several", "data")
+    dataset_revision: str | None = setting(
+        None, "commit, tag or branch of the hub data set --dataset_name", "data", shown_default="main"
+    )
     text_column: str = setting(
         "text", "column or key that holds the text, in every format except plain text", "data"
     )
@@ -43,6 +46,8 @@ class TextSettings(Settings):
         super().__post_init__()
         if (self.input_file is None) == (self.dataset_name is None):
             raise ValueError("give either --input_file or --dataset_name")
+        if self.dataset_revision and not self.dataset_name:
+            raise ValueError("--dataset_revision needs --dataset_name")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,14 @@ class Config(EvaluationSettings, DataSettings, TrainingSettings):
         if not all(re.fullmatch("[0-9]+", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
             raise ValueError(f"--seeds must be different numbers separated by commas, got {self.seeds}")
 
+    @property
+    def data_set_commit(self) -> str | None:
+        from bert import hub
+        from tasks.classifier.tasks import find_task
+
+        source = find_task(str(self.task_name)).hub if self.from_hub else None
+        return hub.cached_commit(source.name, self.dataset_revision or source.revision) if source else None
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Fine-tune BERT to label texts or pairs of texts over all MPI ranks."

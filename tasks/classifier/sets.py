@@ -45,7 +45,7 @@ def task_of(settings: TextSettings) -> Task:
 def read_texts(settings: TextSettings, task: Task, split: str) -> Texts:
     """The texts of a split, limited by --max_train_examples or --max_predict_examples."""
     if settings.from_hub:
-        texts = read_task_hub(task, split, settings.language)
+        texts = read_task_hub(task, split, settings.language, settings.dataset_revision)
     elif settings.task_name:
         texts = read_task(task, str(settings.data_dir), split, settings.language)
     else:

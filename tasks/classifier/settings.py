@@ -18,6 +18,9 @@ class TextSettings(Settings):
     )
     data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
     from_hub: bool = setting(False, "take the task's data from the hub instead of --data_dir", "data")
+    dataset_revision: str | None = setting(
+        None, "commit, tag or branch of the hub data set that --from_hub takes", "data", shown_default="the newest"
+    )
     language: str = setting("en", "language of XNLI's examples", "data")
     train_file: str | None = setting(None, "CSV, TSV, JSON lines or Parquet file to train on", "data")
     dev_file: str | None = setting(
@@ -39,6 +42,8 @@ class TextSettings(Settings):
             raise ValueError("--task_name and files of your own exclude each other: the task names its files")
         if self.from_hub and not self.task_name:
             raise ValueError("--from_hub needs --task_name")
+        if self.dataset_revision and not self.from_hub:
+            raise ValueError("--dataset_revision needs --from_hub")
         if self.regression and self.task_name:
             raise ValueError("--regression is for files of your own: --task_name already implies it")
         check_at_least(self, 1, "max_train_examples", "max_predict_examples")

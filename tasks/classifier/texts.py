@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bert.hub import load_data_set
 from ringbert.errors import InputError
 from tasks.classifier.files import Table, read_table, read_tsv, unit
 from tasks.classifier.tasks import Columns, Task
@@ -87,21 +88,20 @@ def read_task(task: Task, data_dir: str, split: str, language: str = "en") -> Te
     return _joined(read)
 
 
-def read_task_hub(task: Task, split: str, language: str = "en") -> Texts:
-    """Reads a split from the hub with `datasets`. Raises InputError: there is no such data set, split or
+def read_task_hub(task: Task, split: str, language: str = "en", revision: str | None = None) -> Texts:
+    """Reads a split from the hub with `datasets`. Raises InputError: there is no such data set, revision, split or
     column."""
     part, hub = task.split(split), task.hub
     if hub is None or part.hub is None:
         raise InputError(f"--task_name {task.name} has no known data set on the hub; give --data_dir")
-    import datasets
-
     config = hub.config and hub.config.format(language=language)
-    where = f"{hub.name}{f' {config}' if config else ''} ({part.hub})"
+    where = f"{hub.name}{f' {config}' if config else ''}"
+    flags = f"--task_name {task.name}: {where}"
     try:
-        data = datasets.load_dataset(hub.name, config, split=part.hub, revision=hub.revision)
-    except Exception as error:  # the hub's errors have no common class
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"--task_name {task.name}: {where}: {reason}; or give --data_dir") from error
+        data = load_data_set(hub.name, config, part.hub, flags, revision, hub.revision)
+    except InputError as error:
+        raise InputError(f"{error}; or give --data_dir") from error
+    where += f" ({part.hub})"
     columns: dict[str | int, Sequence[Any]] = {name: data[name][:] for name in data.column_names}
     if hub.label in columns:
         values = columns[hub.label]

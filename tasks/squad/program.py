@@ -57,6 +57,12 @@ class Config(AnswerSettings, WindowSettings, QuestionSettings, TrainingSettings)
                 f"--metric {self.metric} does not fit --version_2_with_negative={self.version_2_with_negative}"
             )
 
+    @property
+    def data_set_commit(self) -> str | None:
+        from bert import hub
+
+        return hub.cached_commit(self.dataset_name, self.dataset_revision) if self.dataset_name else None
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = flags.parse(

@@ -8,6 +8,7 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bert import hub
 from ringbert.errors import InputError, shortened
 from ringbert.files import read_json
 from tasks.squad.settings import QuestionSettings
@@ -29,6 +30,7 @@ class Source:
         questions whose answer is not at its position are left out.
       limit: read only the first `limit` questions.
       split: the split of the data set; None for a file.
+      revision: the data set's commit, tag or branch on the hub; None for the default.
     """
 
     path: str
@@ -36,6 +38,7 @@ class Source:
     is_training: bool
     limit: int | None = None
     split: str | None = None
+    revision: str | None = None
 
     def __str__(self) -> str:
         return f"{self.flag} {self.path}" + (f" ({self.split})" if self.split else "")
@@ -82,7 +85,8 @@ def source_of(settings: QuestionSettings, is_training: bool) -> Source:
     if path is not None:
         return Source(path, flag, is_training, limit)
     split = "train" if is_training else "validation"
-    return Source(str(settings.dataset_name), "--dataset_name", is_training, limit, split)
+    name = str(settings.dataset_name)
+    return Source(name, "--dataset_name", is_training, limit, split, settings.dataset_revision)
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
@@ -121,13 +125,8 @@ def _from_file(source: Source) -> Examples:
 
 
 def _from_hub(source: Source, allow_impossible: bool) -> Examples:
-    import datasets
-
-    try:
-        table = datasets.load_dataset(source.path, split=source.split)
-    except Exception as error:  # the hub's errors have no common class
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{source}: {reason}") from error
+    where = f"{source.flag} {source.path}"
+    table = hub.load_data_set(source.path, None, str(source.split), where, source.revision)
     missing = {"id", "question", "context", "answers"} - set(table.column_names)
     if missing:
         raise InputError(f"{source}: column {', '.join(sorted(missing))} is missing")

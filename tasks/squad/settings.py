@@ -15,12 +15,17 @@ class QuestionSettings(Settings):
     dataset_name: str | None = setting(
         None, "hub data set or folder with SQuAD's columns and splits train and validation", "data"
     )
+    dataset_revision: str | None = setting(
+        None, "commit, tag or branch of the hub data set --dataset_name", "data", shown_default="main"
+    )
     max_train_examples: int | None = setting(None, "train on the first N questions", "data")
     max_predict_examples: int | None = setting(None, "predict the first N questions", "data")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "max_train_examples", "max_predict_examples")
+        if self.dataset_revision and not self.dataset_name:
+            raise ValueError("--dataset_revision needs --dataset_name")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""Models and data sets of the Hugging Face hub, at a revision that the user may name."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ringbert.errors import InputError
+
+MAIN = "main"  # the hub's default revision
+COMMIT = re.compile(r"[0-9a-f]{40}")
+MODEL_FILES = ("*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors")
+
+
+def download_model(name: str, revision: str | None = None) -> Path:
+    """The folder of a hub model's files in the hub's cache; downloads what is missing.
+
+    Raises InputError: the hub has no such model or revision, or cannot be reached and the cache lacks it.
+    """
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+    except (HFValidationError, OSError, ValueError) as error:
+        reason = _one_line(error)
+        if constants.HF_HUB_OFFLINE:
+            option = f" --revision {revision}" if revision else ""
+            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `hf download {name}{option}` with a network"
+        flags = f"--model {name}" + (f" --model_revision {revision}" if revision else "")
+        raise InputError(
+            f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
+        ) from error
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit of a folder of the hub's cache, `…/snapshots/COMMIT`; None for another folder."""
+    return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
+
+
+def load_data_set(
+    name: str, config: str | None, split: str, where: str, revision: str | None = None, default: str | None = None
+) -> Any:
+    """A split of a hub data set, or of a folder that `datasets` can load, as a `datasets.Dataset`.
+
+    Args:
+      where: the flags that named it, for messages.
+      revision: the user's `--dataset_revision`. The data are then certainly those of this revision.
+      default: the revision to take without the user's.
+
+    Raises InputError if it cannot be loaded, or not at this revision.
+    """
+    import datasets
+
+    commit = None
+    if revision is not None:
+        if Path(name).expanduser().exists():
+            raise InputError(f"--dataset_revision {revision}: {name} is a folder here; only the hub has revisions")
+        commit = _commit(name, revision, where)
+    try:
+        table = datasets.load_dataset(name, config, split=split, revision=commit or default)
+    except Exception as error:  # the hub's errors have no common class
+        raise InputError(f"{where} ({split}): {_one_line(error)}") from error
+    # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach the hub.
+    used = {Path(file["filename"]).parent.name for file in table.cache_files}
+    if commit is not None and used != {commit}:
+        raise InputError(
+            f"{where} ({split}): --dataset_revision {revision} is commit {commit}, but the hub does not answer "
+            f"and the newest copy in the cache is of {', '.join(sorted(used)) or 'an unknown commit'}"
+        )
+    return table
+
+
+def cached_commit(name: str, revision: str | None) -> str | None:
+    """The commit that the hub's cache notes for a revision of a data set; None if it has no note."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    note = Path(
+        constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="dataset"), "refs", revision or MAIN
+    )
+    return note.read_text().strip() if note.is_file() else None
+
+
+def _commit(name: str, revision: str, where: str) -> str:
+    """The commit of a data set's revision, from the hub, or offline from its cache."""
+    from huggingface_hub import HfApi, constants
+
+    reason: object = "HF_HUB_OFFLINE is set and HF_HOME does not tell its commit; name the commit itself"
+    commit = cached_commit(name, revision)
+    if not constants.HF_HUB_OFFLINE and commit != revision:
+        try:
+            commit = HfApi().dataset_info(name, revision=revision).sha
+        except Exception as error:
+            commit, reason = None, _one_line(error)
+    if commit is None:
+        raise InputError(f"{where}: --dataset_revision {revision} is not found: {reason}")
+    return commit
+
+
+def _one_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
