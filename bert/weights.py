@@ -16,7 +16,8 @@ from transformers import BertConfig
 from bert import hub
 from bert.tensor_names import HEAD_TENSORS, NO_WEIGHTS, TIED_COPIES, google_name, hugging_face_name
 from ringbert.errors import InputError, shortened
-from ringbert.files import read_json
+from ringbert.files import is_file_name
+from ringbert.json_files import read_object
 
 ARCHITECTURES = {
     "span": "BertForQuestionAnswering",
@@ -63,33 +64,6 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
     if name_or_path.count("/") > 1 or name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path:
         raise InputError(f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)")
     return hub.download_model(name_or_path, revision)
-
-
-def read_config(source: Path) -> BertConfig | None:
-    """The configuration beside the weights (config.json, or Google's bert_config.json), if there is one."""
-    folder = source if source.is_dir() else source.parent
-    for name in ("config.json", "bert_config.json"):
-        if (folder / name).is_file():
-            return config_from_file(folder / name)
-    return None
-
-
-def config_from_file(path: str | Path) -> BertConfig:
-    """BertConfig of a Hugging Face or Google configuration file. Raises InputError when it is neither."""
-    values = read_json(Path(path), f"{path} (--bert_config_file, --model)")
-    if not isinstance(values, dict) or "vocab_size" not in values or "hidden_size" not in values:
-        raise InputError(
-            f"{path}: not a BERT configuration: vocab_size or hidden_size is missing (--bert_config_file, --model)"
-        )
-    if values.get("model_type", "bert") != "bert":
-        raise InputError(f"{path}: model_type must be 'bert', got {values['model_type']!r} (--model)")
-    config = BertConfig.from_dict(values)
-    if config.hidden_size % config.num_attention_heads:
-        raise InputError(
-            f"{path}: hidden_size {config.hidden_size} is not a multiple of "
-            f"num_attention_heads {config.num_attention_heads}"
-        )
-    return config
 
 
 def read(source: Path) -> dict[str, np.ndarray]:
@@ -231,10 +205,13 @@ def _read_safetensors(source: Path) -> dict[str, np.ndarray]:
 
 def _shards(index: Path) -> list[Path]:
     """The files that an index lists. Raises InputError: one is missing, or there are none."""
-    try:
-        names = sorted(set(read_json(index, f"{index} (--model)")["weight_map"].values()))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: not an index of safetensors files: {error!r} (--model)") from error
+    shards = read_object(index, f"{index} (--model)").get("weight_map")
+    # Only names in the same folder: an index that was downloaded must not make us read other files.
+    if not isinstance(shards, dict) or not all(is_file_name(name) for name in shards.values()):
+        raise InputError(
+            f"{index}: not an index of safetensors files: weight_map must name files beside it (--model)"
+        )
+    names = sorted(set(shards.values()))
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing or not names:
         raise InputError(f"{index}: lists {len(names)} files, missing: {shortened(missing) or 'none'} (--model)")

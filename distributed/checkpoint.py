@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,36 +22,13 @@ import tensorflow as tf
 from distributed import records
 from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
+from distributed.state import State, read_state
 from distributed.world import World
 from ringbert import manifest
 from ringbert.errors import InputError
-from ringbert.files import read_json, remove_folder, replace_folder, write_json
+from ringbert.files import remove_folder, replace_folder, write_json
 
 NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
-
-
-@dataclass(frozen=True)
-class State:
-    """The progress of training: `position` rows of the stream consumed, `step` of `steps` done.
-
-    `settings` must not change when a run is resumed. `evaluations` holds [position, score] of each evaluation; the
-    best checkpoint is chosen by these scores.
-    """
-
-    position: int
-    step: int
-    steps: int
-    global_batch_size: int
-    settings: dict[str, object]
-    evaluations: list[list[float]] = field(default_factory=list)
-
-    @property
-    def best(self) -> tuple[int, float] | None:
-        """Position and score of the best evaluation; the earliest one if several are equal."""
-        if not self.evaluations:
-            return None
-        position, score = max(self.evaluations, key=lambda entry: (entry[1], -entry[0]))
-        return int(position), score
 
 
 @dataclass(frozen=True)
@@ -104,11 +81,15 @@ class Checkpoints:
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
         """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError for a misfit."""
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         if not (path / "optimizer.safetensors").is_file():
             raise InputError(f"{path} has no optimizer.safetensors: expected a folder in a run's checkpoints/")
-        saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
+        try:
+            saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
+        except SafetensorError as error:
+            raise InputError(f"{path}/optimizer.safetensors: damaged: {error}") from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
@@ -220,16 +201,6 @@ def set_aside(folder: Path) -> Path | None:
         return None
     aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
     return folder.rename(aside)
-
-
-def read_state(path: Path) -> State:
-    """The state of a checkpoint. Raises InputError when it cannot be read."""
-    try:
-        return State(**read_json(path / "state.json"))
-    except (InputError, TypeError) as error:
-        raise InputError(
-            f"{path}: state.json is damaged ({error}); remove this checkpoint to use an older one"
-        ) from error
 
 
 def check_settings(

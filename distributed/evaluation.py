@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from distributed.checkpoint import State
+from distributed.state import State
 
 
 @dataclass(frozen=True, kw_only=True)

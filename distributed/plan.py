@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ringbert.errors import InputError
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 
 HIGH_FINE_TUNING_RATE = 2e-4
+HIGHEST_RATE = 10  # far above what any BERT was trained with
 DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS = 32, 3.0  # as in run_squad.py
 
 
@@ -58,6 +59,10 @@ class PlanSettings(Settings):
         check_at_least(self, 1, "train_batch_size", "global_batch_size", "gradient_accumulation_steps")
         check_at_least(self, 0, "num_train_epochs", "learning_rate", "warmup_proportion", "num_warmup_steps")
         check_at_least(self, 1, "num_train_steps")
+        check_at_most(self, MOST_ROWS, "train_batch_size", "global_batch_size", "gradient_accumulation_steps")
+        check_at_most(self, MOST_STEPS, "num_train_steps", "num_warmup_steps", "num_train_epochs")
+        check_at_most(self, HIGHEST_RATE, "learning_rate")
+        check_at_most(self, 1, "warmup_proportion")
 
     @property
     def batch_size(self) -> int:
@@ -137,6 +142,10 @@ def make_plan(settings: PlanSettings, rows: int, size: int, launched_size: int |
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
     if steps < 1:
         raise InputError(_no_step(settings, rows, steps_of_one, divisor))
+    if steps > MOST_STEPS:
+        raise InputError(
+            f"{steps:,} training steps are too many, at most {MOST_STEPS:,}: lower --num_train_epochs"
+        )
     global_batch = batch if keeps_batch else batch * size
     if global_batch < size:
         raise InputError(f"--global_batch_size must be at least the number of ranks, {size}, got {global_batch}")

@@ -27,6 +27,7 @@ import ringbert
 from distributed.progress import Progress
 from ringbert.errors import InputError, one_line
 from ringbert.files import replace_folder, write_text
+from ringbert.json_files import parse_json
 
 if TYPE_CHECKING:
     from distributed.world import World
@@ -144,11 +145,11 @@ class Run:
         if not self.is_writer or not path.exists():
             return
         kept = []
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
-                if json.loads(line)["rows"] <= rows:
+                if parse_json(line, allow_nan=True)["rows"] <= rows:
                     kept.append(line)
-            except (ValueError, KeyError, TypeError):
+            except (InputError, KeyError, TypeError):
                 continue  # an incomplete last line of a killed run
         self.write("metrics.jsonl", "".join(f"{line}\n" for line in kept))
 

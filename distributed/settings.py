@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import MOST_SEED, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,3 +29,6 @@ class LoopSettings(Settings):
         super().__post_init__()
         check_at_least(self, 0, "seed", "save_checkpoints_minutes")
         check_at_least(self, 1, "save_checkpoints_steps", "keep_checkpoints", "log_steps")
+        check_at_most(self, MOST_SEED, "seed")
+        check_at_most(self, MOST_STEPS, "save_checkpoints_steps", "keep_checkpoints", "log_steps")
+        check_at_most(self, MOST_STEPS, "save_checkpoints_minutes")

@@ -9,7 +9,7 @@ from typing import NoReturn
 import keras
 
 from distributed import elastic, signals
-from distributed.checkpoint import Checkpoints, State
+from distributed.checkpoint import Checkpoints
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.gradient import Gradient, Loss, seconds_of
@@ -18,6 +18,7 @@ from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
 from distributed.run import Run
 from distributed.settings import LoopSettings
+from distributed.state import State
 from distributed.steps import Step, steps
 from ringbert.errors import Preempted
 

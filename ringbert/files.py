@@ -1,4 +1,4 @@
-"""Writes files and folders that appear whole or not at all, and reads and writes JSON.
+"""Writes files and folders that appear whole or not at all, and reads text.
 
 Everything is written beside its final place, synced to disk and then renamed. The temporary name holds the host
 and the process, so that two jobs do not collide and the remains of a killed job are recognised.
@@ -8,18 +8,22 @@ import contextlib
 import glob
 import gzip
 import io
+import itertools
 import json
 import os
 import shutil
 import socket
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ringbert.errors import InputError
 
 MOST_UNPACKED_BYTES, MOST_RATIO = 256 << 20, 200  # text shrinks 3 to 30 times, gzip's bombs 1,000 times
+MOST_BYTES = 4 << 30  # of a text that is read into memory
+READ_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
@@ -55,18 +59,18 @@ def write_json(path: Path, value: object, indent: int | None = 4, sync: bool = T
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n", sync)
 
 
-def read_text(path: Path, where: str = "") -> str:
+def read_text(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> str:
     """The text of a UTF-8 file, plain or gzip, without a byte order mark.
 
     Raises InputError, its message starting with `where` (default: the path), for a file that cannot be read, is
-    damaged, is not UTF-8 or unpacks to more than `most_unpacked`.
+    damaged, is not UTF-8, is a device, has more than `most_bytes` or unpacks to more than `most_unpacked`.
     """
     where = where or str(path)
     raw = b""
     try:
-        raw = path.read_bytes()
+        raw = _bytes_of(path, where, most_bytes)
         if raw[:2] == b"\x1f\x8b":
-            limit = most_unpacked(len(raw))
+            limit = min(most_unpacked(len(raw)), most_bytes)
             raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(limit + 1)
             if len(raw) > limit:
                 raise unpacks_to_too_much(where, limit)
@@ -94,13 +98,21 @@ def unpacks_to_too_much(where: str, limit: int) -> InputError:
     )
 
 
-def read_json(path: Path, where: str = "") -> Any:
-    """The value in a JSON file, plain or gzip. Raises InputError like `read_text`, and if it is not JSON."""
-    text = read_text(path, where)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where or path}: not valid JSON ({error})") from error
+def _bytes_of(path: Path, where: str, most_bytes: int) -> bytes:
+    """The bytes of a file or a pipe. Raises InputError and OSError."""
+    with path.open("rb") as file:
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+            raise InputError(f"{where}: a device, expected a file")
+        pieces = iter(lambda: file.read(READ_BYTES), b"")  # a pipe may not end
+        raw = b"".join(itertools.islice(pieces, most_bytes // READ_BYTES + 1))
+    if len(raw) > most_bytes:
+        raise InputError(f"{where}: more than {most_bytes >> 20:,} MiB, the most that this file may have")
+    return raw
+
+
+def is_file_name(name: object) -> bool:
+    """Whether a value from a file is the name of a file in the same folder, without a path."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
 
 
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:

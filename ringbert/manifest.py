@@ -6,8 +6,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ringbert.errors import InputError
-from ringbert.files import read_json, write_json
+from ringbert.files import write_json
 from ringbert.hashing import sha256
+from ringbert.json_files import read_json
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -80,5 +81,11 @@ def _is_entry(name: str, facts: object) -> bool:
     path = PurePosixPath(name)
     match facts:
         case [int(size), str()]:
-            return size >= 0 and bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+            return (
+                size >= 0
+                and "\0" not in name
+                and bool(path.parts)
+                and not path.is_absolute()
+                and ".." not in path.parts
+            )
     return False

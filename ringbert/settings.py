@@ -6,7 +6,6 @@ components, and `tasks/flags.py` reads it from the command line and a TOML file.
 A field is a bool, int, float, str, Literal, or a union of these and None.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -18,6 +17,14 @@ from typing import Any, Literal
 GROUPS = (  # headings of --help, in this order
     "data", "output", "model", "examples", "masks", "training", "evaluation", "prediction", "machine",
 )  # fmt: skip
+
+
+# Limits beyond which a setting is a mistake: it would fill the memory, or never end, before the first step.
+MOST_SEED = (1 << 32) - 1
+MOST_ROWS = 1 << 20  # of a step or of a batch of predictions
+LONGEST_ROW = 1 << 16  # tokens
+MOST_STEPS = 1_000_000_000
+LONGEST_SHOWN = 80  # characters of a value in a message
 
 
 class Settings:
@@ -95,6 +102,14 @@ def check_at_least(settings: object, lowest: float, *names: str) -> None:
             raise ValueError(f"--{name} must be at least {lowest}, got {value}")
 
 
+def check_at_most(settings: object, highest: float, *names: str) -> None:
+    """Raises ValueError for the first of these numbers above `highest`. None and strings pass."""
+    for name in names:
+        value = getattr(settings, name)
+        if isinstance(value, int | float) and value > highest:
+            raise ValueError(f"--{name} must be at most {highest:,}, got {value:,}")
+
+
 def check_share(settings: object, *names: str) -> None:
     """Raises ValueError for the first of these numbers that is not between 0 and 1. None passes."""
     for name in names:
@@ -125,12 +140,16 @@ def of_type(value: Any, annotation: Any) -> Any:
     """Returns `value`, converted to float if the type is float.
 
     Raises ValueError unless the type matches exactly: True is not an integer, "3" is not a number, and infinity is
-    not allowed.
+    not allowed. Integers have 64 bits. Text can be written as UTF-8 and, because it may be a path, has no NUL.
     """
     for choice in alternatives(annotation):
         if choice is float:
             if type(value) in (int, float) and abs(value) <= sys.float_info.max:
                 return float(value)
+        elif choice is int and type(value) is int and not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"must be an integer of at most 64 bits, got {_shown(value)}")
+        elif choice is str and type(value) is str and ("\0" in value or not _is_unicode(value)):
+            raise ValueError(f"must be UTF-8 text without NUL characters, got {_shown(value)}")
         elif type(value) is choice or (type(value) is type(choice) and value == choice):
             return value
     raise _refusal(value, annotation)
@@ -146,8 +165,12 @@ def from_text(text: str, annotation: Any) -> Any:
         if choice is bool and text.lower() in BOOLEAN_WORDS:
             return BOOLEAN_WORDS[text.lower()]
         if choice in (int, float, str):
-            with contextlib.suppress(ValueError):
-                return of_type(choice(text), choice)
+            try:
+                value = choice(text)
+            except ValueError:
+                continue
+            if choice is not float or math.isfinite(value):
+                return of_type(value, choice)
     raise _refusal(text, annotation)
 
 
@@ -156,4 +179,22 @@ def _refusal(value: Any, annotation: Any) -> ValueError:
     choices = [choice for choice in alternatives(annotation) if choice is not None]
     words = [_KINDS[choice] if isinstance(choice, type) else str(choice) for choice in choices]
     expected = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
-    return ValueError(f"must be {expected}, got {json.dumps(value, default=str, ensure_ascii=False)}")
+    return ValueError(f"must be {expected}, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON, shortened, for a message."""
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=not _is_unicode(str(value)))
+    except (ValueError, RecursionError):  # an integer of too many digits, too many levels
+        return f"{type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8; an argument that was not UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,7 +6,8 @@ python scripts/quickstart_summary.py QUICKSTART_DIR
 import sys
 from pathlib import Path
 
-from ringbert.files import read_json, write_json
+from ringbert.files import write_json
+from ringbert.json_files import read_json
 from tasks.squad import metrics as squad_metrics
 from tasks.squad.reading import Source, read
 

@@ -17,7 +17,7 @@ from bert.corpus.settings import BuildSettings, TextSettings
 from bert.text.settings import TokenizerSettings
 from bert.text.vocabulary import VocabularySettings
 from ringbert.errors import InputError
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import Settings, check_at_least, check_at_most, setting
 from tasks import flags, job
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distributed.world import World
 
 USER_ERRORS = (InputError, OSError)
+MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class BuildConfig(BuildSettings, TokenizerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "num_workers")
+        check_at_most(self, MOST_WORKERS, "num_workers")
         if self.model_revision and not self.model:
             raise ValueError("--model_revision needs --model with a hub name")
 

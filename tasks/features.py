@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from bert.text.settings import UnknownSettings
 from ringbert.errors import InputError
 from ringbert.files import read_text, replacing
-from ringbert.settings import check_at_least, setting
+from ringbert.settings import LONGEST_ROW, MOST_ROWS, check_at_least, check_at_most, setting
 from tasks import flags
 from tasks.batches import INPUTS, encoder_inputs, grouped, with_checked_ids
 from tasks.fit import load_for_prediction
@@ -50,9 +50,11 @@ class Config(UnknownSettings, ProgramSettings, ModelSettings):
         super().__post_init__()
         check_at_least(self, 4, "max_seq_length")
         check_at_least(self, 1, "batch_size")
+        check_at_most(self, LONGEST_ROW, "max_seq_length")
+        check_at_most(self, MOST_ROWS, "batch_size")
         if not (self.init_checkpoint or self.model):
             raise ValueError("weights are needed: give --init_checkpoint, or --model with a folder or hub name")
-        if not re.fullmatch(r"-?\d+(,-?\d+)*", self.layers):
+        if not re.fullmatch(r"-?\d{1,4}(,-?\d{1,4})*", self.layers):
             raise ValueError(f"--layers must be integers separated by commas, got {self.layers}")
 
 

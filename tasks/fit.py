@@ -18,10 +18,11 @@ from tasks.padding import layouts_of, padding_of
 
 if TYPE_CHECKING:
     from bert.model import Bert
-    from distributed.checkpoint import Checkpoints, State
+    from distributed.checkpoint import Checkpoints
     from distributed.optimizer import AllreduceOptimizer
     from distributed.plan import Plan
     from distributed.run import Run
+    from distributed.state import State
     from distributed.train import Training
 
 MEMORY_ADVICE = (

@@ -15,6 +15,7 @@ import time
 import tomllib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from absl import flags as absl_flags
@@ -22,6 +23,7 @@ from absl import flags as absl_flags
 import ringbert
 from distributed.environment import launched_rank
 from ringbert.errors import InputError, one_line
+from ringbert.files import read_text
 from ringbert.settings import BOOLEAN_WORDS, Field, fields_of, from_text, of_type
 from tasks import old_flags, usage
 
@@ -35,6 +37,7 @@ FLAG = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 # mpirun ends the job when any rank fails, so no other rank may fail before the first has printed its error. Under
 # a launcher that does not end the job, this is how long the other ranks wait.
 SECONDS_FOR_FIRST_RANK = 5.0
+MOST_CONFIG_BYTES = 1 << 24
 
 
 def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str) -> Config:
@@ -202,12 +205,11 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"--config {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: not a TOML file: {error}") from error
+        table = tomllib.loads(read_text(Path(path), f"--config {path}", MOST_CONFIG_BYTES))
+    except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"--config {path}: not a TOML file: {one_line(error)[:200]}") from error
     by_name = {name: field for field in fields for name in field.names}
     values: dict[str, Any] = {}
     for key, value in table.items():

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
     from bert.text.tokenizer import Tokenizer
-    from distributed.checkpoint import Checkpoint, State
+    from distributed.checkpoint import Checkpoint
     from distributed.run import Run
+    from distributed.state import State
 
 CHECKPOINTS = "checkpoints"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
@@ -185,11 +186,11 @@ def _origin(
 
 
 def _bert_config(config: ModelSettings, source: Path | None, max_seq_length: int) -> "BertConfig":
-    from bert import weights
+    from bert import configuration
 
-    bert_config = weights.config_from_file(config.bert_config_file) if config.bert_config_file else None
+    bert_config = configuration.config_from_file(config.bert_config_file) if config.bert_config_file else None
     if bert_config is None and source is not None:
-        bert_config = weights.read_config(source)
+        bert_config = configuration.read_config(source)
     if bert_config is None:
         raise InputError(
             "no model configuration: give --bert_config_file, or --model with a folder or hub name that has one"

@@ -9,20 +9,22 @@ TensorFlow nor MPI. It also works while a run is still going on.
 import base64
 import html
 import io
-import json
+import math
 import shlex
-import statistics
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ringbert.errors import InputError, one_line
-from ringbert.files import read_json, read_text, write_text
+from ringbert.files import write_text
 from tasks import flags
+from tasks.run_files import RunFiles, read_runs
 
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
+LARGEST_SHOWN = 1e12  # larger numbers are damage: shown in short, and not drawn
+MOST_LINES = 50  # in a picture
 PANELS = {
     "loss": "loss (mean over all ranks)",
     "learning_rate": "learning rate",
@@ -46,76 +48,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.stop(str(path), 0)
 
 
-# -- files --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """The contents of a run's files.
-
-    Attributes:
-      plan, environment: as in run.json.
-      steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
-      scores: from result.json; None before the end of the run.
-    """
-
-    name: str
-    plan: dict[str, Any]
-    environment: dict[str, Any]
-    steps: list[dict[str, Any]]
-    evaluations: list[dict[str, Any]]
-    scores: dict[str, float] | None
-
-    def median(self, key: str) -> float:
-        """The median of a figure over the logged steps; 0 if it was not logged."""
-        values = [line[key] for line in self.steps if key in line]
-        # The first line holds the compilation, unless it is the only one.
-        return statistics.median(values[1:] or values) if values else 0.0
-
-
-def read_runs(folders: Sequence[Path]) -> list[RunFiles]:
-    """Reads the runs and names each by its folder, or by its whole path if two folders have the same name."""
-    names = [folder.resolve().name for folder in folders]
-    is_unique = len(set(names)) == len(names)
-    shown_names = names if is_unique else map(str, folders)
-    return [read_run(folder, name) for folder, name in zip(folders, shown_names, strict=True)]
-
-
-def read_run(folder: Path, name: str) -> RunFiles:
-    """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is damaged."""
-    for needed in ("run.json", "metrics.jsonl"):
-        if not (folder / needed).is_file():
-            raise InputError(f"{folder}: no run of RingBERT here ({needed} is missing)")
-    metrics = []
-    for line in read_text(folder / "metrics.jsonl").splitlines():
-        try:
-            metrics.append(json.loads(line))
-        except ValueError:  # a line that is being written
-            continue
-    steps = [line for line in metrics if "loss" in line]
-    if not steps:
-        raise InputError(f"{folder}: no step is logged yet")
-    result = read_object(folder / "result.json", "scores") if (folder / "result.json").is_file() else {}
-    run = read_object(folder / "run.json", "plan", "environment")
-    return RunFiles(
-        name=name,
-        plan=run["plan"],
-        environment=run["environment"],
-        steps=steps,
-        evaluations=[line for line in metrics if "loss" not in line],
-        scores=result.get("scores"),
-    )
-
-
-def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """A JSON object with these keys. Raises InputError: the file holds something else."""
-    value = read_json(path)
-    missing = [key for key in keys if not (isinstance(value, dict) and isinstance(value.get(key), dict))]
-    if missing:
-        raise InputError(f"{path}: damaged: there is no object {missing[0]!r} in it")
-    return value
-
-
 # -- scores -------------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +64,8 @@ def in_percent(scores: Mapping[str, float]) -> bool:
 def shown(name: str, scores: Mapping[str, float]) -> str:
     """A value as text: percentages with two decimals, other scores with four, counts as whole numbers."""
     value = scores[name]
+    if abs(value) > LARGEST_SHOWN:
+        return f"{value:.4g}"
     if name.endswith("total"):
         return f"{value:,.0f}"
     return f"{value:.2f}" if is_score(name) and in_percent(scores) else f"{value:.4f}"
@@ -150,14 +84,14 @@ def make_page(runs: Sequence[RunFiles]) -> str:
             str(run.plan["size"]),
             str(run.plan["global_batch_size"]),
             f"{run.plan['learning_rate']:.3g}",
-            f"{run.steps[-1]['loss']:.4f}",
+            shown("loss", run.steps[-1]),
             f"{run.median('examples_per_s'):.1f}",
         )
         for run in runs
     ]
     commands = "".join(
         f"<p><b>{html.escape(run.name)}</b>: <code>{html.escape(command_of(run))}</code>"
-        f"<br>{html.escape(run.environment.get('machine', ''))}</p>"
+        f"<br>{html.escape(run.machine)}{html.escape(note_of(run))}</p>"
         for run in runs
     )
     title = html.escape(" · ".join(run.name for run in runs))
@@ -190,9 +124,14 @@ def score_table(runs: Sequence[RunFiles]) -> str:
     return table(("", *(run.name for run in runs)), [(name, *(cell(run, name) for run in runs)) for name in names])
 
 
+def note_of(run: RunFiles) -> str:
+    """What is left out of the page."""
+    return f"; {run.num_damaged:,} damaged lines of metrics.jsonl are left out" if run.num_damaged else ""
+
+
 def command_of(run: RunFiles) -> str:
     """The shell command that starts the run again. run.json has the command of a rank, without the launcher."""
-    program, *arguments = run.environment.get("command", [""])
+    program, *arguments = run.command
     path = Path(program)
     words = [path.name]
     if path.name == "__main__.py":
@@ -214,15 +153,20 @@ def draw(runs: Sequence[RunFiles]) -> bytes:
         raise InputError("plots need matplotlib: pip install matplotlib (ringbert's extra `report`)") from error
 
     matplotlib.use("Agg")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # names in any script
+        return _picture(runs)
+
+
+def _picture(runs: Sequence[RunFiles]) -> bytes:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(3, 2, figsize=(11, 10.5), layout="constrained")
     for axis, (key, label) in zip(axes.flat, PANELS.items(), strict=False):
         for number, run in enumerate(runs):
-            points = [(line["step"], line[key]) for line in run.steps if key in line]
             axis.plot(
-                *zip(*points, strict=True),
-                label=run.name if len(runs) > 1 else key,
+                *points_of(run.steps, key),
+                label=label_of(run.name if len(runs) > 1 else key),
                 linewidth=1.3,
                 color=f"C{number}",
             )
@@ -248,22 +192,33 @@ def draw(runs: Sequence[RunFiles]) -> bytes:
     return buffer.getvalue()
 
 
+def points_of(lines: Iterable[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:
+    """The steps and the values of a figure; a gap for a value that cannot be drawn."""
+    present = [line for line in lines if key in line]
+    values = [line[key] if abs(line[key]) < LARGEST_SHOWN else math.nan for line in present]
+    return [line["step"] for line in present], values
+
+
+def label_of(name: str) -> str:
+    """A name as matplotlib's text: no formulas, and no leading underscore, which would hide it in a legend."""
+    return f"{' ' * name.startswith('_')}{name}".replace("$", r"\$")
+
+
 def draw_evaluations(axis: Any, runs: Sequence[RunFiles], losses: bool) -> None:
     """Draws the evaluations during training over steps: a dashed line for each loss, or for each score."""
     for run in runs:
         names = {name for line in run.evaluations for name in line} - {"step", "time", "rows"}
-        for name in sorted(names):
-            if name.endswith("loss") if losses else is_score(name):
-                points = [(line["step"], line[name]) for line in run.evaluations if name in line]
-                label = f"{run.name} {name}" if len(runs) > 1 else name
-                axis.plot(*zip(*points, strict=True), "o--", label=label, linewidth=1, markersize=3)
+        chosen = [name for name in sorted(names) if (name.endswith("loss") if losses else is_score(name))]
+        for name in chosen[:MOST_LINES]:
+            label = label_of(f"{run.name} {name}" if len(runs) > 1 else name)
+            axis.plot(*points_of(run.evaluations, name), "o--", label=label, linewidth=1, markersize=3)
 
 
 def draw_parts(axis: Any, runs: Sequence[RunFiles]) -> None:
-    names = [run.name for run in runs]
+    names = [label_of(run.name) for run in runs]
     left = [0.0] * len(runs)
     for part in PARTS:
-        widths = [run.median(part) * 1e3 for run in runs]
+        widths = [1e3 * run.median(part) if abs(run.median(part)) < LARGEST_SHOWN else 0.0 for run in runs]
         axis.barh(names, widths, left=left, label=part.removesuffix("_s"), height=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axis.set(title="where a step's time goes (median)", xlabel="ms", ylim=(len(runs), -0.8))
@@ -277,9 +232,10 @@ def draw_scores(axis: Any, runs: Sequence[RunFiles]) -> None:
     for number, run in enumerate(runs):
         scores = run.scores or {}
         scale = 100 if percent and not in_percent(scores) else 1
-        values = {name: scale * value for name, value in scores.items() if is_score(name)}
+        drawn = [name for name, value in scores.items() if is_score(name) and abs(value) < LARGEST_SHOWN]
+        values = {name: scale * scores[name] for name in drawn[:MOST_LINES]}
         lowest = min(lowest, *values.values(), 0.0)
-        labels = [f"{run.name} {name}" if len(runs) > 1 else name for name in values]
+        labels = [label_of(f"{run.name} {name}" if len(runs) > 1 else name) for name in values]
         bars = axis.barh(labels, list(values.values()), height=0.5, color=f"C{number}")
         axis.bar_label(bars, fmt="%.2f" if percent else "%.4f", padding=3)
     if not axis.patches:

@@ -6,7 +6,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 from transformers import BertConfig
 
-from bert import weights
+from bert import configuration, weights
 from bert.dropout import folded
 from bert.model import COMPILED_WIDTH, Bert
 from tasks.squad.program import span_loss
@@ -18,7 +18,7 @@ FOLDED = folded(KEY)
 def golden(goldens, name: str):
     """The model as we load it, PyTorch's numbers, and the same inputs in our form."""
     there = load_file(goldens / name / "golden.safetensors")
-    config = weights.read_config(goldens / name)
+    config = configuration.read_config(goldens / name)
     model = Bert(config, name.split("_")[0])
     weights.load(model, goldens / name)
     return model, there, inputs_of(there)

@@ -166,7 +166,7 @@ def test_a_head_that_starts_anew_has_initial_values(trained, data, tmp_path, oth
         ("train.csv", "", "the file is empty"),
         ("train.csv", "body,more,kind\n", "the file has no row after its header"),
         ("train.csv", "body,more,kind\ncat,dog,\n", "line 2: kind must be a label, got ''"),
-        ("test.jsonl", '{"body": "cat"\n', "line 1 is not valid JSON"),
+        ("test.jsonl", '{"body": "cat"\n', "line 1: not valid JSON"),
         ("test.jsonl", '{"body": "cat", "more": "dog", "kind": "plant"}\n', "label 'plant' is not one of animal"),
         ("test.jsonl", None, "no such file"),
         ("dev.tsv", b"body\tmore\tkind\ncat\td\xffg\tanimal\n", "line 2 is not UTF-8"),

@@ -132,8 +132,8 @@ def test_bad_files(tmp_path):
 
 def test_bad_json_lines_and_parquet(tmp_path):
     good = '{"text": "a", "label": "x"}'
-    refused(write_lines(tmp_path / "a.jsonl", good, good[:-3]), "a.jsonl: line 2 is not valid JSON")
-    refused(write_lines(tmp_path / "b.json", "[", good, "]"), "b.json: line 1 is not valid JSON")
+    refused(write_lines(tmp_path / "a.jsonl", good, good[:-3]), "a.jsonl: line 2: not valid JSON")
+    refused(write_lines(tmp_path / "b.json", "[", good, "]"), "b.json: line 1: not valid JSON")
     refused(
         write_lines(tmp_path / "c.json", f"[{good}]"), "c.json: line 1 is a list: each line must be a JSON object"
     )

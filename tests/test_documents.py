@@ -163,7 +163,7 @@ def test_faults_of_the_input_are_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"a\.jsonl: the line at byte 17: text is not text: 3"):
         read(TextSettings(input_file=str(tmp_path / "a.jsonl")))
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": "cut\n')
-    with pytest.raises(InputError, match=r"the line at byte 17: not JSON"):
+    with pytest.raises(InputError, match=r"the line at byte 17: not valid JSON"):
         read(TextSettings(input_file=str(tmp_path / "a.jsonl")))
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": "a \\ud800 b"}\n')
     with pytest.raises(InputError, match=r"the line at byte 17: text holds half a surrogate pair \(\\ud800\)"):

@@ -35,14 +35,14 @@ DECIMALS = 0.5e-6 + 1e-9  # what rounding to 6 decimals takes
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A folder of a tiny BERT with random weights."""
-    from bert import weights
+    from bert import configuration, weights
     from bert.model import Bert
     from bert.text import tokenizer
 
     folder = tmp_path_factory.mktemp("model")
     texts.write_model(folder / "source")
     words = tokenizer.load(str(folder / "source/vocab.txt"))
-    config = weights.config_from_file(folder / "source/bert_config.json")
+    config = configuration.config_from_file(folder / "source/bert_config.json")
     config.num_hidden_layers = 4
     weights.save(Bert(config, "features", seed=3), folder / "model", words)
     return folder / "model"
@@ -107,10 +107,10 @@ def test_vectors_are_the_models_hidden_states(model, extracted):
     """Each line alone, its ids looked up by hand, through the model; layers as the user counts them."""
     import tensorflow as tf
 
-    from bert import weights
+    from bert import configuration, weights
     from bert.model import Bert
 
-    bert = Bert(weights.read_config(model), "features")
+    bert = Bert(configuration.read_config(model), "features")
     weights.load(bert, model)
     vocabulary = (model / "vocab.txt").read_text().split("\n")
     vectors = vectors_in(extracted)

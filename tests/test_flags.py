@@ -229,7 +229,7 @@ def test_the_last_file_counts(tmp_path: Path) -> None:
         ('learning_rate = "5e-5"', 'learning_rate must be a number, got "5e-5"'),
         ("learning_rate = true", "learning_rate must be a number, got true"),
         ("learning_rate = nan", "learning_rate must be a number, got NaN"),
-        (f"learning_rate = 1{'0' * 400}", f"learning_rate must be a number, got 1{'0' * 400}"),
+        (f"learning_rate = 1{'0' * 400}", f"learning_rate must be a number, got 1{'0' * 79}…"),
         ("do_train = 1", "do_train must be true or false, got 1"),
         ('do_train = "true"', 'do_train must be true or false, got "true"'),
         ("layers = -1", "layers must be text, got -1"),
@@ -245,11 +245,11 @@ def test_refusals_of_a_file(text: str, message: str, tmp_path: Path, capsys: pyt
 
 def test_an_unreadable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     absent = tmp_path / "absent"
-    assert refusal(capsys, f"--config={absent}") == f"--config {absent}: No such file or directory"
+    assert refusal(capsys, f"--config={absent}") == f"--config {absent}: no such file"
     assert refusal(capsys, f"--flagfile={absent}") == f"{absent}: No such file or directory"
     assert "not a TOML file" in refusal(capsys, "--config", write(tmp_path, "do_train: true"))
     (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
-    assert "not a TOML file" in refusal(capsys, f"--config={tmp_path / 'run.toml'}")
+    assert "is not UTF-8" in refusal(capsys, f"--config={tmp_path / 'run.toml'}")
 
 
 def test_absl_flag_files(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from models import error, golden, loss_of
 from real_data import real
 from transformers import BertConfig
 
-from bert import weights
+from bert import configuration, weights
 from bert.model import Bert
 from bert.ops import ACTIVATIONS
 
@@ -84,7 +84,7 @@ def test_activations_are_those_of_google():
 def test_a_real_model(goldens, head):
     there = json.loads((goldens / "minilm.json").read_text())
     folder = real("minilm/model.safetensors").parent
-    model = Bert(weights.read_config(folder), head)
+    model = Bert(configuration.read_config(folder), head)
     report = weights.load(model, folder, new=weights.HEAD_TENSORS[head])
     assert report.unused == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
     assert report.missing == list(weights.HEAD_TENSORS[head])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import texts
 
-from distributed.checkpoint import State, folder_name
+from distributed.checkpoint import folder_name
+from distributed.state import State
 from ringbert.errors import InputError
 from ringbert.manifest import seal
 from tasks.origin import CHECKPOINTS, Needs, OriginSettings, find_origin, newest_checkpoint, origin_of_model

@@ -84,7 +84,7 @@ def test_the_command_can_be_repeated(run_folder, tmp_path):
     )
     assert "<code>bert-squad --do_train" in page_of(make_run(tmp_path / "alone", size=1))
     (run,) = report.read_runs([run_folder])
-    run.environment["command"] = ["/home/me/ringbert/tasks/squad/__main__.py", "--seed=1"]
+    run.command[:] = ["/home/me/ringbert/tasks/squad/__main__.py", "--seed=1"]
     assert report.command_of(run) == "mpirun -np 2 python -m tasks.squad --seed=1"
 
 
@@ -144,7 +144,7 @@ def test_no_run_is_one_line(tmp_path, capsys):
     [
         ("run.json", '{"plan": {', "not valid JSON"),
         ("run.json", '{"plan": {}}', "damaged: there is no object 'environment' in it"),
-        ("run.json", "[]", "damaged: there is no object 'plan' in it"),
+        ("run.json", "[]", "expected a JSON object, got a list"),
         ("result.json", "", "not valid JSON"),
         ("metrics.jsonl", "", "no step is logged yet"),
     ],

@@ -170,7 +170,7 @@ def test_bad_vocabularies(tmp_path):
         with pytest.raises(InputError, match=rf"{name}: {message}"):
             tokenizer.load(str(path))
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)))
-    with pytest.raises(InputError, match=r"binary\.txt: not UTF-8 text"):
+    with pytest.raises(InputError, match=r"binary\.txt: line 2 is not UTF-8"):
         tokenizer.load(str(tmp_path / "binary.txt"))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "tokenizer.json").write_text('{"model": ')

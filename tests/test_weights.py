@@ -19,7 +19,7 @@ from weight_files import (
     write_tf1,
 )
 
-from bert import weights
+from bert import configuration, weights
 from bert.model import Bert
 from bert.tensor_names import HEAD_TENSORS, google_name, hugging_face_name
 from bert.text import tokenizer
@@ -82,7 +82,7 @@ def test_a_round_trip_keeps_the_bits(tmp_path, head):
     weights.load(model, write_tf1(tmp_path / "bert_model.ckpt", there))
     assert_equal(model, there)
     weights.save(model, tmp_path / "saved")
-    again = Bert(weights.read_config(tmp_path / "saved"), head, seed=9)
+    again = Bert(configuration.read_config(tmp_path / "saved"), head, seed=9)
     report = weights.load(again, weights.find(str(tmp_path / "saved")))
     assert_equal(again, there)
     assert (report.missing, report.unused, report.loaded) == ([], [], len(there))
@@ -120,7 +120,7 @@ def test_a_wrong_pooler_is_refused_even_when_the_head_is_new(tmp_path):
 def test_the_names_are_those_of_transformers(goldens, tmp_path, head):
     """What we write has the keys and values of what transformers wrote, for each architecture."""
     folder = goldens / GOLDEN_FOLDERS[head]
-    model = Bert(weights.read_config(folder), head)
+    model = Bert(configuration.read_config(folder), head)
     report = weights.load(model, folder)
     assert (report.missing, report.unused) == ([], [])
     weights.save(model, tmp_path)
@@ -202,7 +202,7 @@ def test_the_saved_folder_is_one_of_transformers(goldens, tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ca", "##fé", "ca", "##fe", "he", "##llo"]
     (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     ours = tokenizer.load(str(tmp_path / "vocab.txt"), do_lower_case=False)
-    model = Bert(weights.read_config(goldens / "span_gelu"), "span")
+    model = Bert(configuration.read_config(goldens / "span_gelu"), "span")
     weights.save(model, tmp_path / "model", ours)
     assert AutoConfig.from_pretrained(tmp_path / "model").architectures == ["BertForQuestionAnswering"]
     theirs = AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -219,7 +219,7 @@ def test_the_saved_files_have_the_permissions_of_new_files(goldens, tmp_path, um
     words = tokenizer.load(str(tmp_path / "vocab.txt"))
     before = os.umask(umask)
     try:
-        weights.save(Bert(weights.read_config(goldens / "span_gelu"), "span"), tmp_path / "model", words)
+        weights.save(Bert(configuration.read_config(goldens / "span_gelu"), "span"), tmp_path / "model", words)
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 from weight_files import assert_equal, config, published_shapes, span_tensors, values_of, write_hf, write_tf1
 
-from bert import weights
+from bert import configuration, weights
 from bert.model import Bert
 from bert.tensor_names import HEAD_TENSORS
 from ringbert.errors import InputError
@@ -134,21 +134,21 @@ def test_configurations(tmp_path):
     file = tmp_path / "bert_config.json"
     file.write_text(json.dumps(google_s))
     for source in (tmp_path, tmp_path / "bert_model.ckpt"):
-        assert weights.read_config(source).vocab_size == 30522
-    assert weights.read_config(file.parent).layer_norm_eps == 1e-12
-    assert weights.read_config(tmp_path / "elsewhere" / "bert_model.ckpt") is None
+        assert configuration.read_config(source).vocab_size == 30522
+    assert configuration.read_config(file.parent).layer_norm_eps == 1e-12
+    assert configuration.read_config(tmp_path / "elsewhere" / "bert_model.ckpt") is None
     for change, message in (
         ({"num_attention_heads": 7}, "hidden_size 768 is not a multiple of num_attention_heads 7"),
         ({"model_type": "roberta"}, "model_type must be 'bert', got 'roberta'"),
     ):
         file.write_text(json.dumps(google_s | change))
         with pytest.raises(InputError, match=message):
-            weights.config_from_file(file)
+            configuration.config_from_file(file)
     for text, message in (
         ("{", "not valid JSON"),
-        ("[]", "not a BERT configuration"),
+        ("[]", "expected a JSON object, got a list"),
         ('{"vocab_size": 7}', "hidden_size is missing"),
     ):
         file.write_text(text)
         with pytest.raises(InputError, match=message):
-            weights.config_from_file(file)
+            configuration.config_from_file(file)

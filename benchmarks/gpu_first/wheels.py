@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ringbert.errors import InputError
-from ringbert.files import read_json, replacing, write_json
+from ringbert.files import replacing, write_json
+from ringbert.json_files import read_json
 
 PIECE_MIB = 60
 BLOCK = 1 << 20

@@ -3,7 +3,6 @@
 import gzip
 import io
 import itertools
-import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ from bert.corpus.sentences import MOST_DOCUMENT_BYTES, Separator, gather_documen
 from bert.corpus.settings import TextSettings
 from ringbert.errors import InputError, one_line
 from ringbert.files import most_unpacked, unpacks_to_too_much
+from ringbert.json_files import parse_json
 
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
@@ -179,19 +179,14 @@ def _checked(values: Iterable[object], where: str, text: TextSettings) -> Iterat
 
 
 def _json_text(line: str, column: str, path: str, position: int, lines_before: list[str]) -> str:
-    problem = ""
     try:
-        text = json.loads(line)[column]
-        if text is None or isinstance(text, str):
-            (text or "").encode()
-            return text or ""
-        problem = f"{column} is not text: {text!r:.60} (--text_column)"
-    except json.JSONDecodeError as error:
-        problem = f"not JSON ({error.msg})"
-    except UnicodeEncodeError as error:
-        half = ord(error.object[error.start])
-        problem = f"{column} holds half a surrogate pair (\\u{half:04x}), which is not a character"
-    except (KeyError, TypeError):
-        problem = f"no key {column} (--text_column)"
+        value = parse_json(line, allow_nan=True)  # of other columns; Python's own writer writes NaN
+        if not isinstance(value, dict) or column not in value:
+            raise InputError(f"no key {column} (--text_column)")
+        if not isinstance(value[column], str | None):
+            raise InputError(f"{column} is not text: {value[column]!r:.60} (--text_column)")
+        return value[column] or ""
+    except InputError as error:
+        problem = error
     offset = position + sum(len(line.encode()) + 1 for line in lines_before)
-    raise InputError(f"--input_file {path}: the line at byte {offset:,}: {problem}")
+    raise InputError(f"--input_file {path}: the line at byte {offset:,}: {problem}") from problem

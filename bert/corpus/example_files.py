@@ -10,7 +10,8 @@ import numpy as np
 from bert.corpus.examples import Examples, concatenated
 from bert.corpus.tokens import OpenFiles
 from ringbert.errors import InputError
-from ringbert.files import read_json, write_json
+from ringbert.files import write_json
+from ringbert.json_files import read_json
 
 
 @dataclass(frozen=True)

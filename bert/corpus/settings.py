@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert.text.settings import UnknownSettings
-from ringbert.settings import Settings, check_at_least, check_share, setting
+from ringbert.settings import LONGEST_ROW, MOST_SEED, Settings, check_at_least, check_at_most, check_share, setting
+
+MOST_DUPLICATES = 10_000
+MOST_SHARDS = 100_000  # files, for some seconds all open
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,10 @@ class ExampleSettings(Settings):
         super().__post_init__()
         check_at_least(self, 5, "max_seq_length")
         check_at_least(self, 1, "dupe_factor", "max_predictions_per_seq")
+        check_at_least(self, 0, "random_seed")
+        check_at_most(self, LONGEST_ROW, "max_seq_length", "max_predictions_per_seq")
+        check_at_most(self, MOST_DUPLICATES, "dupe_factor")
+        check_at_most(self, MOST_SEED, "random_seed")
         check_share(self, "short_seq_prob")
         if not 0 < self.masked_lm_prob <= 1:
             raise ValueError(f"--masked_lm_prob must be above 0 and at most 1, got {self.masked_lm_prob}")
@@ -135,3 +142,4 @@ class BuildSettings(TextSettings, ExampleSettings, UnknownSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "num_shards")
+        check_at_most(self, MOST_SHARDS, "num_shards")

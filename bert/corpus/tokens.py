@@ -15,7 +15,8 @@ from bert.corpus.encoder import Encoder
 from bert.corpus.inputs import Unit
 from bert.corpus.settings import TextSettings
 from ringbert.errors import InputError
-from ringbert.files import read_json, write_json
+from ringbert.files import write_json
+from ringbert.json_files import read_json
 
 BATCH_CHARACTERS = 1 << 20
 BLOCK_TOKENS = 1 << 20  # the second pass holds a block of this many tokens in memory, plus at most one document

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ringbert.errors import InputError
-from ringbert.files import read_json, read_text
+from ringbert.files import read_text
+from ringbert.json_files import read_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # sentencepiece_model.proto
 UNIGRAM, BPE = 1, 2

@@ -12,11 +12,19 @@ import numpy as np
 from bert.text import sentencepiece
 from bert.text.case import case_problem, check_case
 from bert.text.sentencepiece_model import read_ids, read_model
-from bert.text.tokenizer_files import SPECIAL_TOKENS, check_vocabulary, is_wordpiece, models_of, stated_case
+from bert.text.tokenizer_files import (
+    SPECIAL_TOKENS,
+    check_vocabulary,
+    is_wordpiece,
+    models_of,
+    rust_errors,
+    stated_case,
+)
 from ringbert.errors import InputError
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10
+MOST_IDS = 1 << 24
 
 
 class Tokenizer:
@@ -45,8 +53,20 @@ class Tokenizer:
             if absent:
                 raise InputError(f"{source}: the vocabulary has no {', '.join(absent)} (--vocab_file)")
         names = [fast.pad_token, fast.unk_token, fast.cls_token, fast.sep_token, fast.mask_token]
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (vocabulary[name] for name in names)
+        if self.kind == "wordpiece" and names != list(SPECIAL_TOKENS):
+            raise InputError(
+                f"{source}: the files beside it (tokenizer_config.json, special_tokens_map.json) name the special "
+                f"tokens {', '.join(map(str, names))}, expected {', '.join(SPECIAL_TOKENS)}"
+            )
+        ids = [vocabulary[name] for name in names]
+        if len(set(ids)) < len(ids):
+            raise InputError(
+                f"{source}: two special tokens have the same id: {dict(zip(names, ids, strict=True))}"
+            )
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
         self.vocab_size = max(vocabulary.values()) + 1
+        if self.vocab_size > MOST_IDS:
+            raise InputError(f"{source}: the id {self.vocab_size - 1:,} is too large, at most {MOST_IDS - 1:,}")
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
 
     def __getstate__(self):
@@ -200,16 +220,16 @@ def _wordpiece(path: Path, lower_case: bool) -> Tokenizer:
     from transformers import BertTokenizerFast
 
     check_vocabulary(path)
-    return Tokenizer(BertTokenizerFast(str(path), do_lower_case=lower_case), lower_case, str(path))
+    with rust_errors(f"--vocab_file {path}"):
+        fast = BertTokenizerFast(str(path), do_lower_case=lower_case)
+    return Tokenizer(fast, lower_case, str(path))
 
 
 def _saved_wordpiece(path: Path, lower_case: bool) -> Tokenizer:
     from transformers import BertTokenizerFast
 
-    try:
+    with rust_errors(f"--model {path}"):
         fast = BertTokenizerFast.from_pretrained(str(path.parent), do_lower_case=lower_case)
-    except Exception as error:  # the Rust library's errors have no class of their own
-        raise InputError(f"--model {path}: unreadable: {error}") from error
     return Tokenizer(fast, lower_case, str(path))
 
 
@@ -230,10 +250,8 @@ def _sentencepiece(model: Path, vocab_file: Path | None, lower_case: bool) -> To
 def _saved_sentencepiece(path: Path, lower_case: bool) -> Tokenizer:
     import tokenizers
 
-    try:
+    with rust_errors(f"--model {path}"):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust library's errors have no class of their own
-        raise InputError(f"--model {path}: unreadable: {error}") from error
     models = sorted(path.parent.glob("*.model"))
     model = models[0].read_bytes() if len(models) == 1 else None
     return Tokenizer(_for_transformers(backend, lower_case, str(path)), lower_case, str(path), model)
@@ -244,6 +262,8 @@ def _for_transformers(backend, lower_case: bool, source: str):
     from transformers import PreTrainedTokenizerFast
 
     core = json.loads(backend.to_str())["model"]
+    if core["type"] == "Unigram" and core["unk_id"] is None:
+        raise InputError(f"{source}: the model has no unk_id, the id of [UNK]")
     unknown = core["vocab"][core["unk_id"]][0] if core["type"] == "Unigram" else core["unk_token"]
     names = sentencepiece.special_names(backend.get_vocab(), source, "", unknown)
     backend = sentencepiece.without_literals(backend, names)

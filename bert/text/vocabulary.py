@@ -14,7 +14,7 @@ from bert.text.case import HANGUL_SYLLABLES
 from bert.text.tokenizer_files import SPECIAL_TOKENS
 from ringbert.errors import InputError
 from ringbert.files import add_to_folder
-from ringbert.settings import Settings, setting
+from ringbert.settings import Settings, check_at_least, check_at_most, setting
 
 FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
 LONGEST_LINE_BYTES = 1 << 24
@@ -46,6 +46,10 @@ class VocabularySettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_at_least(self, len(SPECIAL_TOKENS) + 1, "vocab_size")
+        check_at_least(self, 0, "min_frequency")
+        check_at_most(self, tokenizer.MOST_IDS, "vocab_size")
+        check_at_most(self, 1 << 32, "min_frequency")
         if not 0 < self.character_coverage <= 1:
             raise ValueError(f"--character_coverage must be above 0 and at most 1, got {self.character_coverage}")
 

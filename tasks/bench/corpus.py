@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from bert.corpus.settings import TextSettings
 from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbert.settings import check_at_most, setting
 from tasks.bench.process import ROOT, ProgramError, Timing, run_timed
 from tasks.bench.reading import ReadingSettings, bench_reading
-from tasks.bench.settings import TurnSettings
+from tasks.bench.settings import MOST_MEGABYTES, TurnSettings
 from tasks.bench.timing import in_turn, ratio
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class CorpusConfig(MeasuredTextSettings, ReadingSettings):
 
 
 def _check_positive(settings: object, *names: str) -> None:
+    check_at_most(settings, MOST_MEGABYTES, *names)
     for name in names:
         if getattr(settings, name) <= 0:
             raise ValueError(f"--{name} must be more than 0, got {getattr(settings, name)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from bert.settings import PassSettings
 from distributed.collectives import CollectivesSettings
 from ringbert.errors import InputError
-from ringbert.settings import check_at_least, setting
+from ringbert.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
 from tasks.bench.settings import ModelSize
 from tasks.job import ComputeSettings, cache_folder
 
@@ -58,6 +58,9 @@ class StepLoad(PassSettings, CollectivesSettings, ComputeSettings):
             self, 1, "batch_size", "seq_length", "gradient_accumulation_steps", "max_train_examples", "num_steps"
         )
         check_at_least(self, 0, "num_warmup")
+        check_at_most(self, MOST_ROWS, "batch_size", "gradient_accumulation_steps")
+        check_at_most(self, LONGEST_ROW, "seq_length")
+        check_at_most(self, MOST_STEPS, "num_warmup", "num_steps")
         if self.train_file and not self.model:
             raise ValueError("--train_file needs --model, a folder with its tokenizer")
 
@@ -76,12 +79,12 @@ class StepLoad(PassSettings, CollectivesSettings, ComputeSettings):
 
 def config_of(load: StepLoad) -> "BertConfig":
     """The model's configuration. Raises InputError: --model or --bert_config_file has none."""
-    from bert import weights
+    from bert import configuration
 
     if load.model:
-        return weights.config_from_file(Path(load.model).expanduser() / "config.json")
+        return configuration.config_from_file(Path(load.model).expanduser() / "config.json")
     if load.bert_config_file:
-        return weights.config_from_file(load.bert_config_file)
+        return configuration.config_from_file(load.bert_config_file)
     return model_config(load.model_size, load.seq_length)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distributed.devices import DeviceSettings
-from ringbert.settings import check_at_least, setting
+from ringbert.settings import MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
 from tasks import job as start
 from tasks.bench.load import model_config
 from tasks.bench.settings import ModelSize
@@ -40,6 +40,8 @@ class ReadingSettings(DeviceSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "batch_size", "num_steps")
+        check_at_most(self, MOST_ROWS, "batch_size")
+        check_at_most(self, MOST_STEPS, "num_steps")
 
 
 def bench_reading(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringbert.errors import InputError
-from ringbert.settings import check_at_least, setting
+from ringbert.settings import check_at_least, check_at_most, setting
 from tasks.bench.load import StepLoad
 from tasks.bench.process import ROOT, last_error, on_ranks
 from tasks.bench.scaling_picture import draw
@@ -27,6 +27,8 @@ from tasks.bench.timing import in_turn, medians, ratio
 
 if TYPE_CHECKING:
     from distributed.world import World
+
+MOST_RANKS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class ScalingConfig(StepLoad, BufferSettings, TurnSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "max_ranks")
+        check_at_most(self, MOST_RANKS, "max_ranks")
         refuse_local(self)
 
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distributed.collectives import BackendSettings
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import Settings, check_at_least, check_at_most, setting
 
+MOST_MEGABYTES = 100_000
 ModelSize = Literal["tiny", "minilm", "base", "large"]
 
 
@@ -25,6 +26,7 @@ class TurnSettings(FiguresSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "repeat")
+        check_at_most(self, 10_000, "repeat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,11 @@ def buffer_sizes(settings: BufferSettings) -> tuple[float, ...]:
         sizes = tuple(float(size) for size in settings.megabytes.split(","))
     except ValueError:
         sizes = ()
-    if not sizes or min(sizes) <= 0:
-        raise ValueError(f"--megabytes must be positive numbers separated by commas, got {settings.megabytes!r}")
+    if not sizes or not all(0 < size <= MOST_MEGABYTES for size in sizes):
+        raise ValueError(
+            f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
+            f"{settings.megabytes!r}"
+        )
     return sizes
 
 

@@ -6,7 +6,6 @@ error that names the line.
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from ringbert.errors import InputError, one_line
 from ringbert.files import read_text
+from ringbert.json_files import kind_of, parse_json
 
 MAX_SHORT_ROWS_SHARE = 0.001
 EXTENSIONS = {
@@ -175,15 +175,11 @@ def _read_json_lines(path: Path, where: str, wanted: Sequence[str | int]) -> Tab
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise InputError(
-                f"{where}: line {number} is not valid JSON ({error}): each line must be a JSON object"
-            ) from error
+            value = parse_json(line, allow_nan=True)  # in other columns; in ours it is refused
+        except InputError as error:
+            raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
         if not isinstance(value, dict):
-            raise InputError(
-                f"{where}: line {number} is a {type(value).__name__}: each line must be a JSON object"
-            )
+            raise InputError(f"{where}: line {number} is {kind_of(value)}: each line must be a JSON object")
         objects.append(value)
         lines.append(number)
     header = tuple(dict.fromkeys(name for value in objects for name in value))

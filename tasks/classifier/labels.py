@@ -67,9 +67,9 @@ def with_classifier(origin: Origin, labels: Labels) -> Origin:
 def labels_of_weights(origin: Origin) -> Labels:
     """The labels in the config.json beside the weights, even if `--bert_config_file` replaces it; None if it has
     none."""
-    from bert import weights
+    from bert import configuration
 
-    bert_config = weights.read_config(origin.weights) if origin.weights is not None else None
+    bert_config = configuration.read_config(origin.weights) if origin.weights is not None else None
     return stated_labels(bert_config) if bert_config is not None else None
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from distributed.rows import Rows
     from tasks.classifier.tasks import Labels
 
+LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
+
 
 def class_weights(setting: str | None, labels: "Labels", rows: "Rows") -> np.ndarray | None:
     """The weight of each label, float32 [L]; None for equal weights.
@@ -42,10 +44,10 @@ def class_weights(setting: str | None, labels: "Labels", rows: "Rows") -> np.nda
             weights[name] = float(text)
         except ValueError:
             weights[name] = 0.0
-        if name not in labels or not 0 < weights[name] < float("inf"):
+        if name not in labels or not LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT:
             raise InputError(
-                f"--class_weights must be LABEL=WEIGHT,… with labels among {', '.join(labels)} and positive "
-                f"weights, got {part}"
+                f"--class_weights must be LABEL=WEIGHT,… with labels among {', '.join(labels)} and weights "
+                f"from {LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {part}"
             )
     missing = [name for name in labels if name not in weights]
     if missing:

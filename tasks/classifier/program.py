@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringbert.settings import setting
+from ringbert.settings import MOST_SEED, setting
 from tasks import flags
 from tasks.classifier.settings import DataSettings, EvaluationSettings
 from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_results
@@ -52,8 +52,10 @@ class Config(EvaluationSettings, DataSettings, TrainingSettings):
             if wanted and not self.task_name and not getattr(self, flag):
                 raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
         seeds = [] if self.seeds is None else self.seeds.split(",")
-        if not all(re.fullmatch("[0-9]+", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        if not all(re.fullmatch("[0-9]{1,10}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
             raise ValueError(f"--seeds must be different numbers separated by commas, got {self.seeds}")
+        if seeds and max(map(int, seeds)) > MOST_SEED:
+            raise ValueError(f"--seeds must be at most {MOST_SEED:,} each, got {self.seeds}")
 
     @property
     def data_set_commit(self) -> str | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert.text.settings import UnknownSettings
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,7 @@ class ExampleSettings(UnknownSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 4, "max_seq_length")
+        check_at_most(self, LONGEST_ROW, "max_seq_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,8 @@ class EvaluationSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "eval_batch_size", "predict_batch_size", "eval_steps", "early_stopping_patience")
+        check_at_most(self, MOST_ROWS, "eval_batch_size", "predict_batch_size")
+        check_at_most(self, MOST_STEPS, "eval_steps", "early_stopping_patience")
 
     @property
     def evaluates_while_training(self) -> bool:

@@ -17,6 +17,8 @@ from tasks.classifier.files import Table, read_table, read_tsv, unit
 from tasks.classifier.tasks import Columns, Task
 from tasks.texts import is_unicode
 
+LONGEST_NUMBER = 1000  # digits of a label that is compared as a number; Python converts 4300 at most
+
 
 @dataclass(frozen=True)
 class Texts:
@@ -229,17 +231,17 @@ def _checked_texts(table: Table, column: str | int) -> list[str]:
 
 def _label(value: Any, where: str) -> str:
     if value in (None, "") or not isinstance(value, str | int | float) or value != value:  # the last: NaN
-        raise InputError(f"{where} must be a label, got {value!r}")
+        raise InputError(f"{where} must be a label, got {value!r:.80}")
     return str(value)
 
 
 def _number(value: Any, where: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
-        raise InputError(f"{where} must be a finite number for regression, got {value!r}")
+    if not math.isfinite(number) or isinstance(value, bool):
+        raise InputError(f"{where} must be a finite number for regression, got {value!r:.80}")
     return number
 
 
@@ -249,7 +251,7 @@ def _number(value: Any, where: str) -> float:
 def labels_of(texts: Texts) -> list[str]:
     """The labels that occur, sorted as numbers if all are whole numbers, else as texts."""
     labels = {str(label) for label in texts.labels or ()}
-    if all(label.removeprefix("-").isdecimal() for label in labels):
+    if all(label.removeprefix("-").isdecimal() and len(label) < LONGEST_NUMBER for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
 

@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from bert import weights
 from bert.cudnn_attention import is_chosen
-from distributed.checkpoint import Checkpoints, State
+from distributed.checkpoint import Checkpoints
 from distributed.collectives import Collectives
 from distributed.collectives.local import LocalCollectives
 from distributed.doctor.examination import Finding, failed, not_tested, ok
+from distributed.state import State
 from distributed.world import World
 from ringbert.errors import InputError
 from tasks.doctor import reference

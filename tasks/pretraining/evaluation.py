@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 from tasks.batches import prediction_batches, with_checked_ids
 from tasks.job import Job
 from tasks.pretraining.examples import collate, losses
@@ -39,6 +39,8 @@ class EvaluationSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         check_at_least(self, 1, "eval_batch_size", "max_eval_steps", "eval_steps")
+        check_at_most(self, MOST_ROWS, "eval_batch_size")
+        check_at_most(self, MOST_STEPS, "max_eval_steps", "eval_steps")
 
 
 def evaluator(

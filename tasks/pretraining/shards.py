@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringbert.errors import InputError
 from ringbert.hashing import digest
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
 from tasks.job import Job, cache_folder
 from tasks.origin import Origin
 
@@ -42,6 +42,7 @@ class ShardSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         check_at_least(self, 1, "max_seq_length", "max_predictions_per_seq")
+        check_at_most(self, LONGEST_ROW, "max_seq_length", "max_predictions_per_seq")
         if self.masked_lm_prob is not None and not 0 < self.masked_lm_prob < 1:
             raise ValueError(f"--masked_lm_prob must be between 0 and 1, got {self.masked_lm_prob}")
 

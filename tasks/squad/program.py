@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ringbert.settings import check_at_least, setting
+from ringbert.settings import MOST_ROWS, check_at_least, check_at_most, setting
 from tasks import flags
 from tasks.batches import INPUTS, encoder_inputs, grouped, num_examples, prediction_batches, with_checked_ids
 from tasks.fit import TrainingSettings, fit, load_for_prediction
@@ -52,6 +52,7 @@ class Config(AnswerSettings, WindowSettings, QuestionSettings, TrainingSettings)
             if wanted and not (getattr(self, flag) or self.dataset_name):
                 raise ValueError(f"--do_{flag.removesuffix('_file')} needs --{flag} (or --dataset_name)")
         check_at_least(self, 1, "predict_batch_size")
+        check_at_most(self, MOST_ROWS, "predict_batch_size")
         if self.metric != "auto" and (self.metric == "squad_v2") != self.version_2_with_negative:
             raise ValueError(
                 f"--metric {self.metric} does not fit --version_2_with_negative={self.version_2_with_negative}"

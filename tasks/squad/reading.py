@@ -7,10 +7,11 @@ from a hub data set with SQuAD's columns.
 import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bert import hub
 from ringbert.errors import InputError, shortened
-from ringbert.files import read_json
+from ringbert.json_files import kind_of, read_json
 from tasks.squad.settings import QuestionSettings
 from tasks.texts import is_unicode
 
@@ -108,20 +109,33 @@ def _from_file(source: Source) -> Examples:
     questions: list[Question] = []
     try:
         for entry in data["data"]:
-            for paragraph in entry["paragraphs"]:
+            for paragraph in _list(entry["paragraphs"], "paragraphs"):
                 paragraphs.append(paragraph["context"])
-                for qa in paragraph["qas"]:
-                    answers = tuple((a["text"], a["answer_start"]) for a in qa.get("answers") or ())
-                    impossible = bool(qa.get("is_impossible", False))
-                    questions.append(
-                        Question(str(qa["id"]), qa["question"], len(paragraphs) - 1, answers, impossible)
-                    )
+                for qa in _list(paragraph["qas"], "qas"):
+                    questions.append(_question(qa, len(paragraphs) - 1))
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else f"an entry of another type ({error})"
         raise InputError(f"{source}: not a SQuAD file: {reason} in question {len(questions) + 1}") from error
     questions = questions[: source.limit]
     used = questions[-1].paragraph + 1 if questions else 0
     return Examples(source, str(data.get("version", "")), paragraphs[:used], questions)
+
+
+def _question(qa: dict[str, Any], paragraph: int) -> Question:
+    """Raises KeyError, TypeError or AttributeError for what is not a question of SQuAD."""
+    answers = tuple((a["text"], a["answer_start"]) for a in _list(qa.get("answers") or [], "answers"))
+    impossible = qa.get("is_impossible") or False
+    if not isinstance(impossible, bool):
+        raise TypeError(f"is_impossible is {kind_of(impossible)}, expected true or false")
+    if type(qa["id"]) not in (str, int):
+        raise TypeError(f"id is {kind_of(qa['id'])}, expected a string")
+    return Question(str(qa["id"]), qa["question"], paragraph, answers, impossible)
+
+
+def _list(value: object, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{name} is {kind_of(value)}, expected a list")
+    return value
 
 
 def _from_hub(source: Source, allow_impossible: bool) -> Examples:
@@ -192,7 +206,7 @@ def _check_texts(question: Question, context: object, where: str) -> None:
 
 def _is_at_its_place(context: str, text: str, start: object, where: str) -> bool:
     """Whether the words at `start` contain the answer's words. Raises InputError for a position out of range."""
-    if not isinstance(start, int) or not text.strip(WHITESPACE):
+    if type(start) is not int or not text.strip(WHITESPACE):
         raise InputError(f"{where}: its answer has an empty text or no integer answer_start")
     if start < 0 or start + len(text) > len(context):
         raise InputError(

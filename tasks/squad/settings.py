@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from bert.text.settings import UnknownSettings
-from ringbert.settings import Settings, check_at_least, setting
+from ringbert.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
+
+MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class WindowSettings(UnknownSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "doc_stride", "max_query_length")
+        check_at_most(self, LONGEST_ROW, "max_seq_length", "doc_stride", "max_query_length")
         if self.max_seq_length <= self.max_query_length + 3:
             raise ValueError(
                 f"--max_seq_length {self.max_seq_length} must exceed "
@@ -60,3 +63,5 @@ class AnswerSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "n_best_size", "max_answer_length")
+        check_at_most(self, MOST_CANDIDATES, "n_best_size")
+        check_at_most(self, LONGEST_ROW, "max_answer_length")

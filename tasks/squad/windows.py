@@ -14,8 +14,9 @@ from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from distributed.rows import Rows, metadata_of, ragged, write_rows
 from distributed.run import Run
 from ringbert.errors import InputError, shortened
-from ringbert.files import read_json, write_json
+from ringbert.files import write_json
 from ringbert.hashing import digest
+from ringbert.json_files import read_json
 from tasks import cache
 from tasks.squad.reading import Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings
@@ -155,7 +156,7 @@ def _answer_of(
     """The first and last token of a question's answer in its context; None without a valid answer."""
     text, place = question.answers[0] if question.answers else ("", -1)
     # Positions are checked for training only; in a file to predict they may be missing or wrong.
-    if question.is_impossible or not isinstance(place, int) or not 0 <= place < len(context):
+    if question.is_impossible or type(place) is not int or not 0 <= place < len(context):
         return None
     return answer_tokens(context, text, place, ids, spans, answer_ids)
 

@@ -28,7 +28,7 @@ from classifier_runs import write_rows  # noqa: E402
 from gpu_graphs import Findings, traced_only  # noqa: E402
 from squad_files import make_entries, write_squad  # noqa: E402
 
-from bert import weights  # noqa: E402
+from bert import configuration, weights  # noqa: E402
 from bert.model import Bert  # noqa: E402
 from bert.text import tokenizer  # noqa: E402
 from distributed.collectives.local import LocalCollectives  # noqa: E402
@@ -64,7 +64,7 @@ def write_data(folder: Path) -> None:
     write_rows(folder / "numbers.tsv", ["a", "b", "label"], [(e.first, e.second, len(e.first)) for e in examples])
     lines = [line for e in examples for line in (e.first, e.second, "")]
     texts.write_lines(folder / "text.txt", *lines)
-    model = Bert(weights.config_from_file(folder / "bert_config.json"), "features")
+    model = Bert(configuration.config_from_file(folder / "bert_config.json"), "features")
     weights.save(model, folder / "model", tokenizer.load(str(folder / "vocab.txt")))
     settings = ("--max_seq_length=32", "--max_predictions_per_seq=5", "--num_workers=1", "--num_shards=1")
     files = (

@@ -1,0 +1,130 @@
+"""Reads JSON, whole files and single lines, so that its readers need not expect what JSON only barely allows.
+
+Refused with one line: text that is not JSON or not UTF-8; more than `MOST_DEPTH` levels; a key that occurs twice
+in an object, of which one value would be lost; integers that are too large for a float; NaN and infinities, unless
+they are allowed; half a surrogate pair, which cannot be written as UTF-8.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from ringbert.errors import InputError
+from ringbert.files import read_text
+
+MOST_DEPTH = 100
+MOST_DIGITS = 300  # transformers writes 10^30 for a length without a limit
+SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # in pairs for most characters beyond U+FFFF
+
+
+def read_json(path: Path, where: str = "", *, allow_nan: bool = False, most_bytes: int | None = None) -> Any:
+    """The value in a JSON file, plain or gzip. Raises InputError, its message starting with `where` (default: the
+    path), like `read_text` and `parse_json`."""
+    text = read_text(path, where, *([] if most_bytes is None else [most_bytes]))
+    try:
+        return parse_json(text, allow_nan=allow_nan)
+    except InputError as error:
+        raise InputError(f"{where or path}: {error}") from error
+
+
+def read_object(path: Path, where: str = "", *, allow_nan: bool = False) -> dict[str, Any]:
+    """The object in a small JSON file, such as a configuration. Raises InputError like `read_json`, and for any
+    other value."""
+    value = read_json(path, where, allow_nan=allow_nan, most_bytes=SMALL_BYTES)
+    if not isinstance(value, dict):
+        raise InputError(f"{where or path}: expected a JSON object, got {kind_of(value)}")
+    return value
+
+
+def parse_json(text: str, *, allow_nan: bool = False) -> Any:
+    """The value that a text stands for. Raises InputError; the message does not say where the text comes from."""
+    try:
+        value = (_DECODER_WITH_NAN if allow_nan else _DECODER).decode(text)
+    except RecursionError:
+        raise InputError(f"nested more than {MOST_DEPTH} levels deep") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"not valid JSON ({error})") from error
+    if text.count("[") + text.count("{") > MOST_DEPTH and _is_deeper(value, MOST_DEPTH):
+        raise InputError(f"nested more than {MOST_DEPTH} levels deep")
+    if _SURROGATE.search(text) and (half := _half_pair(value)):
+        place, character = half
+        raise InputError(f"{place} holds half a surrogate pair (\\u{ord(character):04x}), which is not Unicode")
+    return value
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls a value, for messages: "a list"."""
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "an integer"}
+    return "null" if value is None else kinds.get(type(value), "a number")
+
+
+# -- what Python's own decoder would accept -----------------------------------------------------------------------
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"the key {json.dumps(repeated)[:80]} occurs twice in an object")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise InputError(f"{digits[:20]}… is an integer of {len(digits):,} digits, at most {MOST_DIGITS}")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise InputError(f"{digits[:24]} is too large for a number")
+    return number
+
+
+def _constant(name: str) -> float:
+    raise InputError(f"not valid JSON ({name} is not a number)")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_finite, parse_constant=_constant
+)
+_DECODER_WITH_NAN = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether a value has more than `most` levels of lists and objects, without recursion."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(most):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) in (dict, list)
+        ]
+    return bool(level)
+
+
+def _half_pair(value: Any, place: str = "") -> tuple[str, str] | None:
+    """The place and the character of the first half of a surrogate pair in a value of few levels."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return place or "the text", value[error.start]
+        return None
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if found := _half_pair(key, f"a key of {place}" if place else "a key"):
+                return found
+            if found := _half_pair(child, f"{place}.{key}" if place else key):
+                return found
+    if isinstance(value, list):
+        for number, child in enumerate(value):
+            if found := _half_pair(child, f"{place}[{number}]"):
+                return found
+    return None
