@@ -66,7 +66,6 @@ def _state_of(values: Mapping[str, Any]) -> State:
 
 def _is_evaluation(entry: object) -> bool:
     match entry:
-        case [position, score]:
-            numbers = (int, float)
-            return type(position) in numbers and 0 <= position < 1 << 63 and type(score) in numbers
+        case [int() | float() as position, int() | float()]:
+            return 0 <= position < 1 << 63
     return False

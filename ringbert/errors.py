@@ -1,5 +1,7 @@
 """Errors that are shown to the user as one line, without a traceback."""
 
+LONGEST_LINE = 1500
+
 
 class InputError(ValueError):
     """The user's input cannot be used. The message says what it was, what is needed and which flag to change."""
@@ -15,12 +17,14 @@ class Preempted(SystemExit):
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, on one line."""
+    """The message of an error, on one line of at most `LONGEST_LINE` characters: names in a damaged file may be
+    long."""
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
         text = str(error) or type(error).__name__
-    return " ".join(text.split())
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 203]} … {text[-200:]}"
 
 
 def shortened(names, most: int = 6) -> str:

@@ -24,7 +24,7 @@ import ringbert
 from distributed.environment import launched_rank
 from ringbert.errors import InputError, one_line
 from ringbert.files import read_text
-from ringbert.settings import BOOLEAN_WORDS, Field, fields_of, from_text, of_type
+from ringbert.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, of_type
 from tasks import old_flags, usage
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ FLAG = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 # a launcher that does not end the job, this is how long the other ranks wait.
 SECONDS_FOR_FIRST_RANK = 5.0
 MOST_CONFIG_BYTES = 1 << 24
+ABSL_FLAGS = ("flagfile", "undefok")
 
 
 def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str) -> Config:
@@ -129,8 +130,6 @@ def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str
     try:
         argv = registry.read_flags_from_files(argv)  # --flagfile
         registry(["program", *_in_absl_form(argv, fields)])
-    except absl_flags.UnrecognizedFlagError as error:
-        raise InputError(f"unknown flag --{error.flagname}; {_hint(error.flagname, fields, '--')}") from error
     except (absl_flags.Error, ValueError) as error:
         # absl puts "flag --x=…: " before our own messages, and "ERROR:: " before those of files.
         raise InputError(one_line(error.__context__ or error)) from error
@@ -150,10 +149,13 @@ def _in_absl_form(argv: Sequence[str], fields: Sequence[Field]) -> list[str]:
         token = tokens.popleft()
         match = FLAG.fullmatch(token)
         if match is None:
-            raise InputError(f"unexpected argument {token!r}; write --flag=value")
+            raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
         name, value = spellings.get(_normal(match[1])), match[2] or ""
-        if name is None:
-            return [*rewritten, token, *tokens]  # absl reports it
+        if name is None and match[1] in ABSL_FLAGS:
+            return [*rewritten, token, *tokens]
+        if name is None:  # absl's own search for similar names ends in a RecursionError for long ones
+            unknown = match[1][:LONGEST_SHOWN]
+            raise InputError(f"unknown flag --{unknown}; {_hint(unknown, fields, '--')}")
         if name in ("help", "h", "version"):
             return [f"--{name}"]
         if not value and name in needs_value:
@@ -213,17 +215,18 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
     by_name = {name: field for field in fields for name in field.names}
     values: dict[str, Any] = {}
     for key, value in table.items():
-        field = by_name.get(_normal(key))
+        field, shown = by_name.get(_normal(key)), key[:LONGEST_SHOWN]
+        where = f"--config {path}: "
         if isinstance(value, dict):
-            raise InputError(f"--config {path}: [{key}]: tables are not supported; put all flags at the top level")
+            raise InputError(f"{where}[{shown}]: tables are not supported; put all flags at the top level")
         if field is None:
-            raise InputError(f"--config {path}: unknown key {key}; {_hint(key, fields, '')}")
+            raise InputError(f"{where}unknown key {shown}; {_hint(shown, fields, '')}")
         if field.name in values:
-            raise InputError(f"--config {path}: {key} sets {field.name} a second time")
+            raise InputError(f"{where}{key} sets {field.name} a second time")
         try:
             values[field.name] = of_type(value, field.type)
         except ValueError as error:
-            raise InputError(f"--config {path}: {key} {error}") from error
+            raise InputError(f"{where}{key} {error}") from error
     return values
 
 

@@ -117,7 +117,7 @@ def read_ids(path: Path) -> list[str]:
                 f"{min(values.values())} to {max(values.values())}"
             )
         values = sorted(values, key=values.__getitem__)
-    if not isinstance(values, list) or not all(isinstance(piece, str) for piece in values):
+    if not isinstance(values, list) or not values or not all(isinstance(piece, str) for piece in values):
         raise InputError(f"{where}: neither a list of pieces nor an object piece -> id")
     if len(set(values)) < len(values):
         repeated = collections.Counter(values).most_common(1)[0][0]

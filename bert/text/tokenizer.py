@@ -20,11 +20,13 @@ from bert.text.tokenizer_files import (
     rust_errors,
     stated_case,
 )
-from ringbert.errors import InputError
+from ringbert.errors import InputError, shortened
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10
 MOST_IDS = 1 << 24
+BASIC_PLANE = (*range(1, 0xD800), *range(0xE000, 0x10000))
+TRIAL = "The cat sat, 고양이 1 ☃."
 
 
 class Tokenizer:
@@ -56,7 +58,7 @@ class Tokenizer:
         if self.kind == "wordpiece" and names != list(SPECIAL_TOKENS):
             raise InputError(
                 f"{source}: the files beside it (tokenizer_config.json, special_tokens_map.json) name the special "
-                f"tokens {', '.join(map(str, names))}, expected {', '.join(SPECIAL_TOKENS)}"
+                f"tokens {shortened(str(name)[:40] for name in names)}, expected {', '.join(SPECIAL_TOKENS)}"
             )
         ids = [vocabulary[name] for name in names]
         if len(set(ids)) < len(ids):
@@ -266,7 +268,11 @@ def _for_transformers(backend, lower_case: bool, source: str):
         raise InputError(f"{source}: the model has no unk_id, the id of [UNK]")
     unknown = core["vocab"][core["unk_id"]][0] if core["type"] == "Unigram" else core["unk_token"]
     names = sentencepiece.special_names(backend.get_vocab(), source, "", unknown)
-    backend = sentencepiece.without_literals(backend, names)
+    with rust_errors(source):  # a damaged character map, for one, ends in a panic when it meets a character
+        backend = sentencepiece.without_literals(backend, names)
+        if backend.normalizer:
+            backend.normalizer.normalize_str("".join(map(chr, BASIC_PLANE)))
+        backend.encode(TRIAL)
     arguments = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), names, strict=True))
     return PreTrainedTokenizerFast(tokenizer_object=backend, do_lower_case=lower_case, **arguments)
 

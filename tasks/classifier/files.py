@@ -144,6 +144,8 @@ def _table(
 ) -> Table:
     """The wanted columns of rows (line, fields). Raises InputError: a row has too few or too many columns, or a
     column occurs twice."""
+    if not header:
+        raise InputError(f"{where}: line 1 is empty, expected the names of the columns")
     repeated = sorted({str(name) for name in header if header.count(name) > 1 and name in wanted})
     if repeated:
         raise InputError(f"{where}: column {', '.join(repeated)} occurs twice in the header")

@@ -158,6 +158,8 @@ def _answer_of(
     # Positions are checked for training only; in a file to predict they may be missing or wrong.
     if question.is_impossible or type(place) is not int or not 0 <= place < len(context):
         return None
+    if place + len(text) > len(context):
+        return None
     return answer_tokens(context, text, place, ids, spans, answer_ids)
 
 
