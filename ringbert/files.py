@@ -24,6 +24,7 @@ from ringbert.errors import InputError
 MOST_UNPACKED_BYTES, MOST_RATIO = 256 << 20, 200  # text shrinks 3 to 30 times, gzip's bombs 1,000 times
 MOST_BYTES = 4 << 30  # of a text that is read into memory
 READ_BYTES = 1 << 20
+LONGEST_NAME = 255  # bytes, of Linux' file systems
 
 
 @contextlib.contextmanager
@@ -112,7 +113,9 @@ def _bytes_of(path: Path, where: str, most_bytes: int) -> bytes:
 
 def is_file_name(name: object) -> bool:
     """Whether a value from a file is the name of a file in the same folder, without a path."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
+    if not isinstance(name, str) or name in ("", ".", "..") or {"/", "\0"} & set(name):
+        return False
+    return len(name.encode(errors="replace")) <= LONGEST_NAME
 
 
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:

@@ -452,13 +452,13 @@ def read_state(folder: Path, name: str) -> None:
 
 
 def read_manifest(folder: Path, name: str) -> None:
-    from distributed.checkpoint import newest_intact
-
     position = manifest.position_of(folder)
     assert position is None or position >= 0
-    checkpoint = newest_intact(folder, print)
-    assert checkpoint is not None
-    assert manifest.position_of(checkpoint.path) is not None
+    try:
+        manifest.check_intact(folder)
+    except InputError as error:  # its callers name the folder
+        raise InputError(f"{folder}: {error}") from error
+    assert manifest.position_of(folder) is not None
 
 
 def read_report(folder: Path, name: str) -> None:
@@ -577,6 +577,8 @@ def parsed(prog: str, *argv: str) -> None:
             config = flags.parse(programs()[prog], [*REQUIRED[prog].split(), *argv], prog=prog, description="")
     except SystemExit as stop:
         status = stop.code
+    if status == 0:  # --help
+        return
     if status:
         lines = printed.getvalue().splitlines()
         assert (status, len(lines)) == (2, 1), lines

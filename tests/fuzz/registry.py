@@ -8,8 +8,37 @@ from fuzz.readers import Reader
 from ringbert import manifest
 
 
-def all_readers() -> list[Reader]:
-    wordpiece, pieces, weights = r.saved_tokenizer(), r.saved_sentencepiece(), r.weight_files()
+def readers(with_weights: bool = True) -> list[Reader]:
+    """All readers; without those of weights, TensorFlow is not imported."""
+    return [*readers_of_text(), *(readers_of_weights() if with_weights else [])]
+
+
+def readers_of_weights() -> list[Reader]:
+    weights = r.weight_files()
+    return [
+        Reader(
+            "safetensors",
+            {
+                name: (data, "json" if name.endswith("json") else "bytes")
+                for name, data in weights["sharded"].items()
+            },
+            r.read_weights,
+            3,
+        ),
+        Reader(
+            "safetensors, one file",
+            {k: (data, "bytes") for k, data in weights["whole"].items()},
+            r.read_weights,
+            2,
+        ),
+        Reader(
+            "TensorFlow checkpoint", {k: (data, "bytes") for k, data in weights["tf1"].items()}, r.read_weights, 3
+        ),
+    ]
+
+
+def readers_of_text() -> list[Reader]:
+    wordpiece, pieces = r.saved_tokenizer(), r.saved_sentencepiece()
     kinds = {"vocab.txt": "text"}
     named = {name: wordpiece[name] for name in ("tokenizer.json", "tokenizer_config.json")}
     named["special_tokens_map.json"] = r.SPECIAL_MAP
@@ -108,27 +137,6 @@ def all_readers() -> list[Reader]:
         Reader("run files", r.RUN, r.read_report, 7),
         Reader("report page", r.RUN, r.draw_report, 0.3),
         Reader("metrics of a resumed run", {"metrics.jsonl": r.RUN["metrics.jsonl"]}, r.rewind_metrics, 2),
-        Reader(
-            "safetensors",
-            {
-                name: (data, "json" if name.endswith("json") else "bytes")
-                for name, data in weights["sharded"].items()
-            },
-            r.read_weights,
-            3,
-        ),
-        Reader(
-            "safetensors, one file",
-            {name: (data, "bytes") for name, data in weights["whole"].items()},
-            r.read_weights,
-            2,
-        ),
-        Reader(
-            "TensorFlow checkpoint",
-            {name: (data, "bytes") for name, data in weights["tf1"].items()},
-            r.read_weights,
-            3,
-        ),
         Reader("TOML configuration", {name: (data, "text") for name, data in r.TOML.items()}, r.read_toml, 6),
         Reader("command line", r.command_lines(), r.read_command_line, 8, takes_flags=True),
     ]
