@@ -1,1 +1,1 @@
-"""Damaged and hostile input for every reader: `python -m fuzz --cases 10000` in the folder tests."""
+"""Damaged and hostile input for every reader: `python -m fuzz 10000` in the folder tests."""

@@ -1,7 +1,7 @@
-"""`python -m fuzz [--cases N] [--seed N] [--first N] [--reader NAME] [--folder DIR]`, in the folder tests.
+"""`python -m fuzz [CASES [SEED]] [--first N] [--reader NAME] [--folder DIR]`, in the folder tests.
 
-Prints the table of outcomes and the faults; the files of each are in DIR/faults/CASE, and `--first CASE --cases 1`
-with the same seed (and reader) repeats it.
+Prints the table of outcomes and the faults; the files of each are in DIR/faults/CASE, and `1 SEED --first CASE`
+(with the same reader) repeats it.
 """
 
 import argparse
@@ -11,8 +11,8 @@ from pathlib import Path
 from fuzz.run import run
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--cases", type=int, default=1000)
-parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("cases", type=int, nargs="?", default=1000)
+parser.add_argument("seed", type=int, nargs="?", default=0)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--reader", default="")
 parser.add_argument("--folder", type=Path, default=None)
