@@ -96,9 +96,10 @@ class Run:
             self.lock()
         self.rewind_metrics(rows)
         path = self.folder / "metrics.jsonl"
-        written = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        written = [parse_json(line, allow_nan=True) for line in lines]
         newest = self._newest
-        if newest and not any((line["step"], *line) == (newest["step"], *newest) for line in written):
+        if newest and not any((line.get("step"), *line) == (newest["step"], *newest) for line in written):
             self._append(newest)  # the other died before it could
 
     def progress(
