@@ -82,6 +82,9 @@ def checked(values: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"hidden_act must be one of {', '.join(HIDDEN_ACTS)}, got {_shown(activation)}")
     kept = {name: values[name] for name in (*WHOLE, *DROPOUT, "hidden_act") if name in values}
     kept |= {name: float(values[name]) for name in NUMBERS if name in values}
+    kept["architectures"] = values.get("architectures")
+    if not _is_list_of_names(kept["architectures"]):
+        raise InputError(f"architectures must be a list of names, got {_shown(kept['architectures'])}")
     config = BertConfig(**kept, **_labels(values), **_token_ids(values))
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
@@ -109,6 +112,10 @@ def _check_number(name: str, value: object) -> None:
             raise InputError(
                 f"{name} must be a number above {above:g} and at most {highest:g}, got {_shown(value)}"
             )
+
+
+def _is_list_of_names(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
 
 def _labels(values: Mapping[str, Any]) -> dict[str, Any]:

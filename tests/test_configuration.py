@@ -108,6 +108,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"id2label": {"0": "a"}},
         "problem_type single_label_classification needs 2 labels or more, got 1",
     ),
+    "architectures": ({"architectures": [1]}, "architectures must be a list of names, got a list [1]"),
     "padding": ({"pad_token_id": 60}, "pad_token_id must be null or an integer below vocab_size 60, got 60"),
 }
 
