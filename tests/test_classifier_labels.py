@@ -102,3 +102,13 @@ def test_a_head_of_other_labels_starts_anew(tmp_path):
         new_origin = with_classifier(origin, labels)
         assert new_origin.fresh_tensors == fresh
         assert stated_labels(new_origin.bert_config) == labels
+
+
+def test_a_training_file_of_one_label_is_refused(tmp_path):
+    """BertConfig would raise a ValueError, which ends in a traceback."""
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\na,x\nb,x\n")
+    with pytest.raises(
+        InputError, match=r"^--train_file .*train\.csv: every example has the label 'x', 2 labels or"
+    ):
+        labels_by(bert_config(), None, trains=True, train_file=str(path))
