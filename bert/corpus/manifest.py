@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ringbert.errors import InputError
-from ringbert.files import read_json
+from ringbert.json_files import read_json
 
 FORMAT_VERSION = 1  # bump when the meaning of a shard's columns changes
 MANIFEST = "manifest.json"

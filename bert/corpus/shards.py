@@ -22,7 +22,6 @@ from bert.corpus.manifest import MANIFEST, WORK, read_manifest
 from bert.corpus.shard_reader import Shard, differences, share_record
 from ringbert.errors import InputError
 from ringbert.hashing import sha256
-from ringbert.json_files import read_json
 
 TOKENIZER = "tokenizer"
 

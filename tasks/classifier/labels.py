@@ -34,8 +34,8 @@ def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Orig
         labels = tuple(labels_of(read_texts(settings, task, "train")))
         if len(labels) < 2:
             raise InputError(
-                f"--train_file {settings.train_file}: every example has the label {labels[0]!r:.80}, 2 labels or more "
-                "are needed (--label_column)"
+                f"--train_file {settings.train_file}: every example has the label {labels[0]!r:.80}, 2 labels or "
+                "more are needed (--label_column)"
             )
     stated = labels_of_weights(origin) or stated_labels(origin.bert_config)
     if labels is None:
