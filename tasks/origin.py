@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bert.text.settings import TokenizerSettings
 from ringbert.errors import InputError
-from ringbert.files import read_json
+from ringbert.json_files import read_json
 from ringbert.settings import setting
 
 if TYPE_CHECKING:
