@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +74,13 @@ class Checkpoints:
     def finish(self) -> None:
         """Waits on every rank until all is written. Raises InputError on every rank if that failed."""
         self.world.on_first(self._wait)
+
+    def without_lost(self, state: State) -> State:
+        """The state without the evaluations whose checkpoint a dead rank 0 had not finished."""
+        complete = complete_checkpoints(self.folder)
+        newest = manifest.position_of(complete[-1]) if complete else None
+        kept = [entry for entry in state.evaluations if newest is not None and entry[0] <= newest]
+        return replace(state, evaluations=kept)
 
     def close(self) -> None:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""

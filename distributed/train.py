@@ -189,6 +189,7 @@ class Loop:
         if self._writer != world.names[:1]:
             position = self._last.position if self._last else self._state.position
             world.on_first(run.take_over, position)
+            self._state = world.on_first(self._checkpoints.without_lost, self._state)
         self._log.restart(self._plan, number)
         run.say(elastic.message(world) + f" after step {number}")
 
