@@ -23,6 +23,7 @@ MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text s
 RECORDS = "RINGBERT_RECORDS"  # "1": tell records
 TERMINAL = "RINGBERT_TERMINAL"  # "1": bert-launch passes standard error to a terminal
 STACKS = "RINGBERT_STACKS"  # a folder for the stack of each rank that is ended by SIGTERM
+HAS_SAVED = "RINGBERT_HAS_SAVED"  # "1": this job is a restart, and the one before has saved a checkpoint
 JOB = "RINGBERT_JOB"  # the name of the job, by which its processes are found
 
 

@@ -83,11 +83,13 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
     set_environment()
     own_folder = compiled.own_folder() if config.xla_cache else None
     import_tensorflow()
-    from distributed import elastic
+    from distributed import elastic, records
     from distributed.world import World
 
     with World.join(config, program) as world:
         elastic.enable(world)
+        if os.environ.get(records.HAS_SAVED) == "1":
+            config = continued(config)
         loss: Exception | None = None
         while True:
             try:
@@ -111,8 +113,13 @@ def after_loss(config: Config, world: "World", loss: Exception) -> Config:
         elastic.recover(world, loss, ("program",))
     has_trained = any(world.all_gather(world.has_trained))
     world.say(f"{elastic.message(world)} from what is saved")
+    return continued(config) if has_trained else config
+
+
+def continued(config: Config) -> Config:
+    """The configuration for a job that goes on with what it has saved, also if it began with `--resume never`."""
     is_new = isinstance(config, OriginSettings) and config.resume == "never"
-    changes: dict[str, Any] = {"resume": "auto"} if is_new and has_trained else {}
+    changes: dict[str, Any] = {"resume": "auto"} if is_new else {}
     return replace(config, **changes)
 
 

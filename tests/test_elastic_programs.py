@@ -36,18 +36,24 @@ def ranks_of(job: Path) -> dict[int, int]:
     return found
 
 
-def run_with_kills(job: Path, flags: list[str], kills: list[tuple[str, int]], ranks: int) -> str:
-    """Runs bert-classifier; each rank is killed when the pattern before it shows. Returns all that was printed."""
-    launch = [sys.executable, "-m", "distributed.launch", f"-np={ranks}", "--elastic", "--"]
+def run_with_kills(
+    job: Path, flags: list[str], kills: list[tuple[str | Path, int]], ranks: int, *launch_flags: str
+) -> str:
+    """Runs bert-classifier; each rank is killed when the pattern before it is printed, or the path exists. Returns
+    all that was printed."""
+    launch = [sys.executable, "-m", "distributed.launch", f"-np={ranks}", *launch_flags, "--"]
     argv = [*launch, sys.executable, "-m", "tasks.classifier", *flags, f"--output_dir={job}"]
     printed, at = job.with_suffix(".err"), 0
     with printed.open("w") as file:
         process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, stderr=file)
         for pattern, rank in kills:
-            while (match := re.compile(pattern).search(printed.read_text(), at)) is None:
+            while True:
+                match = None if isinstance(pattern, Path) else re.compile(pattern).search(printed.read_text(), at)
+                if match or (isinstance(pattern, Path) and pattern.exists()):
+                    break
                 assert process.poll() is None, printed.read_text()
                 time.sleep(0.02)
-            at = match.end()
+            at = match.end() if match else at
             os.kill(ranks_of(job)[rank], signal.SIGKILL)
         status = process.wait(timeout=240)
     assert status == 0, printed.read_text()
@@ -65,8 +71,8 @@ def test_a_classifier_whose_ranks_are_killed(batch, tmp_path):
         "--lr_scaling=none", "--train_batch_size=8", f"--elastic_batch={batch}", f"--num_train_steps={4 * STEPS}",
         "--log_steps=1", "--eval_batch_size=8", "--resume=never",
     ]  # fmt: skip
-    kills = [("plan: ", 2), (r"training: +\d+/|weights: ", 0), ("trained for", 3)]
-    printed = run_with_kills(tmp_path / "out", flags, kills, 4)
+    kills: list[tuple[str | Path, int]] = [("plan: ", 2), ("weights: ", 0), ("trained for", 3)]
+    printed = run_with_kills(tmp_path / "out", flags, kills, 4, "--elastic")
     for rank in (2, 0, 3):
         assert len(re.findall(f"rank {rank} on .* died", printed)) == 1, printed
     assert records.MARK not in printed
@@ -85,3 +91,20 @@ def test_a_classifier_whose_ranks_are_killed(batch, tmp_path):
     else:
         assert {b - a for a, b in zip([0, *positions], positions, strict=False)} <= {24, 16, 8}
     assert len(TRAIN) * 3 == positions[-1] or batch == "shrink"
+
+
+def test_a_run_that_began_anew_is_not_begun_anew_by_a_restart(tmp_path):
+    """--resume never is for the first start only."""
+    data, out = write_data(tmp_path / "data"), tmp_path / "out"
+    flags = [
+        *model_flags(data), *own_files(data), "--do_train", "--do_eval", "--learning_rate=1e-3", "--resume=never",
+        "--lr_scaling=none", "--train_batch_size=16", f"--num_train_steps={2 * STEPS}", "--log_steps=1",
+        "--save_checkpoints_steps=10",
+    ]  # fmt: skip
+    first = out / "checkpoints" / "rows-000000000320"
+    printed = run_with_kills(out, flags, [(first, 1)], 2, "--restarts=1")
+    assert "rank 1 on host" in printed
+    assert "restart 1 of 1" in printed
+    assert re.search(r"weights: \d+ tensors from .*rows-\d{12}", printed), printed
+    steps = [line["step"] for line in metrics_in(out) if "loss" in line]
+    assert steps == list(range(1, STEPS + 1))

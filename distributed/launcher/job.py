@@ -68,11 +68,12 @@ class Job:
     """One run of mpirun.
 
     `name` is in the environment of all its processes, so that those that are left over can be found.
-    `was_killed`: mpirun did not end by itself.
+    `was_killed`: mpirun did not end by itself. `has_saved`: an earlier start saved a checkpoint, from which this
+    one goes on.
     """
 
-    def __init__(self, outcome: Outcome, name: str, requests: Requests):
-        self.outcome, self.name, self._requests = outcome, name, requests
+    def __init__(self, outcome: Outcome, name: str, requests: Requests, has_saved: bool = False):
+        self.outcome, self.name, self._requests, self._has_saved = outcome, name, requests, has_saved
         self.was_killed = False
         self._stacks = Path(tempfile.gettempdir()) / f"ringbert-stacks-{name}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,6 +87,7 @@ class Job:
         return {
             records.RECORDS: "1",
             records.JOB: self.name,
+            records.HAS_SAVED: str(int(self._has_saved)),
             records.STACKS: str(self._stacks),
             records.TERMINAL: str(int(sys.stderr is not None and sys.stderr.isatty())),
         }

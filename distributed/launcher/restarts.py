@@ -28,7 +28,7 @@ def run(mpi: Mpi, options: Options, requests: Requests) -> int:
     for restart in range(1, options.restarts + 2):
         is_remote = any(not is_local(name) for name, _ in now.hosts)
         outcome = Outcome(now.num_ranks, now.is_elastic, mpi.implementation != OPEN_MPI, is_remote)
-        job = Job(outcome, secrets.token_hex(8), requests)
+        job = Job(outcome, secrets.token_hex(8), requests, bool(saved))
         status = start(mpi, now, job)
         if job.was_killed:
             clean(mpi, options, job)

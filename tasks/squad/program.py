@@ -1,7 +1,7 @@
 """bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert `run_squad.py`).
 
-Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -> files. Tensors have their shape as a
-suffix: B rows, T positions of a row, 2 for start and end.
+Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -> files. Tensors have their shape
+as a suffix: B rows, T positions of a row, 2 for start and end.
 """
 
 from collections.abc import Sequence
