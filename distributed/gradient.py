@@ -55,10 +55,12 @@ class Gradient:
     def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
         """`keys`: the dropout key of each micro-batch. Raises InputError when memory runs out."""
         total = None
+        sums_over_ranks = self._optimizer.world.operation("the gradient with its sum over ranks")
         for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
             ending = self._ending if number == len(batches) else Ending.FLATTEN
             before = () if total is None or ending is Ending.FLATTEN else (total,)
-            with out_of_memory_is_input_error(batch, self.memory_advice):
+            waits = contextlib.nullcontext() if ending is Ending.FLATTEN else sums_over_ranks
+            with out_of_memory_is_input_error(batch, self.memory_advice), waits:
                 part = self._function(batch, ending, bool(before))(batch, inverse_weights, key, *before)
                 total = part if total is None or before else total + part
         assert total is not None

@@ -1,7 +1,10 @@
 """Joins MPI and finds this process's rank and machine."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
+
+POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a waiting rank
 
 
 def communicator() -> tuple[Any, str]:
@@ -30,6 +33,14 @@ def place_in(comm: Any) -> dict[str, Any]:
         "node": nodes.index(first),
         "num_nodes": len(nodes),
     }
+
+
+def wait_for(request: Any) -> None:
+    """Waits for the end of a request without keeping a core busy."""
+    pause = POLL_S[0]
+    while not request.Test():
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_S[1])
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,9 @@ class Log:
 
     def _show(self, step: Step, times: dict[str, float]) -> None:
         result = step.result
-        self._skipped = 0 if result.applied else self._skipped + 1
+        with self._optimizer.world.operation("the result of a step"):  # on GPUs the sum is waited for here
+            is_applied = result.applied
+        self._skipped = 0 if is_applied else self._skipped + 1
         if self._skipped:
             scale = f"; the loss scale is now {result.loss_scale:g}" if self._optimizer.scales_loss else ""
             self._run.say(

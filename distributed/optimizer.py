@@ -108,7 +108,7 @@ class AllreduceOptimizer:
         Raises ValueError when a term's weight is zero over all ranks: its mean is not defined.
         """
         local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
-        totals = self.world.all_reduce_sum(local).tolist()
+        totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
         total = dict(zip(self.loss_terms, totals, strict=False))
         for term, weight in total.items():
             if not weight > 0:
@@ -172,11 +172,12 @@ class AllreduceOptimizer:
 
     def all_reduce(self, flat: tf.Tensor) -> tf.Tensor:
         """The sum of the flat buffers of all ranks."""
-        if not self.compresses:
-            return self.collectives.all_reduce_sum(flat)
-        numbers = flat.shape[0] - LINE * self._lines[-1]
-        sums = tf.identity(self.collectives.all_reduce_sum(flat[numbers:]))
-        return tf.concat([self.collectives.all_reduce_sum_bf16(flat[:numbers]), sums], 0)
+        with self.world.operation("the sum of the gradients"):
+            if not self.compresses:
+                return self.collectives.all_reduce_sum(flat)
+            numbers = flat.shape[0] - LINE * self._lines[-1]
+            sums = tf.identity(self.collectives.all_reduce_sum(flat[numbers:]))
+            return tf.concat([self.collectives.all_reduce_sum_bf16(flat[:numbers]), sums], 0)
 
     def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
         """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all ranks."""
@@ -240,11 +241,9 @@ class AllreduceOptimizer:
         `sums` are those of the loss terms, `half_square` is half the sum of the squares of all gradients.
         """
         rate = tf.cast(self.optimizer.learning_rate, self.dtype)
-        scale = (
-            tf.ones([], self.dtype)
-            if self._loss_scale is None
-            else 1 / tf.cast(self._loss_scale.value[0], self.dtype)
-        )
+        scale = tf.ones([], self.dtype)
+        if self._loss_scale is not None:
+            scale /= tf.cast(self._loss_scale.value[0], self.dtype)
         norm = tf.sqrt(2.0 * half_square) * scale
         finite = tf.math.is_finite(norm)
         if self.clip_norm is not None:
@@ -267,7 +266,8 @@ class AllreduceOptimizer:
 
     def broadcast_variables(self) -> None:
         """Gives every rank rank 0's trainable variables and optimizer state."""
-        broadcast_variables([*self.trainable, *self.state().values()], self.collectives)
+        with self.world.operation("the broadcast of the variables"):
+            broadcast_variables([*self.trainable, *self.state().values()], self.collectives)
 
     def replica_digest(self) -> str:
         """A digest of the trainable variables' bits, equal on every rank."""

@@ -20,18 +20,17 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from distributed import records, signals
+from distributed.affinity import cores_of_machine
+from distributed.agreement import FirstRankError, check_agreement
 from distributed.devices import DeviceSettings, choose_gpu, share_cores, start_tensorflow, usable_gpus, use_gpu
 from distributed.driver import Gpu
 from distributed.environment import check_launcher, launched_rank
-from distributed.joining import communicator, place_in
+from distributed.joining import communicator, place_in, wait_for
+from distributed.watchdog import Region, Watchdog, name_of
+from distributed.watchdog.stalls import StallSettings
 from ringbert.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
-POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a waiting rank
-
-
-class FirstRankError(Exception):
-    """`on_first` failed on rank 0, which reports it and ends the job."""
 
 
 @dataclass(eq=False)
@@ -60,6 +59,7 @@ class World:
       stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
       is_training: set while there is something to save.
       save_wanted: set when a checkpoint is due; the next training step then saves on all ranks.
+      watchdog: notices when ranks wait in vain.
     """
 
     rank: int = 0
@@ -88,6 +88,7 @@ class World:
     stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
     is_training: threading.Event = field(default_factory=threading.Event, repr=False)
     save_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
+    watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
 
     def __str__(self) -> str:
         machines = f" on {self.num_nodes} machine{'s' * (self.num_nodes > 1)}"
@@ -99,12 +100,14 @@ class World:
         device: DeviceSettings | None = DeviceSettings(),  # noqa: B008 — it is frozen
         program: str | None = None,
         user_errors: tuple[type[BaseException], ...] = (),
+        stalls: StallSettings | None = StallSettings(),  # noqa: B008
     ) -> "World":
         """Joins MPI and gives each local rank its GPU and cores; call it before the first TensorFlow operation.
 
         Use it as a context manager: if an exception or a `sys.exit` with an error leaves the block on any rank,
         all ranks end. InputError, OSError and `user_errors` are shown as one line, other errors with a traceback.
-        With `device` None, for programs that compute nothing, TensorFlow is not imported.
+        With `device` None, for programs that compute nothing, TensorFlow is not imported. With `stalls` None there
+        is no watchdog.
 
         Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
         """
@@ -118,48 +121,56 @@ class World:
             threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
             world = _with_cores(world)
             world = world if device is None else with_device(world, device)
+        if comm is not None and stalls is not None:
+            world.watchdog.start(comm, world.node, stalls, program)
         records.tell("joined", rank=world.rank)
         return world
 
     # -- messages between ranks -------------------------------------------------------------------------------
 
+    def operation(self, name: str) -> Region:
+        """A `with` block that waits for all ranks, which all enter it; `name` is for messages."""
+        return self.watchdog.operation(name)
+
     def barrier(self) -> None:
         """Waits for all ranks without keeping a core busy."""
         if self.comm is None:
             return
-        request, pause = self.comm.Ibarrier(), POLL_S[0]
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(2 * pause, POLL_S[1])
+        with self.operation("a barrier"):
+            wait_for(self.comm.Ibarrier())
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value on every rank (pickled)."""
         if self.comm is None:
             return value
-        self.barrier()
-        return self.comm.bcast(value, root=0)
+        with self.operation("a broadcast"):
+            self.barrier()
+            return self.comm.bcast(value, root=0)
 
     def gather(self, value: T) -> list[T] | None:
         """Every rank's value on rank 0, in order of rank; None elsewhere (pickled)."""
         if self.comm is None:
             return [value]
-        self.barrier()
-        return self.comm.gather(value, root=0)
+        with self.operation("a gather"):
+            self.barrier()
+            return self.comm.gather(value, root=0)
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value on every rank, in order of rank (pickled)."""
         if self.comm is None:
             return [value]
-        self.barrier()
-        return self.comm.allgather(value)
+        with self.operation("an exchange"):
+            self.barrier()
+            return self.comm.allgather(value)
 
-    def all_reduce_sum(self, values: np.ndarray) -> np.ndarray:
-        """The sum over ranks of a small float64 array."""
+    def all_reduce_sum(self, values: np.ndarray, name: str = "a sum") -> np.ndarray:
+        """The sum over ranks of a small float64 array; `name` is for messages."""
         values = np.ascontiguousarray(values, np.float64)
         if self.comm is None:
             return values
         total = np.empty_like(values)
-        self.comm.Allreduce(values, total)
+        with self.operation(name):
+            self.comm.Allreduce(values, total)
         return total
 
     def on_first(self, function: Callable[..., T], *args) -> T:
@@ -168,13 +179,15 @@ class World:
             return function(*args)
         outcome: tuple[str, Any] = ("", None)
         error: BaseException | None = None
-        if self.rank == 0:
-            try:
-                outcome = ("value", function(*args))
-                pickle.dumps(outcome[1])
-            except BaseException as caught:
-                error, outcome = caught, ("error", f"{type(caught).__name__}: {caught}")
-        kind, content = self.broadcast(outcome)
+        with self.operation(f"the work of rank 0 ({name_of(function)})"):
+            if self.rank == 0:
+                try:
+                    with self.watchdog.working():
+                        outcome = ("value", function(*args))
+                    pickle.dumps(outcome[1])
+                except BaseException as caught:
+                    error, outcome = caught, ("error", f"{type(caught).__name__}: {caught}")
+            kind, content = self.broadcast(outcome)
         if error is not None:
             raise error
         if kind == "error":
@@ -185,37 +198,24 @@ class World:
         """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
 
         For work that writes files: on a shared file system the other machines find them already done. Meanwhile
-        the calling rank, with any threads that it starts (as tokenizers does), may use the cores of its machine's
-        other ranks. Returns the result of this machine's first rank.
+        the calling rank may use the cores of its machine's other ranks. Returns the result of the first rank here.
         """
-        result = self.on_first(self._on_all_cores, function, *args)
-        if self.local_rank == 0 and self.rank > 0:
-            result = self._on_all_cores(function, *args)
-        return _on_node(self, result)[0]
-
-    def _on_all_cores(self, function: Callable[..., T], *args) -> T:
-        mine = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self.machine_cores or mine)
-        try:
-            return function(*args)
-        finally:
-            os.sched_setaffinity(0, mine)
+        with self.operation(f"the work of each machine's first rank ({name_of(function)})"):
+            work = cores_of_machine(self.machine_cores)(function)
+            result = self.on_first(work, *args)
+            if self.local_rank == 0 and self.rank > 0:
+                with self.watchdog.working():
+                    result = work(*args)
+            return _on_node(self, result)[0]
 
     def agree(self, facts: Mapping[str, object]) -> None:
         """Checks that all ranks have the same facts (name -> anything with a stable `str`).
 
         Raises InputError on every rank otherwise; it names the first fact that differs and its value on each rank.
         """
-        everyone = self.all_gather({name: str(value) for name, value in facts.items()})
-        for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
-            values = [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone]
-            if len(set(values)) > 1:
-                differences = "; ".join(
-                    f"rank{'s' if values.count(value) > 1 else ''} "
-                    f"{','.join(str(rank) for rank, v in enumerate(values) if v == value)}: {value}"
-                    for value in dict.fromkeys(values)
-                )
-                raise InputError(f"the ranks disagree about {name}: {differences}")
+        with self.operation("a comparison of the ranks"):
+            everyone = self.all_gather({name: str(value) for name, value in facts.items()})
+        check_agreement(everyone)
 
     def say(self, text: str) -> None:
         """Prints a line to standard error, once for the whole job."""
@@ -228,13 +228,8 @@ class World:
         return self
 
     def __exit__(self, kind, error, trace) -> Literal[False]:
-        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            records.tell("completed", rank=self.rank)
-            return False
-        if isinstance(error, Preempted):
-            self.exit_status = error.STATUS
-            self.barrier()  # every rank leaves in the same way
-            records.tell("preempted", rank=self.rank)
+        if error is None or isinstance(error, Preempted) or (isinstance(error, SystemExit) and not error.code):
+            self._leave(error)
             return False
         if self.comm is None and isinstance(error, self.user_errors):
             # Under another MPI's launcher each process is alone and fails in the same way, and one is enough.
@@ -246,6 +241,16 @@ class World:
         if self.comm is not None:
             self._end_all(error)
         return False
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Waits for all ranks, so that one which leaves too early is noticed. In an elastic world they have voted."""
+        is_preempted = isinstance(error, Preempted)
+        if is_preempted or (self.watchdog.is_running and not self.is_elastic):
+            with self.operation("the end of the program"):
+                self.barrier()
+        self.watchdog.stop()
+        self.exit_status = Preempted.STATUS if is_preempted else 0
+        records.tell("preempted" if is_preempted else "completed", rank=self.rank)
 
     def _thread_failed(self, error: BaseException | None) -> None:
         """Ends the job after an uncaught exception in a thread, such as one that prefetches or writes."""

@@ -102,14 +102,15 @@ def build(config: BuildConfig, world: "World") -> None:
         tokenizer = _tokenizer(config, world)
         if tokenizer.case_problem:
             world.say(f"warning: {tokenizer.case_problem}")
-        manifest = corpus.build(
-            config,
-            tokenizer,
-            workers=workers,
-            share=(world.rank, world.size),
-            barrier=world.barrier,
-            say=world.say,
-        )
+        with world.watchdog.working():  # the shares of the ranks may take hours more or less
+            manifest = corpus.build(
+                config,
+                tokenizer,
+                workers=workers,
+                share=(world.rank, world.size),
+                barrier=world.barrier,
+                say=world.say,
+            )
     counts = manifest["counts"]
     world.say(
         f"{config.output_dir}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distributed.collectives import BackendSettings
 from distributed.devices import DeviceSettings
+from distributed.watchdog.stalls import StallSettings
 from ringbert.settings import setting
 from tasks.origin import OriginSettings
 
@@ -40,7 +41,7 @@ class ComputeSettings(DeviceSettings, BackendSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramSettings(ComputeSettings):
+class ProgramSettings(ComputeSettings, StallSettings):
     """Where and how a program computes, and what it keeps for later runs."""
 
     xla_cache: bool = setting(
@@ -86,7 +87,7 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
     from distributed import elastic, records
     from distributed.world import World
 
-    with World.join(config, program) as world:
+    with World.join(config, program, stalls=config) as world:
         elastic.enable(world)
         if os.environ.get(records.HAS_SAVED) == "1":
             config = continued(config)
@@ -135,6 +136,7 @@ def open_job(config: ProgramSettings, folder: str, world: "World") -> "Iterator[
     with contextlib.closing(Run.of(folder, world)) as run, contextlib.closing(collectives):
         if isinstance(config, JobSettings):  # the folder belongs to this run alone
             world.on_first(run.lock)
+            world.watchdog.stacks = run.folder / "stacks"
         run.say(f"{world}, backend {collectives.name}, {config.precision}")
         for note in filter(None, (*world.notes, products)):
             run.say(note)

@@ -91,7 +91,8 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
         backend = _fitting(world)
     if world.is_elastic and BACKENDS[backend] == "tensorflow":
         raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
-    return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
+    with world.operation(f"the start of the backend {backend}"):
+        return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
 
 
 def compression_note(world: "World", collectives: Collectives) -> str:
@@ -109,7 +110,8 @@ def compression_note(world: "World", collectives: Collectives) -> str:
         for _ in range(3):
             world.barrier()
             start = time.perf_counter()
-            reduce(values)[:1].numpy()  # waits for the GPU, which runs asynchronously
+            with world.operation("a sum on trial"):
+                reduce(values)[:1].numpy()  # waits for the GPU, which runs asynchronously
             times.append(max(world.all_gather(time.perf_counter() - start)))
         seconds.append(min(times))
     plain, compressed = seconds

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
+from distributed.watchdog import Watchdog
 from distributed.world import World
 from ringbert.errors import InputError, one_line
 
@@ -129,7 +130,9 @@ class Examination:
     def _run_on_ranks(self, check: Check) -> list[Finding]:
         """Every rank's finding."""
         number = len(self.results)
-        world = self.world if self.world.comm is None else replace(self.world, comm=self.world.comm.Dup())
+        world = self.world
+        if world.comm is not None:
+            world = replace(world, comm=world.comm.Dup(), watchdog=Watchdog())
         attempt = Attempt(check, world)
         attempt.start()
         own, has_told = self._awaited(attempt, number)

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             time.sleep(SECONDS_FOR_FIRST)
             raise SystemExit(1) from None
         diagnose(config, World(program="bert-doctor"), page, why_alone, problem).end(1)
-    with World.join(None, "bert-doctor") as world:
+    with World.join(None, "bert-doctor", stalls=None) as world:
         world.barrier()
         joined.set()
         exam = diagnose(config, world, page, why_alone, problem)

@@ -1,0 +1,82 @@
+"""SPMD: ranks that add up together until one of them does not come, as MODE says.
+
+Usage: stalls.py MODE BACKEND WARNING_S TIMEOUT_S FOLDER
+Modes: "stop R" (rank R gets SIGSTOP in a step), "stop R at work" (while it works for the others), "slow" (rank 1
+sleeps in a step), "work" (rank 0 works for long), "exit" (sys.exit(0) on rank 1), "short" (the data of rank 1 end
+early), "cut" (runs for ever).
+A rank prints "failing at SECONDS" (since the epoch) right before.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from distributed.devices import DeviceSettings
+from distributed.watchdog.stalls import StallSettings
+from distributed.world import World
+
+
+def announce() -> None:
+    print(f"failing at {time.time()}", flush=True)
+
+
+def stop() -> None:
+    announce()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def train(world: World, mode: str, backend: str, folder: Path) -> None:
+    import toy
+
+    from distributed.collectives import open_collectives
+
+    kind, *numbers = mode.split()
+    struck = int(numbers[0]) if numbers else 1
+    num_steps, weighed = 1_000_000 if kind in ("stop", "exit", "cut") else 60, 0
+    if kind == "short":
+        num_steps = 20 if world.rank == 1 else 60
+
+    def weights(batch):
+        nonlocal weighed
+        weighed += 1
+        if kind == "cut":
+            time.sleep(0.05)
+            if weighed == 20:
+                announce()
+        if weighed == 20 and world.rank == struck:
+            time.sleep(0.3)  # the other ranks are in the sum
+            match kind:
+                case "stop":
+                    stop()
+                case "slow":
+                    announce()
+                    time.sleep(float(os.environ["SLEEP_S"]))
+                case "exit":
+                    announce()
+                    sys.exit(0)
+                case "short":
+                    announce()
+        return toy.weights(batch)
+
+    collectives = open_collectives(world, backend)
+    toy.train(world, collectives, folder, steps=num_steps, weights=weights, overlaps=backend == "ring")
+
+
+mode, backend, warning_s, timeout_s, folder = sys.argv[1:]
+stalls = StallSettings(stall_warning=float(warning_s), stall_timeout=float(timeout_s))
+with World.join(DeviceSettings(device="cpu") if backend != "none" else None, "prog", stalls=stalls) as world:
+    world.watchdog.stacks = Path(folder) / "stacks"
+    if mode == "work":
+        world.on_first(time.sleep, float(os.environ["SLEEP_S"]))
+    elif mode == "stop 0 at work":
+        world.on_first(stop)
+    elif backend == "none":
+        for step in range(1000):
+            if step == 20 and world.rank == 1:
+                stop()
+            world.barrier()
+    else:
+        train(world, mode, backend, Path(folder))
+    world.say("all done")
