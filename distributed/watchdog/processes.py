@@ -1,10 +1,17 @@
-"""The processes of this machine: whether they are stopped, and how to kill exactly the one that is meant."""
+"""The processes of this machine: whether they are stopped, and how to kill exactly the one that is meant.
+
+As a program, `processes.py PID STARTED SECONDS`, it kills a process that is still there after so many seconds.
+"""
 
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+LAUNCHERS = ("mpirun", "orterun", "orted", "prterun", "prted")  # Open MPI 4 and 5
 UNKNOWN = "-"  # the state of a process that this one cannot see, such as one in another container
 
 
@@ -26,9 +33,25 @@ def kill(pid: int, started: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def kill_launcher_later(seconds: float) -> None:
+    """Kills this process's part of mpirun if it is still there then: it waits for ever for hosts that it cannot
+    reach. Slurm's srun does not, and is left alone."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{parent}/comm").read_text().strip() in LAUNCHERS:
+            command = [sys.executable, "-S", __file__, str(parent), started_at(parent), str(seconds)]
+            nowhere = subprocess.DEVNULL
+            subprocess.Popen(command, start_new_session=True, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+
+
 def _stat(pid: int) -> tuple[str, str]:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return fields[0], fields[19]
     except (OSError, IndexError):
         return "", ""
+
+
+if __name__ == "__main__":
+    time.sleep(float(sys.argv[3]))
+    kill(int(sys.argv[1]), sys.argv[2])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distributed.watchdog.mailbox import ORDER_TAG, Mailbox, state_format
-from distributed.watchdog.processes import kill, state_of
+from distributed.watchdog.processes import kill, kill_launcher_later, state_of
 from distributed.watchdog.stalls import Kind, Seen, Stall, StallSettings, describe, find_mismatch, find_stall
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ LONGEST_TICK_S = 3.0  # after a longer pause of this thread the process was prob
 SILENT_S = 10.0  # a rank that has not been heard for so long is silent
 STACKS_S = 2.0  # the time to write stacks
 ABORT_S = 15  # a rank that MPI has not ended by then ends itself
+LAUNCHER_S = 10.0  # how long mpirun may take to end the job
 JUDGES = (0, 1)
 NUM_LOOKERS = 2  # ranks of a machine that look at the processes of all
 WRITE_STACKS, KILL = 1, 2
@@ -224,6 +225,8 @@ class Watch(threading.Thread):
         for rank in silent:  # a stopped rank would show its stack when MPI ends it, and so hide this line
             self._fence(rank)
         self._serve(0.3)
+        if len(self._nodes) > 1:
+            kill_launcher_later(LAUNCHER_S)
         self._comm.Abort(1)
 
     def _serve(self, seconds: float) -> None:

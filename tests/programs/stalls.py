@@ -1,15 +1,17 @@
 """SPMD: ranks that add up together until one of them does not come, as MODE says.
 
 Usage: stalls.py MODE BACKEND WARNING_S TIMEOUT_S FOLDER
-Modes: "stop R" (rank R gets SIGSTOP in a step), "stop R at work" (while it works for the others), "slow" (rank 1
-sleeps in a step), "work" (rank 0 works for long), "exit" (sys.exit(0) on rank 1), "short" (the data of rank 1 end
-early), "cut" (runs for ever).
-A rank prints "failing at SECONDS" (since the epoch) right before.
+Modes: "stop R…" (these ranks get SIGSTOP in a step), "stop 1 anywhere" (sooner or later in a step), "stop 0 at
+work" (while it works for the others), "slow" (rank 1 sleeps in a step), "work" (rank 0 works), "exit" (sys.exit(0)
+on rank 1), "short" (the data of rank 1 end early), "endless". SLEEP_S: how long a rank sleeps or works.
+A rank prints "failing at SECONDS" (since the epoch) right before, and makes the file FOLDER/failing.
 """
 
 import os
+import random
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from distributed.world import World
 
 def announce() -> None:
     print(f"failing at {time.time()}", flush=True)
+    (FOLDER / "failing").touch()
 
 
 def stop() -> None:
@@ -27,47 +30,47 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def train(world: World, mode: str, backend: str, folder: Path) -> None:
+def train(world: World, mode: str, backend: str) -> None:
     import toy
 
     from distributed.collectives import open_collectives
 
     kind, *numbers = mode.split()
-    struck = int(numbers[0]) if numbers else 1
-    num_steps, weighed = 1_000_000 if kind in ("stop", "exit", "cut") else 60, 0
+    struck = [int(number) for number in numbers if number.isdigit()] or [1]
+    num_steps, weighed = 1_000_000 if kind in ("stop", "exit", "endless") else 60, 0
     if kind == "short":
         num_steps = 20 if world.rank == 1 else 60
 
     def weights(batch):
         nonlocal weighed
         weighed += 1
-        if kind == "cut":
-            time.sleep(0.05)
-            if weighed == 20:
-                announce()
-        if weighed == 20 and world.rank == struck:
+        if weighed == 20 and world.rank in struck:
             time.sleep(0.3)  # the other ranks are in the sum
             match kind:
                 case "stop":
-                    stop()
+                    if "anywhere" in numbers:
+                        threading.Timer(random.random(), stop).start()
+                    else:
+                        stop()
                 case "slow":
                     announce()
                     time.sleep(float(os.environ["SLEEP_S"]))
                 case "exit":
                     announce()
                     sys.exit(0)
-                case "short":
+                case _:
                     announce()
         return toy.weights(batch)
 
     collectives = open_collectives(world, backend)
-    toy.train(world, collectives, folder, steps=num_steps, weights=weights, overlaps=backend == "ring")
+    toy.train(world, collectives, FOLDER, steps=num_steps, weights=weights, overlaps=backend == "ring")
 
 
-mode, backend, warning_s, timeout_s, folder = sys.argv[1:]
+mode, backend, warning_s, timeout_s = sys.argv[1:5]
+FOLDER = Path(sys.argv[5])
 stalls = StallSettings(stall_warning=float(warning_s), stall_timeout=float(timeout_s))
 with World.join(DeviceSettings(device="cpu") if backend != "none" else None, "prog", stalls=stalls) as world:
-    world.watchdog.stacks = Path(folder) / "stacks"
+    world.watchdog.stacks = FOLDER / "stacks"
     if mode == "work":
         world.on_first(time.sleep, float(os.environ["SLEEP_S"]))
     elif mode == "stop 0 at work":
@@ -78,5 +81,5 @@ with World.join(DeviceSettings(device="cpu") if backend != "none" else None, "pr
                 stop()
             world.barrier()
     else:
-        train(world, mode, backend, Path(folder))
+        train(world, mode, backend)
     world.say("all done")
