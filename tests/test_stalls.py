@@ -50,7 +50,7 @@ def assert_stopped_rank_ends_the_job(done: Done, folder: Path, stopped: int, pla
     warning = re.fullmatch(f"warning: {where}; {what}", the_line(done, "warning: rank"))
     assert warning, done
     assert WARNING_S <= int(warning[1]) < TIMEOUT_S
-    ending = f"the job ends after --stall_timeout {TIMEOUT_S} s; the stacks of all ranks are in {folder}/stacks"
+    ending = f"the job ends after --stall_timeout {TIMEOUT_S} s; the stacks of the ranks are in {folder}/stacks"
     error = re.fullmatch(f"prog: error: {where}; {what}; {re.escape(ending)}", the_line(done, "prog:"))
     assert error, done
     assert error[2] == warning[2]
@@ -95,8 +95,10 @@ def test_work_for_the_others_is_no_stall_unless_the_rank_is_stopped(tmp_path: Pa
 def test_if_both_judges_are_stopped_the_others_end(tmp_path: Path) -> None:
     done = run(tmp_path, "stop 0 1", "none", np=4)
     line = the_line(done, "prog: error:")
-    assert re.search(r"rank 2 on (\S+) waits at a barrier, and rank 0 on \1 and rank 1 on \1 have shown no", line)
+    judges = r"rank 0 on \1 \(stopped\) and rank 1 on \1 \(stopped\) have shown no sign of life for"
+    assert re.search(rf"rank 2 on (\S+) waits at a barrier, and {judges}", line), done
     assert "rank-2.txt" in stacks(tmp_path)
+    assert "most recent call first" not in done.stderr, done
 
 
 @pytest.mark.slow
@@ -122,7 +124,7 @@ def test_a_rank_that_does_something_else_ends_the_job_at_once(
     done = run(tmp_path, mode, backend, timeout_s=60)
     assert ended_after(done) < SECONDS_TO_END, done
     reason = f"rank 0 is at the sum of a step's weights, but rank 1 is at {place}"
-    ending = f"the stacks of all ranks are in {tmp_path}/stacks"
+    ending = f"the stacks of the ranks are in {tmp_path}/stacks"
     assert the_line(done, "prog:") == f"prog: error: the ranks do different things: {reason}; {ending}"
     assert sorted(stacks(tmp_path)) == ["rank-0.txt", "rank-1.txt"]
     assert "most recent call first" not in done.stderr, done
@@ -151,6 +153,18 @@ def test_a_cut_link_between_two_hosts_ends_the_job(tmp_path: Path, np_per_host: 
         assert "no sign of life from host1" in written["rank-1.txt"]
     else:
         assert "rank 0 on host1 and rank 1 on host1 have shown no sign of life" in written["rank-2.txt"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(available() is not None, reason="killed ranks are survived with Open MPI 5")
+def test_a_stopped_rank_is_killed_so_that_the_others_can_go_on() -> None:
+    """Rank 1, then rank 0, which judges."""
+    done = mpirun(4, "fence.py", timeout=60, mpi_args=("--with-ft", "ulfm"))
+    result = done.json()
+    assert result["sizes"] == [4, 3, 2], done
+    assert max(result["seconds"]) < 6, done
+    assert done.stderr.count("is stopped; kill -CONT") == 4, done  # two warnings each
+    assert done.stderr.count("it is killed, and the others go on") == 2, done
 
 
 # -- what a judge concludes ---------------------------------------------------------------------------------------

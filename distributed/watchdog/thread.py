@@ -21,7 +21,16 @@ import numpy as np
 
 from distributed.watchdog.mailbox import ORDER_TAG, Mailbox, state_format
 from distributed.watchdog.processes import kill, kill_launcher_later, state_of
-from distributed.watchdog.stalls import Kind, Seen, Stall, StallSettings, describe, find_mismatch, find_stall
+from distributed.watchdog.stalls import (
+    STOPPED,
+    Kind,
+    Seen,
+    Stall,
+    StallSettings,
+    describe,
+    find_mismatch,
+    find_stall,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from distributed.watchdog import Watchdog
@@ -176,9 +185,14 @@ class Watch(threading.Thread):
         """Ends this rank if it waits and no judge takes its messages: they are stopped, or the network is cut."""
         if self._state[2] is not Kind.WAITING:
             return
-        silent_s, is_first = self._clock - self._taken, self._rank == self._peers[0].rank
+        silent_s = self._clock - self._taken
+        is_first = self._rank == next(peer.rank for peer in self._peers if peer.rank not in self._judges)
         warning_s, timeout_s = self._settings.stall_warning, self._settings.stall_timeout
-        judges = " and ".join(f"rank {rank} on {self._ranks[rank].host}" for rank in self._judges)
+        here = [peer.rank for peer in self._peers if peer.rank in self._judges]
+        stopped = [rank for rank in here if state_of(*self._places[rank][:2]) in STOPPED]
+        judges = " and ".join(
+            f"rank {rank} on {self._ranks[rank].host}{' (stopped)' * (rank in stopped)}" for rank in self._judges
+        )
         text = (
             f"rank {self._rank} on {socket.gethostname()} waits at {self._state[1]}, and {judges} have shown no "
             f"sign of life for {silent_s:.0f} s"
@@ -188,8 +202,7 @@ class Watch(threading.Thread):
             self._say(f"warning: {text}")
         # Until then rank 1 has had the time to end the job; the other ranks of this machine come later.
         if timeout_s and silent_s > timeout_s + self._silent_s + ABORT_S * (2 - is_first):
-            self._write_stacks(text)
-            self._abort(f"{text}; the rank ends after --stall_timeout {timeout_s:g} s")
+            self._end_job(f"{text}; the job ends after --stall_timeout {timeout_s:g} s", stopped)
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -212,15 +225,11 @@ class Watch(threading.Thread):
 
     def _end_job(self, text: str, silent: Sequence[int] = ()) -> None:
         """Has all ranks write their stacks, says why, and ends the job."""
-        self._mailbox.order(
-            [rank for rank in range(len(self._ranks)) if rank != self._rank], WRITE_STACKS, text=text
-        )
-        self._obey(WRITE_STACKS, 0, text)
+        others = [seen.rank for seen in self._ranks if seen.rank != self._rank]
+        self._mailbox.order(others, WRITE_STACKS, text=text)
+        self._write_stacks(text)
         self._serve(STACKS_S)
-        self._abort(f"{text}; the stacks of all ranks are in {self._folder()}", silent)
-
-    def _abort(self, text: str, silent: Sequence[int] = ()) -> None:
-        self._say(f"{self._program}: error: {text}")
+        self._say(f"{self._program}: error: {text}; the stacks of the ranks are in {self._folder()}")
         self._serve(0.3)
         for rank in silent:  # a stopped rank would show its stack when MPI ends it, and so hide this line
             self._fence(rank)

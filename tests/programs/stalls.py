@@ -35,8 +35,7 @@ def train(world: World, mode: str, backend: str) -> None:
 
     from distributed.collectives import open_collectives
 
-    kind, *numbers = mode.split()
-    struck = [int(number) for number in numbers if number.isdigit()] or [1]
+    kind, *words = mode.split()
     num_steps, weighed = 1_000_000 if kind in ("stop", "exit", "endless") else 60, 0
     if kind == "short":
         num_steps = 20 if world.rank == 1 else 60
@@ -44,11 +43,11 @@ def train(world: World, mode: str, backend: str) -> None:
     def weights(batch):
         nonlocal weighed
         weighed += 1
-        if weighed == 20 and world.rank in struck:
+        if weighed == 20 and world.rank in STRUCK:
             time.sleep(0.3)  # the other ranks are in the sum
             match kind:
                 case "stop":
-                    if "anywhere" in numbers:
+                    if "anywhere" in words:
                         threading.Timer(random.random(), stop).start()
                     else:
                         stop()
@@ -67,7 +66,7 @@ def train(world: World, mode: str, backend: str) -> None:
 
 
 mode, backend, warning_s, timeout_s = sys.argv[1:5]
-FOLDER = Path(sys.argv[5])
+FOLDER, STRUCK = Path(sys.argv[5]), [int(word) for word in mode.split() if word.isdigit()] or [1]
 stalls = StallSettings(stall_warning=float(warning_s), stall_timeout=float(timeout_s))
 with World.join(DeviceSettings(device="cpu") if backend != "none" else None, "prog", stalls=stalls) as world:
     world.watchdog.stacks = FOLDER / "stacks"
@@ -77,7 +76,7 @@ with World.join(DeviceSettings(device="cpu") if backend != "none" else None, "pr
         world.on_first(stop)
     elif backend == "none":
         for step in range(1000):
-            if step == 20 and world.rank == 1:
+            if step == 20 and world.rank in STRUCK:
                 stop()
             world.barrier()
     else:
