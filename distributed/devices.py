@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -206,3 +206,28 @@ def use_gpu(gpus: Sequence[Gpu], index: int | None, deterministic: bool = False)
         tf.config.experimental.enable_op_determinism()
         notes.append("--deterministic: only kernels that give the same bits each time")
     return notes
+
+
+def with_cores(world: Any) -> Any:
+    """The world with the number of threads of this rank and the cores of its machine."""
+    masks = world.on_node(frozenset(os.sched_getaffinity(0)))
+    threads, note = share_cores(masks, world.local_rank, os.cpu_count() or 1)
+    return replace(world, threads=threads, machine_cores=frozenset().union(*masks), notes=(note,) if note else ())
+
+
+def with_device(world: Any, settings: DeviceSettings) -> Any:
+    """The world with this rank's device, which becomes the only one that TensorFlow sees."""
+    start_tensorflow(world.threads)
+    gpus = usable_gpus(settings.device)
+    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
+    if 0 < len(without) < world.size:
+        raise InputError(
+            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
+        )
+    if not gpus:
+        use_gpu([], None)
+        return world
+    uuids_of_ranks = world.on_node([gpu.uuid for gpu in gpus])
+    index = choose_gpu(uuids_of_ranks, world.local_rank, settings.share_gpus)
+    notes_of_rank = (*world.notes, *use_gpu(gpus, index, settings.deterministic))
+    return replace(world, device="gpu", gpu=gpus[index], may_share_gpus=settings.share_gpus, notes=notes_of_rank)

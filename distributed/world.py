@@ -22,7 +22,7 @@ import numpy as np
 from distributed import records, signals
 from distributed.affinity import cores_of_machine
 from distributed.agreement import FirstRankError, check_agreement
-from distributed.devices import DeviceSettings, choose_gpu, share_cores, start_tensorflow, usable_gpus, use_gpu
+from distributed.devices import DeviceSettings, with_cores, with_device
 from distributed.driver import Gpu
 from distributed.environment import check_launcher, launched_rank
 from distributed.joining import communicator, place_in, wait_for
@@ -119,7 +119,7 @@ class World:
             check_launcher(world.size, why_alone)
             signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
             threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
-            world = _with_cores(world)
+            world = with_cores(world)
             world = world if device is None else with_device(world, device)
         if comm is not None and stalls is not None:
             world.watchdog.start(comm, world.node, stalls, program)
@@ -206,7 +206,11 @@ class World:
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():
                     result = work(*args)
-            return _on_node(self, result)[0]
+            return self.on_node(result)[0]
+
+    def on_node(self, value: T) -> list[T]:
+        """The values of this machine's ranks, in order of local rank."""
+        return [other for node, other in self.all_gather((self.node, value)) if node == self.node]
 
     def agree(self, facts: Mapping[str, object]) -> None:
         """Checks that all ranks have the same facts (name -> anything with a stable `str`).
@@ -243,7 +247,7 @@ class World:
         return False
 
     def _leave(self, error: BaseException | None) -> None:
-        """Waits for all ranks, so that one which leaves too early is noticed. In an elastic world they have voted."""
+        """Waits for all ranks, so that one which leaves too early is noticed; elastic ones have voted already."""
         is_preempted = isinstance(error, Preempted)
         if is_preempted or (self.watchdog.is_running and not self.is_elastic):
             with self.operation("the end of the program"):
@@ -289,33 +293,3 @@ class World:
         sys.stdout.flush()
         time.sleep(0.2)  # lets ranks that fail at the same time get here too, so that they show no stack trace
         self.comm.Abort(status)
-
-
-def _on_node(world: World, value: T) -> list[T]:
-    """The values of this machine's ranks, in order of local rank."""
-    everyone = world.all_gather((world.node, value))
-    return [other for node, other in everyone if node == world.node]
-
-
-def _with_cores(world: World) -> World:
-    masks = _on_node(world, frozenset(os.sched_getaffinity(0)))
-    threads, note = share_cores(masks, world.local_rank, os.cpu_count() or 1)
-    return replace(world, threads=threads, machine_cores=frozenset().union(*masks), notes=(note,) if note else ())
-
-
-def with_device(world: World, settings: DeviceSettings) -> World:
-    """The world with this rank's device, which becomes the only one that TensorFlow sees."""
-    start_tensorflow(world.threads)
-    gpus = usable_gpus(settings.device)
-    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
-    if 0 < len(without) < world.size:
-        raise InputError(
-            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
-        )
-    if not gpus:
-        use_gpu([], None)
-        return world
-    uuids_of_ranks = _on_node(world, [gpu.uuid for gpu in gpus])
-    index = choose_gpu(uuids_of_ranks, world.local_rank, settings.share_gpus)
-    notes_of_rank = (*world.notes, *use_gpu(gpus, index, settings.deterministic))
-    return replace(world, device="gpu", gpu=gpus[index], may_share_gpus=settings.share_gpus, notes=notes_of_rank)

@@ -9,10 +9,10 @@ from collections import Counter
 
 import tensorflow as tf
 
-from distributed.devices import DeviceSettings, usable_gpus
+from distributed.devices import DeviceSettings, usable_gpus, with_device
 from distributed.doctor.examination import Finding, failed, not_tested, ok, warning
 from distributed.driver import cuda_version
-from distributed.world import World, with_device
+from distributed.world import World
 from ringbert.errors import InputError
 
 NO_GPU = "there is no NVIDIA GPU here"

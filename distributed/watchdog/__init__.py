@@ -28,13 +28,18 @@ class Watchdog:
       now: the number and the name of the last operation, and what this rank does. There is no lock: each change
         is a new tuple, and the thread reads the newest.
       depth: in how many operations, one inside another, this rank is.
+      fence_s: after so many seconds of waiting for a stopped or silent rank, the judge has it killed by a rank of
+        its machine, so that MPI reports its death; None to end the job after `stall_timeout` instead.
       stacks: the folder for the stacks of all threads if the job ends; None for one among the temporary files.
     """
 
     def __init__(self) -> None:
         self.now: tuple[int, str, Kind] = (0, "", Kind.OUTSIDE)
         self.depth = 0
+        self.fence_s: float | None = None
         self.stacks: Path | None = None
+        self._settings: StallSettings | None = None  # once it was started
+        self._program = ""
         self._watch: Watch | None = None
 
     def operation(self, name: str) -> "Region":
@@ -52,15 +57,14 @@ class Watchdog:
     def is_running(self) -> bool:
         return self._watch is not None
 
-    def start(
-        self, comm: Any, node: int, settings: StallSettings, program: str, fence_s: float | None = None
-    ) -> None:
-        """Starts the thread; all ranks of `comm` call it together. It does nothing if `settings` turn it off.
+    def recovery(self) -> "Region":
+        """A `with` block in which survivors of a death find together again, from wherever each of them was."""
+        return Region(self, None, counts=False)
 
-        `fence_s`: after so many seconds of waiting for a stopped or silent rank, the judge has it killed by a rank
-        of its machine, so that MPI reports its death. Without it, the job ends after `stall_timeout`.
-        """
-        if not (settings.stall_warning or settings.stall_timeout):
+    def start(self, comm: Any, node: int, settings: StallSettings, program: str) -> None:
+        """Starts the thread; all ranks of `comm` call it together. It does nothing if `settings` turn it off."""
+        self._settings, self._program = settings, program
+        if comm.size == 1 or not (settings.stall_warning or settings.stall_timeout):
             return
         mpi = library()
         if mpi is None or not mpi.is_threaded:
@@ -73,7 +77,7 @@ class Watchdog:
         self.now = (0, "", Kind.OUTSIDE)
         own = (os.getpid(), started_at(os.getpid()), socket.gethostname(), node)
         watched = comm.Dup()
-        self._watch = Watch(self, watched, watched.allgather(own), settings, program, fence_s)
+        self._watch = Watch(self, watched, watched.allgather(own), settings, program)
         atexit.register(self.stop)  # before MPI is finalized
         self._watch.start()
 
@@ -84,12 +88,11 @@ class Watchdog:
         if watch is not None:
             watch.end(is_together)
 
-    def restart(
-        self, comm: Any, node: int, settings: StallSettings, program: str, fence_s: float | None = None
-    ) -> None:
+    def restart(self, comm: Any, node: int) -> None:
         """Goes on with the ranks of another communicator, after others have died; the count begins anew."""
-        self.stop(is_together=False)
-        self.start(comm, node, settings, program, fence_s)
+        if self._settings is not None:
+            self.stop(is_together=False)
+            self.start(comm, node, self._settings, self._program)
 
     def fence(self, rank: int) -> None:
         """Has a rank's process killed by the ranks of its machine, also if it is stopped."""
@@ -98,27 +101,28 @@ class Watchdog:
 
 
 class Region:
-    """A `with` block of `Watchdog`: an operation, or work for the others if `name` is None."""
+    """A `with` block of `Watchdog`: an operation; work for the others if `name` is None; or neither counted nor
+    named, a recovery."""
 
-    __slots__ = ("_before", "_name", "_watchdog")
+    __slots__ = ("_before", "_counts", "_name", "_watchdog")
 
-    def __init__(self, watchdog: Watchdog, name: str | None):
-        self._watchdog, self._name = watchdog, name
+    def __init__(self, watchdog: Watchdog, name: str | None, counts: bool = True):
+        self._watchdog, self._name, self._counts = watchdog, name, counts
 
     def __enter__(self) -> None:
         watchdog = self._watchdog
         self._before = count, name, _ = watchdog.now
-        if self._name is None:
+        if self._name is None and self._counts:
             watchdog.now = (count, name, Kind.WORKING)
             return
-        if not watchdog.depth:
+        if self._name is not None and not watchdog.depth:
             count, name = count + 1, self._name
         watchdog.depth += 1
         watchdog.now = (count, name, Kind.WAITING)
 
     def __exit__(self, *error: object) -> None:
         watchdog = self._watchdog
-        if self._name is not None:
+        if self._name is not None or not self._counts:
             watchdog.depth -= 1
         count, name, _ = watchdog.now
         watchdog.now = (count, name, self._before[2])

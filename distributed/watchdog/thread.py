@@ -56,12 +56,11 @@ class Watch(threading.Thread):
         places: Sequence[tuple[int, str, str, int]],
         settings: StallSettings,
         program: str,
-        fence_s: float | None,
     ):
         super().__init__(daemon=True, name="watchdog")
         self.to_fence: deque[int] = deque()
         self._watchdog, self._comm, self._places = watchdog, comm, places
-        self._settings, self._program, self._fence_s = settings, program, fence_s
+        self._settings, self._program = settings, program
         self._rank, self._judges = comm.rank, JUDGES[: comm.size]
         self._ranks = [Seen(rank, pid, host, node) for rank, (pid, _, host, node) in enumerate(places)]
         self._nodes: dict[int, list[Seen]] = {}
@@ -172,7 +171,7 @@ class Watch(threading.Thread):
         if warning_s and stalled_s >= warning_s and self._warned != stall.count:
             self._warned = stall.count
             self._say(f"warning: {self._described(stall, stalled_s)}")
-        if self._fence_s is not None and stalled_s >= self._fence_s:
+        if self._watchdog.fence_s is not None and stalled_s >= self._watchdog.fence_s:
             self._fence_silent(stall, stalled_s)
         if timeout_s and stalled_s >= timeout_s:
             limit = f"the job ends after --stall_timeout {timeout_s:g} s"

@@ -15,12 +15,11 @@ from distributed.watchdog.stalls import StallSettings
 from distributed.world import World
 
 SETTINGS = StallSettings(stall_warning=1, stall_timeout=60)
-FENCE_S = 2.0
 
 
 def work(world: World, comm: Any, stopped: int | None) -> float | None:
     """Takes steps together until `stopped`, a rank of `comm`, stops. Returns when its death was reported."""
-    world.watchdog.restart(comm, world.node, SETTINGS, "prog", FENCE_S)
+    world.watchdog.restart(comm, world.node)
     try:
         for step in range(200 if stopped is None else 1_000_000):
             if step == 20 and comm.rank == stopped:
@@ -34,7 +33,8 @@ def work(world: World, comm: Any, stopped: int | None) -> float | None:
     return None
 
 
-world = World.join(None, "prog", stalls=None)
+world = World.join(None, "prog", stalls=SETTINGS)
+world.watchdog.fence_s = 2.0
 sizes, seconds = [world.size], []
 comm = world.comm
 for stopped in (1, 0):
