@@ -185,7 +185,8 @@ class Loop:
         if any(place[:3] != here[:3] for place in places):
             raise elastic.Elsewhere
         self._is_followed = all(place[3] for place in places)
-        self._optimizer.collectives.reopen(world)
+        with world.operation("the start of the backend on fewer ranks"):
+            self._optimizer.collectives.reopen(world)
         if self._writer != world.names[:1]:
             position = self._last.position if self._last else self._state.position
             world.on_first(run.take_over, position)

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def trained(folder, *kills: str, np: int = 3) -> dict:
+def trained(folder, *kills: str, np: int = 3, env: Mapping[str, str] = ELASTIC) -> dict:
     """The result of a training while ranks are killed: RANK@PLACE@STEP…"""
     folder.mkdir()
-    return checked(mpirun(np, "elastic.py", folder, *kills, env=ELASTIC, mpi_args=ULFM), folder, kills, np)
+    return checked(mpirun(np, "elastic.py", folder, *kills, env=env, mpi_args=ULFM), folder, kills, np)
 
 
 def checked(done: Done, folder, kills: Sequence[str] = (), np: int = 1) -> dict:
@@ -43,7 +43,7 @@ def undisturbed(tmp_path_factory) -> dict:
     return checked(alone("elastic.py", folder), folder)
 
 
-def assert_same_training(result: dict, undisturbed: dict) -> None:
+def assert_same_training(result: dict, undisturbed: dict, limit_s: float = 5) -> None:
     """Nothing is lost by a death: each step had its rows, once."""
     np.testing.assert_allclose(result["weights"], undisturbed["weights"], rtol=0, atol=1e-12)
     np.testing.assert_allclose(result["losses"], undisturbed["losses"], rtol=1e-10)
@@ -52,7 +52,7 @@ def assert_same_training(result: dict, undisturbed: dict) -> None:
     scores = [entry for entry in undisturbed["evaluations"] if entry in result["evaluations"]]
     assert result["evaluations"] == scores
     assert scores[-1][0] == result["position"]
-    assert max(result["waits"]) < 5, "the next step took too long"
+    assert max(result["waits"]) < limit_s, "the next step took too long"
 
 
 def test_deaths_in_a_sum_a_save_and_an_evaluation_change_nothing(undisturbed, tmp_path):
@@ -84,6 +84,24 @@ def test_the_writer_dies_in_a_checkpoint(place, step, undisturbed, tmp_path):
 @pytest.mark.parametrize("second", [0, 2])
 def test_another_death_while_the_survivors_recover(place, second, undisturbed, tmp_path):
     assert_same_training(trained(tmp_path / "run", "1@sum@6", f"{second}@{place}@6", np=4), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stops",
+    [
+        ("0@weights@7",),
+        ("1@summed@7",),
+        ("1@evaluation@7",),
+        ("1@sum@6", "0@recovery@6"),
+        ("2@sum@6", "1@memory@6"),
+    ],
+)
+def test_stopped_ranks_are_killed_and_change_nothing(stops, undisturbed, tmp_path):
+    """In a step, in an evaluation, and while the survivors of another one recover."""
+    result = trained(tmp_path / "run", *stops, np=4, env=ELASTIC | {"STOPS": "1"})
+    assert_same_training(result, undisturbed, 5 * len(stops))
+    assert result["stderr"].count("it is killed, and the others go on") == len(stops)
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 """The watchdog notices when the ranks wait for one that does not come.
 
 Every rank counts the operations among all ranks that it enters. A thread of each rank (thread.py) tells two
-judges, rank 0 and rank 1, twice a second which operation it is in, and which processes of its machine are stopped;
-rank 1 judges only while rank 0 shows no sign of life. A judge names the ranks that keep the others waiting
-(stalls.py), and ends the job when they do so for too long, or when the ranks do different things.
+judges, ranks 0 and 1 (of those alive), twice a second which operation it is in, and which processes of its machine
+are stopped; rank 1 judges only while rank 0 shows no sign of life. A judge names the ranks that keep the others
+waiting (stalls.py), and ends the job when they do so for too long, or when the ranks do different things.
 """
 
 import atexit

@@ -41,7 +41,7 @@ SILENT_S = 10.0  # a rank that has not been heard for so long is silent
 STACKS_S = 2.0  # the time to write stacks
 ABORT_S = 15  # a rank that MPI has not ended by then ends itself
 LAUNCHER_S = 10.0  # how long mpirun may take to end the job
-JUDGES = (0, 1)
+NUM_JUDGES = 2  # the first living ranks
 NUM_LOOKERS = 2  # ranks of a machine that look at the processes of all
 WRITE_STACKS, KILL = 1, 2
 
@@ -61,13 +61,12 @@ class Watch(threading.Thread):
         self.to_fence: deque[int] = deque()
         self._watchdog, self._comm, self._places = watchdog, comm, places
         self._settings, self._program = settings, program
-        self._rank, self._judges = comm.rank, JUDGES[: comm.size]
+        self._rank, self._judges = comm.rank, tuple(range(NUM_JUDGES))
         self._ranks = [Seen(rank, pid, host, node) for rank, (pid, _, host, node) in enumerate(places)]
         self._nodes: dict[int, list[Seen]] = {}
         for seen in self._ranks:
             self._nodes.setdefault(seen.node, []).append(seen)
         self._peers = self._nodes[self._ranks[self._rank].node]
-        self._looks = any(peer.rank == self._rank for peer in self._peers[:NUM_LOOKERS])
         self._silent_s = max(8 * INTERVAL_S, min(SILENT_S, settings.stall_warning or SILENT_S))
         state = state_format(max(map(len, self._nodes.values())))
         self._own, self._mailbox = np.zeros(1, state), Mailbox(comm, state)
@@ -106,7 +105,7 @@ class Watch(threading.Thread):
         own = self._own[0]
         own["rank"], own["count"], own["kind"], own["age"] = self._rank, count, kind, self._clock - self._since
         own["name"] = name.encode()[:80]
-        if self._looks:
+        if self._rank in [peer.rank for peer in self._peers if not peer.is_dead][:NUM_LOOKERS]:
             own["letters"][: len(self._peers)] = [state_of(*self._places[peer.rank][:2]) for peer in self._peers]
         for judge in self._judges:
             if judge == self._rank:
@@ -123,8 +122,12 @@ class Watch(threading.Thread):
                 self._obey(int(message["what"]), int(message["rank"]), message["text"].decode(errors="ignore"))
             else:
                 self._hear(message)
-        for rank in self._mailbox.dead:
-            self._ranks[rank].is_dead = True
+        if any(not self._ranks[rank].is_dead for rank in self._mailbox.dead):
+            for seen in self._ranks:
+                seen.is_dead = seen.rank in self._mailbox.dead
+                seen.heard = self._clock  # a new judge has heard of none
+            living = [seen.rank for seen in self._ranks if not seen.is_dead]
+            self._judges, self._taken = tuple(living[:NUM_JUDGES]), self._clock
 
     def _hear(self, state: Any) -> None:
         seen = self._ranks[state["rank"]]
@@ -147,12 +150,12 @@ class Watch(threading.Thread):
     # -- judgement --------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        first = self._ranks[0]
-        is_first_gone = first.is_dead or first.kind is Kind.LEFT or first.is_silent(self._clock, self._silent_s)
-        if self._rank == 0 or (self._rank == 1 and is_first_gone):
-            self._judge_all()
-        elif self._rank > 1 and not self._mailbox.dead:
+        first = self._ranks[self._judges[0]]
+        is_first_gone = first.kind is Kind.LEFT or first.is_silent(self._clock, self._silent_s)
+        if self._rank not in self._judges:
             self._judge_judges()
+        elif self._rank == first.rank or is_first_gone:
+            self._judge_all()
 
     def _judge_all(self) -> None:
         """Compares what the ranks do."""

@@ -1,9 +1,9 @@
 """SPMD: a toy trains while ranks are killed, as the arguments say.
 
 Usage: elastic.py FOLDER [RANK@PLACE@STEP…]
-RANK is the number at the start of the job; a rank is killed when it reaches PLACE in (or after) that step. Prints,
-from rank 0, the weights, the digests of all survivors' weights, and the seconds from each kill to the end of the
-next step.
+RANK is the number at the start of the job; a rank is killed when it reaches PLACE in (or after) that step. With
+the variable STOPS it is only stopped, and the watchdog kills it 1.5 s later. Prints, from rank 0, the weights, the
+digests of all survivors' weights, and the seconds from each kill to the end of the next step.
 """
 
 import json
@@ -34,7 +34,7 @@ def die_at(place: str, step: int) -> None:
     due = victims.get((int(world.name.split()[1]), place))
     if due is not None and step >= due:
         (folder / f"{place}-{step}.time").write_text(str(time.time()))
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSTOP if "STOPS" in os.environ else signal.SIGKILL)
 
 
 def before(owner: object, name: str, place: str, after: bool = False) -> None:
@@ -69,6 +69,7 @@ def measure() -> dict[str, float]:
 
 with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     elastic.enable(world)
+    world.watchdog.fence_s = 1.5
     collectives = open_collectives(world)
     before(collectives, "all_reduce_sum", "sum")
     before(collectives, "all_reduce_sum", "summed", after=True)
