@@ -266,8 +266,7 @@ class AllreduceOptimizer:
 
     def broadcast_variables(self) -> None:
         """Gives every rank rank 0's trainable variables and optimizer state."""
-        with self.world.operation("the broadcast of the variables"):
-            broadcast_variables([*self.trainable, *self.state().values()], self.collectives)
+        broadcast_variables([*self.trainable, *self.state().values()], self.collectives, self.world)
 
     def replica_digest(self) -> str:
         """A digest of the trainable variables' bits, equal on every rank."""
@@ -294,7 +293,8 @@ def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
     return lists
 
 
-def broadcast_variables(variables: Sequence[keras.Variable], collectives: Collectives) -> None:
+def broadcast_variables(variables: Sequence[keras.Variable], collectives: Collectives, world: World) -> None:
     """Gives every rank rank 0's values."""
-    for variable in variables:
-        variable.assign(collectives.broadcast(tf.convert_to_tensor(variable.value)))
+    with world.operation("the broadcast of the variables"):
+        for variable in variables:
+            variable.assign(collectives.broadcast(tf.convert_to_tensor(variable.value)))

@@ -275,8 +275,7 @@ def load_best(job: Job, plan: "Plan", training: "Training", checkpoints: "Checkp
     best = job.world.on_first(checkpoint_at, checkpoints.folder, position)
     job.run.say(f"the best checkpoint: {best.path.name}, {held_out.best} {score:.4f}")
     job.world.on_first(weights.load, training.model, best.path)
-    with job.world.operation("the broadcast of the best weights"):
-        broadcast_variables(training.model.trainable_variables, job.collectives)
+    broadcast_variables(training.model.trainable_variables, job.collectives, job.world)
     return position // plan.global_batch_size
 
 
@@ -291,8 +290,7 @@ def load_for_prediction(job: Job, origin: Origin, model: "Bert") -> None:
             "without --do_train weights are needed: --init_checkpoint, --model, or a trained run's --output_dir"
         )
     job.world.on_first(lambda: job.run.say(f"weights: {weights.load(model, source)}"))
-    with job.world.operation("the broadcast of the weights"):
-        broadcast_variables(model.trainable_variables, job.collectives)
+    broadcast_variables(model.trainable_variables, job.collectives, job.world)
 
 
 def write_eval_results(run: "Run", scores: Mapping[str, float], loss: float, steps: int | None) -> None:
