@@ -258,7 +258,7 @@ def check_replicas(world: World, collectives) -> None:
         if world.rank == world.size - 1:  # by one unit in the last place
             last.assign(np.nextafter(last.numpy(), np.inf))
         assert_refused(optimizer)
-    broadcast_variables([], collectives)
+    broadcast_variables([], collectives, world)
 
 
 def assert_refused(optimizer: AllreduceOptimizer) -> None:
