@@ -89,7 +89,7 @@ def test_the_allreduce_needs_ranks():
         (["step", "--train_file=t"], "--train_file needs --model, a folder with its tokenizer"),
         (
             ["allreduce", "--megabytes=1,none"],
-            "--megabytes must be positive numbers separated by commas, got '1,none'",
+            "--megabytes must be positive numbers, at most 100,000, separated by commas, got '1,none'",
         ),
         (["scaling", "--backend=local"], "--backend local cannot sum over several ranks"),
         (["compare", "--model=m"], "bert-bench compare is now `python -m benchmarks.compare`"),
