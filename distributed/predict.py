@@ -40,7 +40,8 @@ def predict(
     for batch in prefetched(lambda number: make_batch(batches[number]), mine):
         if world.stop_wanted.is_set():
             raise InputError("stopped before the predictions were complete: run the same command again")
-        with out_of_memory_is_input_error(batch, memory_advice):
+        # A slow rank may finish long after the others, which wait for its outputs below.
+        with out_of_memory_is_input_error(batch, memory_advice), world.watchdog.working():
             before, computed = computed, forward(batch)
             if before is not None:  # read late, so that a GPU always has work
                 outputs.append(as_arrays(before))

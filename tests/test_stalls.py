@@ -92,6 +92,13 @@ def test_work_for_the_others_is_no_stall_unless_the_rank_is_stopped(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_a_slow_rank_in_prediction_is_no_stall(tmp_path: Path) -> None:
+    done = run(tmp_path, "predict", "none", timeout_s=4, sleep_s=10)
+    assert done.status == 0, done
+    assert done.stderr.splitlines()[-1] == "all done"
+
+
+@pytest.mark.slow
 def test_if_both_judges_are_stopped_the_others_end(tmp_path: Path) -> None:
     done = run(tmp_path, "stop 0 1", "none", np=4)
     line = the_line(done, "prog: error:")
