@@ -2,9 +2,9 @@
 
 Usage: stalls.py MODE BACKEND WARNING_S TIMEOUT_S FOLDER
 Modes: "stop R…" (these ranks get SIGSTOP in a step), "stop 1 anywhere" (sooner or later in a step), "stop 0 at
-work" (while it works for the others), "slow" (rank 1 sleeps in a step), "work" (rank 0 works), "predict" (rank 1 is
-slow), "exit" (sys.exit(0) on rank 1), "short" (the data of rank 1 end early), "endless". SLEEP_S: how long a rank
-sleeps or works.
+work" (while it works for the others), "slow" (rank 1 sleeps in a step), "work" (rank 0 works), "predict" (rank 1
+is slow), "exit" (sys.exit(0) on rank 1), "short" (the data of rank 1 end early), "endless". SLEEP_S: how long a
+rank sleeps or works.
 A rank prints "failing at SECONDS" (since the epoch) right before, and makes the file FOLDER/failing.
 """
 
