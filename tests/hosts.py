@@ -1,10 +1,10 @@
-"""Two hosts on one machine, for tests of what needs more than one: no containers, no ssh server.
+"""Several hosts on one machine, for tests of what needs more than one: no containers, no ssh server.
 
-A host is a network namespace and a UTS namespace (its host name); a veth pair joins the two, so that MPI
-between them is TCP over a link of their own. They share the file system and the cores.
+A host is a network namespace and a UTS namespace (its host name); each has a veth link to a bridge in a namespace
+of its own, so that MPI between them is TCP over links of their own. They share the file system and the cores.
 
 The namespaces are bind-mounted onto files of a temporary folder inside a private mount namespace, so nothing
-on the machine bears their names and any number of pairs can exist at once. A holder process keeps them until
+on the machine bears their names and any number of sets can exist at once. A holder process keeps them until
 its standard input closes; when it and all that runs in the hosts are gone, the kernel drops them. After a
 SIGKILL of the test run itself only the folder remains.
 """
@@ -25,24 +25,29 @@ from pathlib import Path
 from distributed.launcher.mpirun import OPEN_MPI, build_command, find_mpi, num_cores
 from distributed.launcher.options import LaunchError, Options
 
-NAMES = ("host1", "host2")
-ADDRESSES = ("10.99.0.1", "10.99.0.2")
+NETWORK = "10.99.0"  # host N has the address N in it
+ADDRESSES = (f"{NETWORK}.1", f"{NETWORK}.2")  # of two hosts
 
-# Run with the folder as $1 in a mount namespace of its own; says "ready" and waits for the end of its input.
+# Run with the folder as $1 and the number of hosts as $2 in a mount namespace of its own; says "ready" and waits
+# for the end of its input.
 HOLDER = f"""
 set -e
 cd "$1"
-printf '127.0.0.1 localhost\\n{ADDRESSES[0]} {NAMES[0]}\\n{ADDRESSES[1]} {NAMES[1]}\\n' > hosts
+echo '127.0.0.1 localhost' > hosts
 mount --bind hosts /etc/hosts
 mount -t tmpfs tmpfs /dev/shm
-for host in {NAMES[0]} {NAMES[1]}; do
+touch switch.net
+unshare --net=switch.net sh -c 'ip link add bridge type bridge; ip link set bridge up'
+for number in $(seq $2); do
+  host=host$number
+  echo "{NETWORK}.$number $host" >> hosts
   touch $host.net $host.uts
   unshare --net=$host.net --uts=$host.uts sh -c "hostname $host; ip link set lo up"
+  nsenter --net=$host.net ip link add eth0 type veth peer name port$number
+  nsenter --net=$host.net ip link set port$number netns "$1/switch.net"
+  nsenter --net=switch.net sh -c "ip link set port$number master bridge; ip link set port$number up"
+  nsenter --net=$host.net sh -c "ip address add {NETWORK}.$number/24 dev eth0; ip link set eth0 up"
 done
-nsenter --net={NAMES[0]}.net ip link add eth0 type veth peer name eth1
-nsenter --net={NAMES[0]}.net ip link set eth1 netns "$1/{NAMES[1]}.net" name eth0
-nsenter --net={NAMES[0]}.net sh -c 'ip address add {ADDRESSES[0]}/24 dev eth0; ip link set eth0 up'
-nsenter --net={NAMES[1]}.net sh -c 'ip address add {ADDRESSES[1]}/24 dev eth0; ip link set eth0 up'
 echo ready
 exec cat
 """
@@ -50,10 +55,7 @@ exec cat
 # Called by mpirun as ssh would be, AGENT [options] address command…, and as silent about our variables.
 AGENT = f"""#!/bin/sh
 while [ $# -gt 0 ]; do
-  case $1 in
-    {ADDRESSES[0]}) host={NAMES[0]}; break ;;
-    {ADDRESSES[1]}) host={NAMES[1]}; break ;;
-  esac
+  case $1 in {NETWORK}.*) host=host${{1#{NETWORK}.}}; break ;; esac
   shift
 done
 shift
@@ -76,33 +78,40 @@ done 2> /dev/null"""
 def available() -> str | None:
     """Why this machine cannot have two hosts, or None if it can."""
     if not sys.platform.startswith("linux"):
-        return f"two hosts need Linux's namespaces, this is {sys.platform}"
+        return f"several hosts need Linux's namespaces, this is {sys.platform}"
     if os.geteuid() != 0:
-        return "two hosts need root, to make network namespaces"
+        return "several hosts need root, to make network namespaces"
     for tool, package in {"ip": "iproute2", "nsenter": "util-linux", "hostname": "hostname"}.items():
         if shutil.which(tool) is None:
-            return f"two hosts need the command {tool}: apt-get install {package}"
+            return f"several hosts need the command {tool}: apt-get install {package}"
     probe = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true"]
     refused = subprocess.run(probe, capture_output=True, text=True, timeout=30)
     if refused.returncode != 0:
-        return f"two hosts need namespaces, which are refused here: {refused.stderr.strip()}"
+        return f"several hosts need namespaces, which are refused here: {refused.stderr.strip()}"
     try:
         mpi = find_mpi()
     except LaunchError as error:
-        return f"two hosts need Open MPI 5: {error}"
+        return f"several hosts need Open MPI 5: {error}"
     if mpi.implementation != OPEN_MPI or mpi.version < (5, 0):
-        return f"two hosts need Open MPI 5, {mpi.mpirun} is {mpi.implementation} {mpi.version}"
+        return f"several hosts need Open MPI 5, {mpi.mpirun} is {mpi.implementation} {mpi.version}"
     return None
 
 
 @dataclass(frozen=True)
-class TwoHosts:
-    """What ``two_hosts()`` yields: the folder of the namespaces' files and the process that keeps them."""
+class Hosts:
+    """What `simulated_hosts` yields: the folder of the namespaces' files and the process that keeps them."""
 
     folder: Path
     holder_pid: int
-    names: tuple[str, str] = NAMES
-    addresses: tuple[str, str] = ADDRESSES
+    number: int
+
+    @property
+    def names(self) -> list[str]:
+        return [f"host{number}" for number in range(1, self.number + 1)]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [f"{NETWORK}.{number}" for number in range(1, self.number + 1)]
 
     def run(
         self,
@@ -111,9 +120,9 @@ class TwoHosts:
         timeout: float,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``command`` on host 0 or 1 in this folder, with ``env`` added to our environment.
+        """Run ``command`` on a host, from 0, in this folder, with ``env`` added to our environment.
 
-        After ``timeout`` seconds it, and every process that it started on either host, is killed and
+        After ``timeout`` seconds it, and every process that it started on any host, is killed and
         subprocess.TimeoutExpired raised. On its own end, too, what it left behind on the hosts is killed.
         """
         name = self.names[host]
@@ -182,11 +191,11 @@ class TwoHosts:
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[TwoHosts]:
-    """Make two hosts; at the end remove them and all that runs on them. Needs ``available()`` to be None."""
+def simulated_hosts(number: int) -> Iterator[Hosts]:
+    """Make hosts; at the end remove them and all that runs on them. Needs ``available()`` to be None."""
     folder = Path(tempfile.mkdtemp(prefix="hosts-"))
     holder = subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", HOLDER, "sh", str(folder)],
+        ["unshare", "--mount", "sh", "-c", HOLDER, "sh", str(folder), str(number)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -201,9 +210,9 @@ def two_hosts() -> Iterator[TwoHosts]:
         agent.chmod(0o755)
         line = holder.stdout.readline().strip()
         if line != "ready":
-            raise RuntimeError(f"two hosts cannot be made: {line} {holder.communicate(timeout=10)[0]}".strip())
+            raise RuntimeError(f"the hosts cannot be made: {line} {holder.communicate(timeout=10)[0]}".strip())
         mount_namespace = os.readlink(f"/proc/{holder.pid}/ns/mnt")
-        yield TwoHosts(folder, holder.pid)
+        yield Hosts(folder, holder.pid, number)
     finally:
         holder.stdin.close()
         holder.stdout.close()
@@ -212,6 +221,10 @@ def two_hosts() -> Iterator[TwoHosts]:
         if mount_namespace is not None:
             kill_all_in(mount_namespace)
         shutil.rmtree(folder)
+
+
+def two_hosts() -> contextlib.AbstractContextManager[Hosts]:
+    return simulated_hosts(2)
 
 
 def kill_all_in(mount_namespace: str, timeout: float = 10) -> None:

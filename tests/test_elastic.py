@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from hosts import available, two_hosts
+from hosts import available, simulated_hosts
 from mpi import PROGRAMS, ROOT, Done, alone, mpirun
 from program_runs import metrics_in
 
@@ -111,13 +111,14 @@ def test_two_ranks_die_at_the_same_time(undisturbed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(available() is not None, reason=available() or "")
-def test_ranks_die_on_both_of_two_hosts(undisturbed, tmp_path):
-    """Each host's sums are in its own memory, and the first rank of each sends them to the other."""
+@pytest.mark.parametrize(("number", "ranks"), [(2, 2), (3, 1), (3, 2)])
+def test_ranks_die_on_several_hosts(number, ranks, undisturbed, tmp_path):
+    """Each host's sums are in its own memory, and the first rank of each sends them to the others."""
     folder, kills = tmp_path / "run", ("2@sum@4", "0@summed@9")
     folder.mkdir()
     program = [sys.executable, str(PROGRAMS / "elastic.py"), str(folder), *kills]
-    with two_hosts() as hosts:
+    with simulated_hosts(number) as hosts:
         env = ELASTIC | {"PYTHONPATH": str(ROOT), "RINGBERT_NETWORK": "10.99.0.0/24"}
-        ended = hosts.mpirun(2, program, timeout=120, env=env, mpi_args=ULFM)
+        ended = hosts.mpirun(ranks, program, timeout=180, env=env, mpi_args=ULFM)
     done = Done(ended.returncode, ended.stdout, ended.stderr)
-    assert_same_training(checked(done, folder, kills, 4), undisturbed)
+    assert_same_training(checked(done, folder, kills, number * ranks), undisturbed)

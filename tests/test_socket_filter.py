@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hosts import ADDRESSES, TwoHosts, available, two_hosts
+from hosts import ADDRESSES, Hosts, available, two_hosts
 from mpi import ENVIRONMENT, PROGRAMS, ROOT
 
 from distributed import socket_filter
@@ -105,7 +105,7 @@ nsenter --net=stranger.net sh -c 'ip address add 10.98.0.2/24 dev peer9; ip link
 """
 
 
-def attacked(hosts: TwoHosts, secret: Path, ranks_per_host: list[int], environment: dict[str, str]) -> str:
+def attacked(hosts: Hosts, secret: Path, ranks_per_host: list[int], environment: dict[str, str]) -> str:
     """What the stranger reads from a job of two ranks."""
     python = sys.executable
     stranger = ["nsenter", f"--net={hosts.folder}/stranger.net", python, str(PROGRAMS / "attack.py")]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hosts import available, two_hosts
+from hosts import available, simulated_hosts
 from mpi import ENVIRONMENT, PROGRAMS, ROOT, Done, mpirun
 
 from distributed.watchdog import Watchdog
@@ -139,11 +139,11 @@ def test_a_rank_that_does_something_else_ends_the_job_at_once(
 
 @pytest.mark.slow
 @pytest.mark.skipif(available() is not None, reason=available() or "")
-@pytest.mark.parametrize("np_per_host", [1, 2])
-def test_a_cut_link_between_two_hosts_ends_the_job(tmp_path: Path, np_per_host: int) -> None:
-    """On both sides: the first host has both judges or one of them, and mpirun."""
+@pytest.mark.parametrize(("number", "np_per_host"), [(2, 1), (2, 2), (3, 1)])
+def test_a_cut_link_between_hosts_ends_the_job(tmp_path: Path, number: int, np_per_host: int) -> None:
+    """The first host has mpirun, and one of the judges or both; with one, the other side ends by itself too."""
     program = [sys.executable, str(PROGRAMS / "stalls.py"), "endless", "mpi", "5", "10", str(tmp_path)]
-    with two_hosts() as hosts:
+    with simulated_hosts(number) as hosts:
 
         def cut() -> None:
             while not (tmp_path / "failing").exists():
@@ -155,11 +155,8 @@ def test_a_cut_link_between_two_hosts_ends_the_job(tmp_path: Path, np_per_host: 
     assert ended_after(Done(done.returncode, done.stdout, done.stderr)) < 45
     gone = "rank 1" if np_per_host == 1 else "ranks 2, 3"
     assert re.search(f"prog: error: .*{gone}: no sign of life from host2 for", done.stderr), done.stderr
-    written = stacks(tmp_path)
     if np_per_host == 1:
-        assert "no sign of life from host1" in written["rank-1.txt"]
-    else:
-        assert "rank 0 on host1 and rank 1 on host1 have shown no sign of life" in written["rank-2.txt"]
+        assert "no sign of life from host1" in stacks(tmp_path)["rank-1.txt"]
 
 
 @pytest.mark.slow

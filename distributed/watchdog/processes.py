@@ -1,6 +1,6 @@
 """The processes of this machine: whether they are stopped, and how to kill exactly the one that is meant.
 
-As a program, `processes.py PID STARTED SECONDS`, it kills a process that is still there after so many seconds.
+As a program, `processes.py PID STARTED SECONDS`, it ends a process that is still there after so many seconds.
 """
 
 import contextlib
@@ -52,6 +52,17 @@ def _stat(pid: int) -> tuple[str, str]:
         return "", ""
 
 
+def end(pid: int, started: str) -> None:
+    """Ends an mpirun that waits for ever. SIGKILL alone does not reach the first process of a container, but Open
+    MPI 5 leaves at the third SIGTERM at once."""
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        if state_of(pid, started) == UNKNOWN:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        time.sleep(1)
+
+
 if __name__ == "__main__":
     time.sleep(float(sys.argv[3]))
-    kill(int(sys.argv[1]), sys.argv[2])
+    end(int(sys.argv[1]), sys.argv[2])
