@@ -125,7 +125,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert "--output_dir" in failed["output folder"]["advice"][0]
 
 
-def close_ports(two: hosts.TwoHosts, host: int, ports: str) -> None:
+def close_ports(two: hosts.Hosts, host: int, ports: str) -> None:
     """Drops what arrives at these TCP ports, as a firewall does, by routing rules before the local table."""
     for rule in (
         "add pref 100 lookup local",
