@@ -104,6 +104,24 @@ def test_stopped_ranks_are_killed_and_change_nothing(stops, undisturbed, tmp_pat
     assert result["stderr"].count("it is killed, and the others go on") == len(stops)
 
 
+def test_a_step_counts_for_all_or_for_none(undisturbed, tmp_path):
+    """Of two survivors one has the sum of the step in which the third rank died, the other has not."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    done = mpirun(3, "elastic.py", folder, env=ELASTIC | {"TORN_SUM": "1"}, mpi_args=ULFM)
+    result = checked(done, folder, ["1@torn@7"], 3)
+    assert_same_training(result, undisturbed)
+    assert "after step 7" in result["stderr"]
+
+
+@pytest.mark.slow
+def test_a_score_whose_checkpoint_was_not_finished_is_forgotten(undisturbed, tmp_path):
+    """Rank 0 dies in step 7, while it still writes the checkpoint of the evaluation after step 5."""
+    result = trained(tmp_path / "run", "0@sum@6", env=ELASTIC | {"SLOW_WRITE": "1"})
+    assert_same_training(result, undisturbed)
+    assert [position for position, _ in result["evaluations"]] == [140, 210, 280]
+
+
 @pytest.mark.slow
 def test_two_ranks_die_at_the_same_time(undisturbed, tmp_path):
     assert_same_training(trained(tmp_path / "run", "0@summed@6", "2@summed@6", np=4), undisturbed)

@@ -18,7 +18,7 @@ import toy
 
 from distributed import elastic, train
 from distributed.checkpoint import Checkpoints
-from distributed.collectives import open_collectives
+from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
 from distributed.evaluation import HeldOut
 from distributed.optimizer import AllreduceOptimizer
@@ -61,6 +61,23 @@ def counted(batch: dict) -> dict[str, float]:
     return toy.weights(batch)
 
 
+def tear(collectives: Collectives) -> None:
+    """Rank 1 dies after the sum of step 8, and rank 2 hears of it at once, in the same step; rank 0 does not."""
+    whole = collectives.all_reduce_sum
+
+    def torn(flat):
+        result = whole(flat)
+        if number[0] == 7 and world.size == world.launched_size:
+            if world.rank == 1:
+                (folder / "torn.time").write_text(str(time.time()))
+                os.kill(os.getpid(), signal.SIGKILL)
+            if world.rank == 2:
+                world.comm.recv(source=1)  # raises
+        return result
+
+    collectives.all_reduce_sum = torn
+
+
 def measure() -> dict[str, float]:
     die_at("evaluation", number[0])
     values = world.all_gather(world.rank)
@@ -77,6 +94,11 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     before(Checkpoints, "save", "save")
     before(Checkpoints, "_start_writing", "copy")
     before(Checkpoints, "_write", "write")
+    if "SLOW_WRITE" in os.environ and world.rank == 0:  # a checkpoint is then written while many steps pass
+        slow_write = Checkpoints._write
+        Checkpoints._write = lambda *args: (time.sleep(60), slow_write(*args))
+    if "TORN_SUM" in os.environ:
+        tear(collectives)
     before(elastic, "place_in", "recovery")
     before(collectives, "reopen", "memory")
     follow = train.Loop._follow
