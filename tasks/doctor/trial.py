@@ -72,9 +72,10 @@ def small_config(num_layers: int = 2) -> BertConfig:
 
 
 class Trial:
-    """A training of the small model on `global_batch` rows per step.
+    """A training of a small model on `global_batch` rows per step.
 
     Args:
+      model: from `small_model`; by default the one of float32.
       xla: "gradient" and "step": XLA compiles the whole gradient, or the whole step, as with --xla on.
       overlap, attention: the flags of these names.
     """
@@ -83,16 +84,14 @@ class Trial:
         self,
         world: World,
         collectives: Collectives,
-        precision: str = "fp32",
+        model: Bert | None = None,
         xla: Xla = "off",
         overlap: Literal["auto", "compiled", "off"] = "off",
         attention: Literal["cudnn", "plain"] = "plain",
         global_batch: int = 8,
-        num_layers: int = 2,
-        seed: int = 3,
     ):
         self.world, self.global_batch, self.is_fixed = world, global_batch, xla != "off"
-        self.model = small_model(precision, num_layers, seed)
+        self.model = model or small_model("fp32")
         self.model.calls_cudnn = is_chosen(attention, "on", self.model.config, self.model.compute_dtype)
         self.feed = feed_for(windows(2 * global_batch))
         self.optimizer = AllreduceOptimizer(
@@ -100,7 +99,7 @@ class Trial:
             self.model.trainable_variables,
             world,
             collectives,
-            scales_loss=precision == "fp16",
+            scales_loss=self.model.compute_dtype == "float16",
             settings=CollectivesSettings(overlap=overlap),
         )
         self.gradient = Gradient(self.optimizer, self._loss, self.is_fixed, applies=xla == "step")

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -87,7 +88,9 @@ class Truth:
         """Loss and gradient of the compiled model on this rank's device against the CPU's plain float32."""
         if world.device == "cpu" and (precision, xla) == ("fp16", "gradient"):
             return not_tested("fp16 is for GPUs")
-        trial = Trial(alone(world), LocalCollectives(), precision, xla, attention=attention, global_batch=BATCH)
+        trial = Trial(
+            alone(world), LocalCollectives(), small_model(precision), xla, attention=attention, global_batch=BATCH
+        )
         loss, gradient = trial.first_gradient()
         loss_error = abs(loss - self.loss) / self.loss
         error = norm({name: gradient[name] - part for name, part in self.gradient.items()}) / norm(self.gradient)
@@ -164,8 +167,9 @@ def beside_and_after(
     world: World, collectives: Collectives, xla: Xla, overlap: Literal["auto", "compiled"]
 ) -> Finding:
     batch, num_layers = max(BATCH, 2 * world.size), 6  # enough for two buckets of gradients
-    beside = Trial(world, collectives, xla=xla, overlap=overlap, global_batch=batch, num_layers=num_layers)
-    after = Trial(world, collectives, global_batch=batch, num_layers=num_layers)
+    model = partial(small_model, "fp32", num_layers)
+    beside = Trial(world, collectives, model(), xla=xla, overlap=overlap, global_batch=batch)
+    after = Trial(world, collectives, model(), global_batch=batch)
     before = after.weights()
     for trial in (beside, after):
         trial.optimizer.broadcast_variables()
@@ -188,7 +192,8 @@ def check_resume(world: World, collectives: Collectives, folder: Path) -> Findin
         checkpoints.finish()
         checkpoints.close()
         whole.train(2, 4)
-        resumed = Trial(world, collectives, global_batch=whole.global_batch, seed=SEED + 1)
+        other = small_model("fp32", seed=SEED + 1)
+        resumed = Trial(world, collectives, other, global_batch=whole.global_batch)
         world.on_first(restore, resumed, checkpoints)
         resumed.optimizer.broadcast_variables()
         resumed.train(2, 4)
