@@ -10,6 +10,7 @@ open files of each rank while it lived; what is left in /dev/shm and in the fold
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -45,6 +46,14 @@ class Life:
         (_, first_mib, first_files), (_, last_mib, last_files) = warm[0], warm[-1]
         return last_mib - first_mib, last_files - first_files
 
+    @property
+    def course(self) -> dict[str, object]:
+        """The MiB and the open files at each quarter of a life."""
+        places = [round(quarter / 4 * (len(self.samples) - 1)) for quarter in range(5)]
+        chosen = [self.samples[place] for place in places]
+        numbers = {"mib": [round(mib) for _, mib, _ in chosen], "files": [files for _, _, files in chosen]}
+        return {"rank": self.rank, "seconds": round(self.samples[-1][0]), **numbers}
+
 
 def ranks_of(name: str) -> dict[int, int]:
     """Process id -> rank, of all processes that carry our mark."""
@@ -70,8 +79,13 @@ def sample(process: int) -> tuple[float, int] | None:
 
 
 def left_behind() -> set[str]:
-    """The names in /dev/shm and in the folder of temporary files."""
-    return {str(path) for folder in ("/dev/shm", tempfile.gettempdir()) for path in Path(folder).glob("*")}
+    """What is in the folder of temporary files, and what in /dev/shm no process has mapped."""
+    maps = ""
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            maps += path.read_text()
+    shared = {str(path) for path in Path("/dev/shm").glob("*") if str(path) not in maps}
+    return shared | {str(path) for path in Path(tempfile.gettempdir()).glob("*")}
 
 
 class Trial:
@@ -140,6 +154,7 @@ class Trial:
             "most_mib": round(max((mib for life in self.lives.values() for _, mib, _ in life.samples), default=0)),
             "growth_mib": [round(mib, 1) for mib, _ in growths],
             "growth_files": [files for _, files in growths],
+            "lives": [life.course for life in self.lives.values() if life.growth is not None],
             "left_in_shm_and_tmp": self.left,
             "processes_left": self.survivors,
         }

@@ -28,6 +28,15 @@ ARCHITECTURES = {
 PUBLISHED_PREFIX = "bert_model.ckpt"
 
 
+class MissingTensors(InputError):
+    """The source lacks the tensors `names`, which the model needs, and has others, `unused`, which it has no use
+    for; the names are Google's."""
+
+    def __init__(self, source: str, names: Iterable[str], unused: Iterable[str]):
+        self.names, self.unused = tuple(names), tuple(unused)
+        super().__init__(f"{source}: tensors that the model needs are missing: {shortened(self.names)}")
+
+
 @dataclass
 class LoadReport:
     """How many tensors were loaded, which kept their initial values, and which of the source's were unused."""
@@ -79,8 +88,9 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
       new: tensors that may be missing and then keep their initial values: the head's own when training starts,
         none for prediction.
     Raises:
-      InputError: the source lacks a tensor that is not in `new`, or has a tensor that no head owns or whose shape
-        differs or whose values are not finite. The model is then unchanged.
+      MissingTensors: the source lacks a tensor that is not in `new`.
+      InputError: it has a tensor that no head owns, or whose shape differs, or whose values are not finite.
+    The model is then unchanged.
     """
     variables, tensors = model.named_tensors(), read(source)
     _drop_tied_copies(tensors)
@@ -110,7 +120,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
 def _check_names(report: LoadReport, new: set[str]) -> None:
     """Raises InputError for tensors that must not be missing, and for those that no head of BERT has."""
     if absent := [name for name in report.missing if name not in new]:
-        raise InputError(f"{report.source}: tensors that the model needs are missing: {shortened(absent)}")
+        raise MissingTensors(report.source, absent, report.unused)
     head_tensors = {name for names in HEAD_TENSORS.values() for name in names}
     if unknown := [name for name in report.unused if name not in head_tensors]:
         raise InputError(

@@ -1,21 +1,41 @@
 """Joins MPI and finds this process's rank and machine."""
 
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from distributed.environment import RANK_VARIABLES
+
+TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
 POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a waiting rank
 
 
 def communicator() -> tuple[Any, str]:
     """MPI's communicator of all ranks, or None and the reason why there is only one process."""
     try:
-        from mpi4py import MPI
+        MPI = started()
     except ImportError as error:
         return None, f"mpi4py is not installed ({error})"
     except RuntimeError as error:
         return None, f"no MPI library was found ({str(error).splitlines()[0]})"
     return (MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None), "MPI sees one process"
+
+
+def started() -> Any:
+    """The module mpi4py.MPI, whose first import starts MPI.
+
+    Raises ImportError without mpi4py, RuntimeError without an MPI library.
+    """
+    is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))
+    if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
+        os.environ[TRANSPORTS] = "self"
+    try:
+        from mpi4py import MPI
+    finally:
+        if is_alone:
+            del os.environ[TRANSPORTS]
+    return MPI
 
 
 def place_in(comm: Any) -> dict[str, Any]:
@@ -61,7 +81,7 @@ class Library:
 def library() -> Library | None:
     """The MPI library that mpi4py uses; None if there is none."""
     try:
-        from mpi4py import MPI
+        MPI = started()
     except (ImportError, RuntimeError):
         return None
     name, version = MPI.get_vendor()

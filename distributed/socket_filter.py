@@ -1,10 +1,10 @@
 """Keeps strangers from servers of this process that listen on all networks, as TensorFlow's do.
 
 Linux runs a program, the socket filter, on every packet that arrives for a socket, and drops what it refuses. A
-process needs no rights to give a filter to its own sockets, and connections that a listening socket accepts
-inherit it. A filter is given to a socket that exists, and a server accepts connections from its first moment. So
-another socket, the keeper, holds the port before: while both share it, the keeper gets all connections, and
-refuses them.
+process needs no rights to give a filter to its own sockets (some kernels want CAP_NET_ADMIN), and connections that
+a listening socket accepts inherit it. A filter is given to a socket that exists, and a server accepts connections
+from its first moment. So another socket, the keeper, holds the port before: while both share it, the keeper gets
+all connections, and refuses them.
 
 Described in socket(7) and in Documentation/networking/filter.rst of Linux.
 """
@@ -16,6 +16,8 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator
+
+OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may connect
 
 SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 44, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump, return.

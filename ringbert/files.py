@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +68,6 @@ def read_text(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> str:
     damaged, is not UTF-8, is a device, has more than `most_bytes` or unpacks to more than `most_unpacked`.
     """
     where = where or str(path)
-    raw = b""
     try:
         raw = _bytes_of(path, where, most_bytes)
         if raw[:2] == b"\x1f\x8b":
@@ -75,13 +75,31 @@ def read_text(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> str:
             raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(limit + 1)
             if len(raw) > limit:
                 raise unpacks_to_too_much(where, limit)
-        return raw.decode("utf-8").removeprefix("\ufeff")
+        return _decoded(raw, where)
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{where}: truncated or damaged gzip file ({error})") from error
     except OSError as error:
         raise InputError(f"{where}: {error.strerror or error}") from error
+
+
+def read_standard_input(where: str = "standard input", most_bytes: int = MOST_BYTES) -> str:
+    """All of standard input, UTF-8 without a byte order mark. Raises InputError as `read_text`."""
+    if sys.stdin is None:
+        raise InputError(f"{where}: it is closed")
+    try:
+        raw = sys.stdin.buffer.read(most_bytes + 1)
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror or error}") from error
+    if len(raw) > most_bytes:
+        raise InputError(f"{where}: more than {most_bytes:,} bytes")
+    return _decoded(raw, where)
+
+
+def _decoded(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error

@@ -38,6 +38,16 @@ class Plain:
     do_train: bool = False
 
 
+@dataclass(frozen=True)
+class Words:
+    """Two fields for words without a flag, and flags between them."""
+
+    folder: str = setting(help="where it is", is_positional=True)
+    question: str = setting(help="what is asked", is_positional=True)
+    top_k: int = setting(1, "how many")
+    json: bool = setting(False, "as JSON")
+
+
 def parse(*argv: str, config_class: type = Small, output_dir: str | None = "out") -> Any:
     start = [f"--output_dir={output_dir}"] if output_dir and config_class is Small else []
     return flags.parse(config_class, [*start, *argv], prog="bert-squad", description="Fine-tune on SQuAD.")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import texts
-from fuzz.readers import METRICS, RUN, SPECIAL_MAP, STATE, VOCAB, saved_sentencepiece, saved_tokenizer
+from fuzz.model_files import SPECIAL_MAP, VOCAB, saved_sentencepiece, saved_tokenizer
+from fuzz.run_files import METRICS, RUN, STATE
 from squad_files import GOOD, SMALL, open_windows, read_file, write_squad
 
 from bert.text import tokenizer

@@ -141,7 +141,7 @@ def copies(folder: Path, file: str, contents: list[bytes], into: Path) -> list[P
     return made
 
 
-@pytest.mark.parametrize("kind", ["new", "old"])
+@pytest.mark.parametrize("kind", ["new", pytest.param("old", marks=pytest.mark.slow)])
 def test_none_of_100_flipped_bits_in_a_shard_is_trained_on(corpora, tmp_path, kind):
     file = "shard-00001-of-00002.arrow"
     data = (corpora / kind / file).read_bytes()
@@ -494,6 +494,7 @@ def test_damaged_windows_in_the_cache_are_made_again(tmp_path, number):
     assert set(outcomes("windows", cases)) == {("read", intact)}
 
 
+@pytest.mark.slow
 def test_a_record_of_questions_with_values_of_another_type_is_made_again(tmp_path):
     letters = letters_tokenizer(tmp_path)
     case = [str(write_squad(tmp_path / "a.json", make_entries(3, 0))), letters.source]
@@ -544,7 +545,7 @@ def test_flipped_bits_in_parquet_pages_with_checksums_are_refused(tmp_path):
         assert "flipped.parquet" in message
 
 
-@pytest.mark.parametrize("name", ["kobert", "albert_base_v1"])
+@pytest.mark.parametrize("name", ["kobert", pytest.param("albert_base_v1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("number", [20, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.timeout(2400)])])
 def test_a_damaged_sentencepiece_model_is_used_or_one_line(tmp_path, name, number):
     """A flipped bit within a piece or a score cannot be seen: the format has no checksum."""
@@ -562,7 +563,7 @@ def test_a_damaged_sentencepiece_model_is_used_or_one_line(tmp_path, name, numbe
 
 # -- bombs --------------------------------------------------------------------------------------------------------
 
-MIB = b"the same short line, again\n" * ((1 << 20) // 27)
+MIB = (b"the same words, " * 127 + b"the same line.\n") * ((1 << 20) // 2047)  # long lines: they are read slowly
 
 
 @pytest.mark.slow

@@ -182,7 +182,8 @@ def test_a_signal_that_ends_a_training_saves_first(tmp_path: Path, number: signa
     assert json.loads((checkpoint / "state.json").read_text())["step"] == int(step) < 500
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_second_signal_ends_at_once(tmp_path: Path, ranks: int) -> None:
     command = [sys.executable, str(PROGRAMS / "failures.py"), "signal", str(tmp_path), "long step"]
     if ranks > 1:

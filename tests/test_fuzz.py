@@ -33,7 +33,7 @@ def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
 def test_a_fault_is_noticed_and_its_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that raises, one that computes for ever, and one that fills the memory."""
     from fuzz import worker
-    from fuzz.readers import Reader
+    from fuzz.reader import Reader
 
     def called(how: str):
         def read(folder: Path, name: str) -> None:

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,32 @@ def test_on_several_machines_or_as_the_user_says_they_use_the_network(mpi):
     assert not MEMORY.search(line(mpi, {"SLURM_JOB_NODELIST": "a,b"}, num_ranks=4))
     assert not MEMORY.search(line(mpi, num_ranks=4, mpi_args=("--mca", "pml", "ucx")))
     assert "shm" not in line(mpi, {"UCX_TLS": "all"}, num_ranks=4)
+
+
+def test_bars_move_where_mpirun_can_pass_parts_of_lines(monkeypatch, tmp_path):
+    """Open MPI 5 passes only whole lines on, unless it is asked; not all of its releases can."""
+    raw = replace(OPEN_MPI_5, can_pass_parts=True)
+    assert " --output :raw " in line(raw, {"RINGBERT_TERMINAL": "1"}, num_ranks=2)
+    assert "raw" not in line(raw, {"RINGBERT_TERMINAL": "0"}, num_ranks=2)
+    assert "raw" not in line(OPEN_MPI_5, {"RINGBERT_TERMINAL": "1"}, num_ranks=2)
+    tagged = line(raw, {"RINGBERT_TERMINAL": "1"}, num_ranks=2, mpi_args=("--tag-output",))
+    assert "raw" not in tagged
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "elsewhere" / "python"))
+    fake_mpirun(tmp_path / "bin", "echo 'mpirun (Open MPI) 5.0.11'")
+    assert not mpirun.find_mpi().can_pass_parts
+    help_text = tmp_path / "share/prte/help-prterun.txt"
+    help_text.parent.mkdir(parents=True)
+    help_text.write_text('Supported qualifiers include "NOCOPY" and "RAW" (do not buffer)\n')
+    assert mpirun.find_mpi().can_pass_parts
+
+
+def test_one_rank_here_is_started_without_mpirun(only_path, capsys):
+    assert main(["-np", "1", "--dry-run", "--", "bert-squad", "--x=a b"]) == 0
+    assert capsys.readouterr().out == "bert-squad '--x=a b'\n"
+    assert main(["-np", "1", "-H", "node1", "--", "bert-squad"]) == 1
+    assert capsys.readouterr().err.startswith("bert-launch: error: no mpirun found")
 
 
 def test_elastic_jobs_need_open_mpi_5(only_path, capsys):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzz.readers import CONFIG, REQUIRED, programs
+from fuzz.flag_files import REQUIRED, programs
+from fuzz.model_files import CONFIG
 
 from ringbert.errors import InputError
 from ringbert.settings import MOST_SEED

@@ -105,6 +105,20 @@ def test_a_job_that_was_asked_to_stop_is_not_started_again(tmp_path, number):
     assert stdout.splitlines() == ["from 0, 2 ranks"]
 
 
+def test_a_request_to_save_waits_until_all_have_joined(tmp_path):
+    """The ranks that have not would be ended by it."""
+    mark = tmp_path / "mark"
+    with launched("--restarts", "3", program="dies_early.py", arguments=(mark, "late")) as process:
+        waited_for(mark.exists)
+        time.sleep(3)  # so that the other rank waits in MPI_Init
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(1)
+        (tmp_path / "go").touch()
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == Preempted.STATUS, stderr
+    assert stdout.splitlines() == ["size 2"]
+
+
 def test_a_signal_while_it_waits_ends_it(tmp_path):
     with launched("--restarts", "9", arguments=("killed at once", tmp_path)) as process:
         assert process.stderr is not None
@@ -126,6 +140,28 @@ def test_an_elastic_job_succeeds_although_a_rank_was_killed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_an_elastic_job_that_loses_a_rank_before_it_has_joined_starts_again(tmp_path):
+    """The other rank waits in MPI_Init, where no death is reported."""
+    early = f"{os.uname().nodename} ended before the others"
+    done = launch("--elastic", "--restarts", "1", program="dies_early.py", arguments=(tmp_path / "mark", "killed"))
+    assert done.status == 0, done
+    assert done.stdout.split() == ["size", "2"]
+    assert any(early in line for line in lines(done)), done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [(), ("--elastic",)], ids=["plain", "elastic"])
+def test_a_job_of_which_a_rank_does_not_start_is_ended_and_starts_again(flags, tmp_path):
+    """As when it ended on another host, of whose processes bert-launch sees nothing."""
+    program = {"program": "dies_early.py", "arguments": (tmp_path / "mark", "hangs")}
+    done = launch(*flags, "--restarts", "1", "--start-timeout", "8", **program)
+    assert done.status == 0, done
+    assert done.stdout.split() == ["size", "2"]
+    told = "bert-launch: rank 1 did not start (waited 8 s: --start-timeout)"
+    assert lines(done) == [told, "bert-launch: restart 1 of 1 in 1 s"]
+
+
 def test_an_elastic_job_that_cannot_go_on_fails(tmp_path):
     """The survivor aborts, because this program is not made for it; mpirun's exit status is 0."""
     done = launch("--elastic", arguments=("killed at once", tmp_path), timeout=100)

@@ -80,6 +80,11 @@ class Tokenizer:
         self._backend = _as_google(self._fast)  # pickling transformers' tokenizer loses its settings
 
     @property
+    def backend(self):
+        """The tokenizer of the Rust library `tokenizers`."""
+        return self._backend
+
+    @property
     def special_ids(self) -> tuple[int, ...]:
         """The sorted ids of tokens that are not text: [PAD], [UNK], [CLS], [SEP], [MASK] and other control
         pieces."""

@@ -20,7 +20,8 @@ ADVICE = {
 class Death:
     """The end of a rank, or the loss of a host, as far as the launcher says it.
 
-    `status` is that of an exit or of MPI_Abort, if it is known; `process` is the process id, which Hydra names.
+    `status` is that of an exit or of MPI_Abort, if it is known; `process` is the process id, which Hydra names;
+    `reason` is what is said of it, if that is known better.
     """
 
     rank: int | None = None
@@ -30,8 +31,11 @@ class Death:
     status: int | None = None
     is_abort: bool = False
     is_lost_host: bool = False
+    reason: str = ""
 
     def __str__(self) -> str:
+        if self.reason:
+            return self.reason
         if self.is_lost_host:
             return f"the connection to host {self.host} was lost"
         who = f"rank {self.rank}" if self.rank is not None else "a rank"

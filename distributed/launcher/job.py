@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import select
 import shutil
@@ -18,8 +19,12 @@ from typing import IO
 
 from distributed import records
 from distributed.launcher.banners import Death
+from distributed.launcher.control_ports import ControlPorts
+from distributed.launcher.early_deaths import EarlyDeaths
+from distributed.launcher.options import START_TIMEOUT_S
 from distributed.launcher.outcome import Outcome
 from distributed.launcher.output import Output, write_to
+from distributed.socket_filter import OPEN_VARIABLE
 from ringbert.files import is_running
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,17 +74,28 @@ class Job:
 
     `name` is in the environment of all its processes, so that those that are left over can be found.
     `was_killed`: mpirun did not end by itself. `has_saved`: an earlier start saved a checkpoint, from which this
-    one goes on.
+    one goes on. `start_timeout_s`: for all ranks to join, from the first one that waits for the others.
     """
 
-    def __init__(self, outcome: Outcome, name: str, requests: Requests, has_saved: bool = False):
+    def __init__(
+        self,
+        outcome: Outcome,
+        name: str,
+        requests: Requests,
+        has_saved: bool = False,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ):
         self.outcome, self.name, self._requests, self._has_saved = outcome, name, requests, has_saved
+        self._start_timeout_s, self._first_s = start_timeout_s, math.inf
+        self._saves_when_joined = False
         self.was_killed = False
         self._stacks = Path(tempfile.gettempdir()) / f"ringbert-stacks-{name}"
         self._process: subprocess.Popen[bytes] | None = None
         self._over_s: float | None = None
         self._is_ending = False
+        self._ports: ControlPorts | None = None
         self._gone: dict[int, float] = {}  # when ranks were first missed
+        self._early_deaths = EarlyDeaths(name)
         self._errors, self._output = (Output(write_to(fd), self._on_record, self._on_death) for fd in (2, 1))
 
     def variables(self) -> dict[str, str]:
@@ -89,24 +105,29 @@ class Job:
             records.JOB: self.name,
             records.HAS_SAVED: str(int(self._has_saved)),
             records.STACKS: str(self._stacks),
-            records.TERMINAL: str(int(sys.stderr is not None and sys.stderr.isatty())),
+            records.TERMINAL: os.environ.get(records.TERMINAL)
+            or str(int(sys.stderr is not None and sys.stderr.isatty())),
         }
 
-    def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    def run(self, argv: Sequence[str], environment: Mapping[str, str], closes_ports: bool = False) -> int:
         """Runs mpirun to its end, and prints in one line why the job failed. Returns the job's exit status.
 
-        If this process is killed, mpirun ends too.
+        If this process is killed, mpirun ends too. `closes_ports`: only this machine can connect to
+        mpirun's own ports; a line says so if the system does not allow that.
         """
-        is_terminal = sys.stdin is not None and sys.stdin.isatty()
+        # The terminal belongs to this process's group, and what a rank reads itself must not go to mpirun.
+        withholds_input = records.STANDARD_INPUT in environment or (sys.stdin is not None and sys.stdin.isatty())
         process = subprocess.Popen(
             argv,
             env=dict(environment),
-            stdin=subprocess.DEVNULL if is_terminal else None,  # the terminal belongs to this process's group
+            stdin=subprocess.DEVNULL if withholds_input else None,
             stdout=subprocess.PIPE if self.outcome.is_hydra else None,  # where Hydra prints its banners
             stderr=subprocess.PIPE,
             process_group=0,  # so that Ctrl-C reaches this process alone
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
+        if closes_ports:
+            self._ports = ControlPorts(process.pid)
         self._process, self._requests.job = process, self
         if self._requests.number is not None:  # it came while the job was started
             self.end(f"{signal.Signals(self._requests.number).name} ended the ranks")
@@ -114,6 +135,8 @@ class Job:
             self._watch(process)
         finally:
             self._requests.job = None
+        if self._ports is not None:
+            self._ports.join()
         status = process.returncode
         self.outcome.mpirun_status = 128 - status if status < 0 else status
         self._close()
@@ -123,8 +146,9 @@ class Job:
         self._errors.say(text)
 
     def save(self) -> None:
-        """Asks the ranks to save and stop."""
-        if self._process is not None and self._process.poll() is None:
+        """Asks the ranks to save and stop, once all have joined: before, the signal would end them."""
+        self._saves_when_joined = bool(self.outcome.starting) and not self.outcome.has_joined
+        if not self._saves_when_joined and self._process is not None and self._process.poll() is None:
             self._process.send_signal(SAVING)
 
     def end(self, reason: str) -> None:
@@ -145,7 +169,7 @@ class Job:
             ready, _, _ = select.select(waited_for, [], [], HELD_S if holds_back else POLL_S)
             if woken in ready:
                 os.read(woken, 64)
-                self._say_message()
+            self._say_messages()
             for stream in [stream for stream in outputs if stream in ready]:
                 data = os.read(stream.fileno(), 65536)
                 outputs[stream].feed(data)
@@ -165,10 +189,16 @@ class Job:
         for stream in outputs:
             stream.close()
 
-    def _say_message(self) -> None:
+    def _say_messages(self) -> None:
         message, self._requests.message = self._requests.message, ""
         if message:
             self.say(message)
+        if self._ports is not None and (refusal := self._ports.refusal):
+            self._ports = None
+            self.say(
+                f"note: other machines can connect to mpirun's own port, which cannot be closed here ({refusal}); "
+                f"docs/machines.md has a rule for a firewall, and {OPEN_VARIABLE}=1 turns this line off"
+            )
 
     def _end_late(self, process: subprocess.Popen[bytes]) -> None:
         """Ends an mpirun that does not end although the job is over, as when it cannot reach a host."""
@@ -187,8 +217,14 @@ class Job:
         """Finds ranks of this host that are gone although mpirun says nothing.
 
         It waits for all that holds a rank's output, such as a process that the rank had started. The ranks of an
-        elastic job watch each other.
+        elastic job watch each other, once all have joined.
         """
+        if not self.outcome.has_joined and not self.outcome.deaths:
+            dead = self._early_deaths.look() if self.outcome.is_elastic else None
+            if dead is not None:
+                self._end_start(Death(dead, socket.gethostname()))
+            elif time.monotonic() - self._first_s > self._start_timeout_s:
+                self._end_start(self.outcome.not_joined(self._start_timeout_s))
         if self.outcome.is_elastic:
             return
         now, host = time.monotonic(), socket.gethostname()
@@ -202,8 +238,17 @@ class Job:
                 self._over_s = gone_s
                 self._on_death(Death(first[0] if len(first) == 1 else None, host))
 
+    def _end_start(self, death: Death) -> None:
+        """Ends ranks that would wait for another one without end."""
+        self.outcome.deaths.append(death)
+        self._over_s = time.monotonic() - GRACE_S
+
     def _on_record(self, record: dict) -> None:
         self.outcome.add(record)
+        if record["kind"] == "starting":
+            self._first_s = min(self._first_s, time.monotonic())
+        if self._saves_when_joined and self.outcome.has_joined:
+            self.save()
         self._note_end()
 
     def _on_death(self, death: Death) -> None:
@@ -228,5 +273,6 @@ class Job:
             self.say(reason)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """This process gets SIGTERM when the one that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

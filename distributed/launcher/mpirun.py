@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from distributed import records
 from distributed.launcher.options import LaunchError, Options
 
 OPEN_MPI, MPICH, INTEL_MPI = "Open MPI", "MPICH", "Intel MPI"
+NO_MPI = "no MPI"  # for one rank on this machine
 
 FORWARDED_NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 FORWARDED_PREFIXES = ("TF_", "CUDA_", "NCCL_", "HF_", "XLA_", "KERAS_", "OMP_", "RINGBERT_")
@@ -21,6 +23,7 @@ FORWARDED_PREFIXES = ("TF_", "CUDA_", "NCCL_", "HF_", "XLA_", "KERAS_", "OMP_", 
 # Variables that Slurm, PBS, LSF and Grid Engine set in a job; mpirun then gets hosts and slots from them.
 ALLOCATION_VARIABLES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 HOST_OPTIONS = {"H", "f", "host", "hosts", "hostfile", "machinefile"}  # of mpirun, after one dash or two
+OUTPUT_OPTIONS = {"--output", "--tag-output", "--timestamp-output", "--stream-buffering"}  # of Open MPI's mpirun
 
 # What users set to choose how ranks exchange messages, and what restricts ranks of one host to its memory.
 TRANSPORT_OPTION = re.compile(r"(btl|pml|mtl)|((I_MPI_FABRICS|FI_PROVIDER|UCX_TLS)(=.*)?)")
@@ -40,11 +43,15 @@ VERSION_PATTERNS = (
 
 @dataclass(frozen=True)
 class Mpi:
-    """An installed MPI: its implementation (one of the three constants), (major, minor), mpirun's path."""
+    """An installed MPI: its implementation (one of the constants above), (major, minor), mpirun's path.
+
+    `can_pass_parts`: this mpirun has an option to pass on a line before it ends, as progress bars need it.
+    """
 
     implementation: str
     version: tuple[int, int]
     mpirun: str
+    can_pass_parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,10 +81,11 @@ def build_command(
     ``cores`` is the number of this machine's cores, ``local_names`` its possible names in ``options.hosts``. Ranks
     are not bound to cores, because all of TensorFlow's threads would then share one core.
     """
+    if mpi.implementation == NO_MPI:
+        return Command(options.command, {})
     environment = {**environment, **options.variables()}
     is_here = not options.hosts and not names_hosts(options, environment)
-    is_one_host = is_here or (bool(options.hosts) and all(name in local_names for name, _ in options.hosts))
-    keeps_to_memory = is_one_host and not chooses_transport(options, environment)
+    keeps_to_memory = stays_here(options, environment, local_names) and not chooses_transport(options, environment)
     if mpi.implementation != OPEN_MPI:
         return build_hydra_command(mpi, options, environment, keeps_to_memory)
 
@@ -88,6 +96,9 @@ def build_command(
         argv += ["--allow-run-as-root"]
     if not {"--bind-to", "-bind-to"} & set(options.mpi_args):  # Open MPI 5 refuses a second one
         argv += ["--bind-to", "none"]
+    moves_bars = mpi.can_pass_parts and environment.get(records.TERMINAL) == "1"
+    if moves_bars and not OUTPUT_OPTIONS & set(options.mpi_args):
+        argv += ["--output", ":raw"]
     if options.hosts:
         argv += ["-H", ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
     if is_here and local_ranks > cores:
@@ -140,6 +151,13 @@ def forwarded_variables(environment: Mapping[str, str]) -> list[str]:
     return sorted(n for n in environment if n in FORWARDED_NAMES or n.startswith(FORWARDED_PREFIXES))
 
 
+def stays_here(options: Options, environment: Mapping[str, str], local_names: Collection[str]) -> bool:
+    """Whether the job runs on this host alone."""
+    if options.hosts:
+        return all(name in local_names for name, _ in options.hosts)
+    return not names_hosts(options, environment)
+
+
 def chooses_transport(options: Options, environment: Mapping[str, str]) -> bool:
     """Whether the user says by which transport the ranks exchange messages."""
     return any(TRANSPORT_OPTION.fullmatch(arg) for arg in options.mpi_args) or any(
@@ -183,7 +201,22 @@ def find_mpi() -> Mpi:
     if implementation is None:
         first_line = text.strip().partition("\n")[0] or "nothing"
         raise LaunchError(f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}", 1)
-    return Mpi(*implementation, mpirun)
+    return Mpi(*implementation, mpirun, can_pass_parts=_can_pass_parts(mpirun))
+
+
+def _can_pass_parts(mpirun: str) -> bool:
+    """Whether Open MPI 5 says in its help that output can be raw; its first releases do not know the word."""
+    try:
+        text = (Path(mpirun).resolve().parent.parent / "share/prte/help-prterun.txt").read_text(errors="replace")
+    except OSError:
+        return False
+    return '"RAW"' in text
+
+
+def find_mpi_for(options: Options, environment: Mapping[str, str]) -> Mpi:
+    """The MPI for a job; `NO_MPI` for one rank on this machine, which is started itself. Raises as `find_mpi`."""
+    needs_mpi = options.num_ranks > 1 or options.is_elastic or options.hosts or options.mpi_args
+    return find_mpi() if needs_mpi or names_hosts(options, environment) else Mpi(NO_MPI, (0, 0), "")
 
 
 def check_elastic(mpi: Mpi) -> None:

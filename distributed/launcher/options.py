@@ -19,6 +19,9 @@ examples:
   bert-launch -np 2 --mpi-args "--tag-output -x MY_VARIABLE" --dry-run -- bert-bench"""
 
 
+START_TIMEOUT_S = 600.0
+
+
 class LaunchError(Exception):
     """A mistake that the user can correct, shown as one line; ``status`` is the exit status."""
 
@@ -38,6 +41,7 @@ class Options:
     mpi_args: tuple[str, ...] = ()
     restarts: int = 0
     is_elastic: bool = False
+    start_timeout_s: float = START_TIMEOUT_S
 
     def __post_init__(self) -> None:
         slots = sum(count for _, count in self.hosts)
@@ -51,6 +55,9 @@ class Options:
             raise LaunchError(f"-p must be between 1 and 65535, got {self.ssh_port}", 2)
         if self.restarts < 0:
             raise LaunchError(f"--restarts must be at least 0, got {self.restarts}", 2)
+
+        if not self.start_timeout_s > 0:
+            raise LaunchError(f"--start-timeout must be more than 0 seconds, got {self.start_timeout_s:g}", 2)
 
     def variables(self) -> dict[str, str]:
         """What the ranks must find in their environment."""
@@ -79,8 +86,8 @@ def parse_args(argv: Sequence[str]) -> tuple[Options, bool]:
     """The options, and whether --dry-run is among them. Raises LaunchError with status 2 if they are wrong."""
     parser = Parser(
         prog="bert-launch",
-        usage="bert-launch -np N [-H HOST:SLOTS,…] [-p PORT] [--restarts N] [--elastic] [--mpi-args ARGS] "
-        "[--dry-run] -- COMMAND …",
+        usage="bert-launch -np N [-H HOST:SLOTS,…] [-p PORT] [--restarts N] [--elastic] [--start-timeout SECONDS] "
+        "[--mpi-args ARGS] [--dry-run] -- COMMAND …",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -99,6 +106,13 @@ def parse_args(argv: Sequence[str]) -> tuple[Options, bool]:
         "training continues from its newest checkpoint",
     )
     add("--elastic", action="store_true", help="go on without ranks that die (Open MPI 5)")
+    add(
+        "--start-timeout",
+        type=float,
+        default=START_TIMEOUT_S,
+        metavar="SECONDS",
+        help="end a job whose ranks have not all joined this long after the first one (default: 600)",
+    )
     add("--mpi-args", default="", metavar="ARGS", help="further arguments of mpirun, quoted as in a shell")
     add("--dry-run", action="store_true", help="print the mpirun command and do not run it")
 
@@ -122,5 +136,6 @@ def parse_args(argv: Sequence[str]) -> tuple[Options, bool]:
         mpi_args=mpi_args,
         restarts=parsed.restarts,
         is_elastic=parsed.elastic,
+        start_timeout_s=parsed.start_timeout,
     )
     return options, parsed.dry_run

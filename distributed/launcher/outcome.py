@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from distributed.launcher.banners import Death, cause
+from distributed.launcher.banners import EXIT_CODE_OF_SIGNAL, Death, cause
 from ringbert.errors import Preempted
 
 
@@ -15,6 +15,7 @@ class Outcome:
       is_remote: some of its ranks are on other hosts.
       kinds: which kinds of records its ranks told; see `distributed.records`.
       saved: the position of the newest checkpoint of each folder.
+      starting: the ranks that wait for all others to join, or have waited.
       places: host and process id of each rank.
       left: the ranks that have left the job, as they said or others said of them.
       deaths: in the order in which mpirun told of them.
@@ -27,6 +28,7 @@ class Outcome:
     is_remote: bool = False
     kinds: set[str] = field(default_factory=set)
     saved: dict[str, int] = field(default_factory=dict)
+    starting: set[int] = field(default_factory=set)
     places: dict[int, tuple[str, int]] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     deaths: list[Death] = field(default_factory=list)
@@ -36,7 +38,9 @@ class Outcome:
     def add(self, record: dict) -> None:
         """Takes in a record of a rank."""
         kind, place = record["kind"], (record["host"], record["process"])
-        if kind == "joined":
+        if kind == "starting":
+            self.starting.add(record["rank"])
+        elif kind == "joined":
             self.places[record["rank"]] = place
         elif kind == "saved":
             self.saved[record["folder"]] = record["position"]
@@ -57,6 +61,13 @@ class Outcome:
     def has_joined(self) -> bool:
         """Whether all ranks have, so that they know what to do with signals."""
         return len(self.places) >= self.num_ranks
+
+    def not_joined(self, seconds: float) -> Death:
+        """What is told when not all ranks have joined after this time, as when one ended early on another host."""
+        missing = [str(rank) for rank in range(self.num_ranks) if rank not in self.starting]
+        named = f"rank{'s' * (len(missing) != 1)} {', '.join(missing)} did not start"
+        unnamed = "not all ranks joined MPI, because one ended early or hosts cannot reach each other"
+        return Death(reason=f"{named if missing else unnamed} (waited {seconds:g} s: --start-timeout)")
 
     @property
     def is_over(self) -> bool:
@@ -117,7 +128,10 @@ class Outcome:
         """The death that ended the job, with its rank and host as far as the ranks have told them."""
         death = cause(self.deaths, self.num_ranks)
         is_silent = self.is_hydra or self.num_ranks == 1  # about exits, mpirun prints nothing
-        if death is None and is_silent and self.mpirun_status and "joined" in self.kinds:
+        number = self.mpirun_status - EXIT_CODE_OF_SIGNAL
+        if death is None and self.num_ranks == 1 and number > 0:
+            death = Death(rank=0, signal=number)
+        elif death is None and is_silent and self.mpirun_status and "joined" in self.kinds:
             death = Death(rank=0 if self.num_ranks == 1 else None, status=self.mpirun_status)
         return self.placed(death) if death else None
 

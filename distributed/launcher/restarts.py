@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from distributed.launcher.hosts import ANSWER_S, is_local, local_host_names, ready_hosts, remote_shell
 from distributed.launcher.job import Job, Requests
-from distributed.launcher.mpirun import OPEN_MPI, Mpi, build_command, is_root, num_cores
+from distributed.launcher.mpirun import OPEN_MPI, Mpi, build_command, is_root, num_cores, stays_here
 from distributed.launcher.options import LaunchError, Options
 from distributed.launcher.outcome import Outcome
+from distributed.launcher.standard_input import standard_input_of
+from distributed.socket_filter import OPEN_VARIABLE
 
 MOST_WAIT_S = 60.0
 MOST_STARTS_WITHOUT_STEP = 2
@@ -28,7 +30,7 @@ def run(mpi: Mpi, options: Options, requests: Requests) -> int:
     for restart in range(1, options.restarts + 2):
         is_remote = any(not is_local(name) for name, _ in now.hosts)
         outcome = Outcome(now.num_ranks, now.is_elastic, mpi.implementation != OPEN_MPI, is_remote)
-        job = Job(outcome, secrets.token_hex(8), requests, bool(saved))
+        job = Job(outcome, secrets.token_hex(8), requests, bool(saved), now.start_timeout_s)
         status = start(mpi, now, job)
         if job.was_killed:
             clean(mpi, options, job)
@@ -56,11 +58,12 @@ def run(mpi: Mpi, options: Options, requests: Requests) -> int:
 
 
 def start(mpi: Mpi, options: Options, job: Job) -> int:
-    environment = {**os.environ, **job.variables()}
-    command = build_command(
-        mpi, options, environment, cores=num_cores(), is_root=is_root(), local_names=local_host_names()
-    )
-    return job.run(command.argv, {**environment, **command.environment})
+    environment = {**os.environ, **job.variables(), **standard_input_of(options.command)}
+    names = local_host_names()
+    command = build_command(mpi, options, environment, cores=num_cores(), is_root=is_root(), local_names=names)
+    closes_ports = mpi.implementation == OPEN_MPI and stays_here(options, environment, names)
+    closes_ports &= environment.get(OPEN_VARIABLE) != "1"
+    return job.run(command.argv, {**environment, **command.environment}, closes_ports)
 
 
 def wait(seconds: float, requests: Requests) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.mutations import damaged
-from fuzz.readers import Reader
+from fuzz.reader import Reader
 from ringbert.errors import InputError, one_line
 
 MOST_CPU_S = 5.0
