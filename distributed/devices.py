@@ -106,6 +106,13 @@ def visible_gpus() -> list[str]:
 
 def start_tensorflow(threads: int) -> None:
     """Imports TensorFlow and lets it use this many threads. Raises InputError when it is not installed."""
+    tf = imported_tensorflow()
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(threads, 2)))
+
+
+def imported_tensorflow() -> Any:
+    """The module. Raises InputError when it is not installed."""
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(CUDA_CACHE_BYTES))
     try:
         import tensorflow as tf
@@ -114,8 +121,7 @@ def start_tensorflow(threads: int) -> None:
             f"TensorFlow is not installed ({error}): "
             "in ringbert's checkout pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
         ) from error
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(threads, 2)))
+    return tf
 
 
 def usable_gpus(device: str) -> list[Gpu]:

@@ -101,24 +101,27 @@ class World:
         program: str | None = None,
         user_errors: tuple[type[BaseException], ...] = (),
         stalls: StallSettings | None = StallSettings(),  # noqa: B008
+        saves_on_signals: bool = True,
     ) -> "World":
         """Joins MPI and gives each local rank its GPU and cores; call it before the first TensorFlow operation.
 
         Use it as a context manager: if an exception or a `sys.exit` with an error leaves the block on any rank,
         all ranks end. InputError, OSError and `user_errors` are shown as one line, other errors with a traceback.
         With `device` None, for programs that compute nothing, TensorFlow is not imported. With `stalls` None there
-        is no watchdog.
+        is no watchdog. With `saves_on_signals` False, a process that is alone keeps its handlers of signals.
 
         Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
         """
         program = program or Path(sys.argv[0]).name
+        records.tell("starting", rank=int(launched_rank()))
         comm, why_alone = communicator()
         world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
         world = world if comm is None else replace(world, **place_in(comm), launched_size=comm.size)
         with world:
             check_launcher(world.size, why_alone)
-            signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
-            threading.excepthook = lambda failed: world._thread_failed(failed.exc_value)
+            if saves_on_signals or world.size > 1:
+                signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
+            threading.excepthook = lambda failed: world.fail(failed.exc_value)
             world = with_cores(world)
             world = world if device is None else with_device(world, device)
         if comm is not None and stalls is not None:
@@ -233,7 +236,7 @@ class World:
 
     def __exit__(self, kind, error, trace) -> Literal[False]:
         if error is None or isinstance(error, Preempted) or (isinstance(error, SystemExit) and not error.code):
-            self._leave(error)
+            self.leave(is_preempted=isinstance(error, Preempted))
             return False
         if self.comm is None and isinstance(error, self.user_errors):
             # Under another MPI's launcher each process is alone and fails in the same way, and one is enough.
@@ -246,18 +249,18 @@ class World:
             self._end_all(error)
         return False
 
-    def _leave(self, error: BaseException | None) -> None:
+    def leave(self, is_preempted: bool = False) -> None:
         """Waits for all ranks, so that one which leaves too early is noticed; elastic ones have voted already."""
-        is_preempted = isinstance(error, Preempted)
-        if is_preempted or (self.watchdog.is_running and not self.is_elastic):
+        if not self.is_elastic and (is_preempted or self.watchdog.is_running):
             with self.operation("the end of the program"):
                 self.barrier()
         self.watchdog.stop()
         self.exit_status = Preempted.STATUS if is_preempted else 0
         records.tell("preempted" if is_preempted else "completed", rank=self.rank)
 
-    def _thread_failed(self, error: BaseException | None) -> None:
-        """Ends the job after an uncaught exception in a thread, such as one that prefetches or writes."""
+    def fail(self, error: BaseException | None) -> None:
+        """Ends the job after an uncaught exception outside of the `with` block or in a thread; does not return,
+        unless the error is None or a SystemExit."""
         if error is None or isinstance(error, SystemExit):
             return
         if self.comm is not None:

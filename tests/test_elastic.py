@@ -11,6 +11,7 @@ from mpi import PROGRAMS, ROOT, Done, alone, mpirun
 from program_runs import metrics_in
 
 from distributed.launcher.mpirun import find_mpi
+from ringbert.errors import Preempted
 
 ULFM, ELASTIC = ("--with-ft", "ulfm"), {"RINGBERT_ELASTIC": "1"}
 
@@ -55,6 +56,7 @@ def assert_same_training(result: dict, undisturbed: dict, limit_s: float = 5) ->
     assert max(result["waits"]) < limit_s, "the next step took too long"
 
 
+@pytest.mark.slow
 def test_deaths_in_a_sum_a_save_and_an_evaluation_change_nothing(undisturbed, tmp_path):
     """Rank 0, which writes everything, is the first to die; at the end one rank is left."""
     result = trained(tmp_path / "run", "0@sum@3", "1@save@8", "3@evaluation@15", np=4)
@@ -120,6 +122,22 @@ def test_a_score_whose_checkpoint_was_not_finished_is_forgotten(undisturbed, tmp
     result = trained(tmp_path / "run", "0@sum@6", env=ELASTIC | {"SLOW_WRITE": "1"})
     assert_same_training(result, undisturbed)
     assert [position for position, _ in result["evaluations"]] == [140, 210, 280]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_death_while_a_training_leaves_on_request(rank, undisturbed, tmp_path):
+    """It has saved by then: no traceback, and the next start goes on."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    leaves = ELASTIC | {"LEAVE_AFTER": "7"}
+    done = mpirun(3, "elastic.py", folder, f"{rank}@leave@7", env=leaves, mpi_args=ULFM)
+    assert done.status == Preempted.STATUS, done
+    assert f"rank {rank} on " in done.stderr, done
+    assert re.search(r"saved after step \d+ of 20 on request", done.stderr), done
+    assert "Traceback" not in done.stderr, done
+    result = checked(alone("elastic.py", folder), folder)
+    np.testing.assert_allclose(result["weights"], undisturbed["weights"], rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow

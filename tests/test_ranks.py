@@ -63,6 +63,7 @@ def assert_same_bert(one: Results, many: Results, name: str = "bert", reference:
     np.testing.assert_allclose(many[f"{name}: losses"], one[f"{reference}: losses"], rtol=LOSS_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_trainings_train(launched: Callable) -> None:
     _, one = launched(1)
     assert len(one["toy: losses"]) == len(one["bert: losses"]) == 20

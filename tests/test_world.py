@@ -184,3 +184,15 @@ def test_without_mpi_a_launcher_of_two_is_refused_in_one_line(without_mpi: dict[
 )
 def test_an_error_of_the_users_is_one_line(error: BaseException, line: str) -> None:
     assert one_line(error) == line
+
+
+def test_a_process_without_a_launcher_leaves_no_shared_memory() -> None:
+    """Open MPI 5 alone makes a segment in /dev/shm and forgets it; here it is not even mapped."""
+    script = "from distributed.joining import communicator; communicator(); print(open('/proc/self/maps').read())"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI", "PMI"))}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment | ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "/mpi4py/" in done.stdout
+    assert "/dev/shm/" not in done.stdout

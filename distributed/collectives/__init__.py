@@ -6,7 +6,7 @@ TensorFlow's own collectives must be configured by then. Control messages use `W
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -49,6 +49,10 @@ class CollectivesSettings(BackendSettings):
     )
 
 
+SumOfParts = Callable[[Sequence["tf.Tensor"], Sequence[int], int], "tf.Tensor"]
+MeanOfParts = Callable[[Sequence["tf.Tensor"], Sequence[int], int, float], "tf.Tensor"]
+
+
 class Collectives(Protocol):
     """The methods of a backend. Every rank calls the same methods in the same order, with equal shapes."""
 
@@ -70,6 +74,20 @@ class Collectives(Protocol):
         Its arguments: the vector; a number that distinguishes the sums of one function, the same on every rank;
         whether the values are sent as bfloat16.
         """
+        ...
+
+    @property
+    def sum_of_parts(self) -> "SumOfParts | None":
+        """`all_reduce_sum` of a vector that lies in several tensors; None if unsupported.
+
+        Its arguments: the parts, of one dtype; where in the vector they begin, in ascending order and at whole
+        cache lines of 64 bytes; the vector's size. It is 0 between the parts.
+        """
+        ...
+
+    @property
+    def mean_of_parts(self) -> "MeanOfParts | None":
+        """The same, divided by its last argument; the result is in memory of its own."""
         ...
 
     def broadcast(self, value: "tf.Tensor") -> "tf.Tensor":
@@ -124,7 +142,8 @@ def _fitting(world: "World") -> str:
         return "local"
     if world.device != "gpu" or world.is_elastic:
         return "mpi"
-    from distributed.collectives.tensorflow import OPEN_VARIABLE, own_gpus, why_open
+    from distributed.collectives.tensorflow import own_gpus, why_open
+    from distributed.socket_filter import OPEN_VARIABLE
 
     if not own_gpus(world):
         return "mpi"

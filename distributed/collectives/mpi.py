@@ -10,16 +10,18 @@ network once each way, in the largest possible messages, however many ranks a ma
 bfloat16.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
+from distributed.collectives import MeanOfParts, SumOfParts
 from distributed.collectives.machine_memory import MachineMemory, open_memory
-from distributed.host import host_view
+from distributed.host import ReusedMemory, aligned, as_tensor, host_view
 from distributed.world import World
 from ringbert.errors import InputError
 
 PIECE_BYTES = 1 << 20
-ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer with a smaller alignment
 
 
 class MpiCollectives:
@@ -50,6 +52,7 @@ class MpiCollectives:
         self._heads = self._split(self._machine.rank)  # on all machines, the ranks with this local rank
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
         self._memory: MachineMemory | None = None
+        self._results = ReusedMemory()
         self.why_not_shared = ""  # the reason if the ranks of this machine cannot share memory
         if self._shares_memory and self._machine.size > 1:
             try:
@@ -63,6 +66,32 @@ class MpiCollectives:
     def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
         """Every value is rounded once per machine, and once more after the sum in float32."""
         return self._sum(flat, is_rounded=True)
+
+    @property
+    def sum_of_parts(self) -> SumOfParts | None:
+        """On one machine, if its ranks share memory."""
+        return self._sum_of_parts if self._num_machines == 1 and self._memory is not None else None
+
+    def _sum_of_parts(self, parts: Sequence[tf.Tensor], starts: Sequence[int], size: int) -> tf.Tensor:
+        assert self._memory is not None
+        own = [host_view(part).reshape(-1) for part in parts]
+        total, shared = self._buffer("sum", size, own[0].dtype)
+        self._memory.sum(own, starts, total)
+        return shared
+
+    @property
+    def mean_of_parts(self) -> MeanOfParts | None:
+        """On one machine, if its ranks share memory."""
+        return self._mean_of_parts if self._num_machines == 1 and self._memory is not None else None
+
+    def _mean_of_parts(
+        self, parts: Sequence[tf.Tensor], starts: Sequence[int], size: int, divisor: float
+    ) -> tf.Tensor:
+        assert self._memory is not None
+        own = [host_view(part).reshape(-1) for part in parts]
+        result = self._results.array(size, own[0].dtype)
+        self._memory.mean(own, starts, divisor, result)
+        return as_tensor(result)
 
     def _sum(self, flat: tf.Tensor, is_rounded: bool) -> tf.Tensor:
         size = flat.shape[0]
@@ -97,7 +126,7 @@ class MpiCollectives:
             return self._all_reduced(self._machine, flat)
         own = host_view(flat)
         total, shared = self._buffer("sum", own.size, own.dtype)
-        self._memory.sum(own, total)
+        self._memory.sum([own], [0], total)
         return shared
 
     def _all_reduced(self, comm, flat: tf.Tensor) -> tf.Tensor:
@@ -117,8 +146,8 @@ class MpiCollectives:
         """
         if (name, size, dtype) not in self._buffers:  # a step uses two sizes: gradients, and losses alone
             memory = self._memory if is_shared else None
-            array = memory.vector(name, size, dtype) if memory else _aligned(size, dtype)
-            self._buffers[name, size, dtype] = array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+            array = memory.vector(name, size, dtype) if memory else aligned(size, dtype)
+            self._buffers[name, size, dtype] = array, as_tensor(array)
         return self._buffers[name, size, dtype]
 
     def broadcast(self, value: tf.Tensor) -> tf.Tensor:
@@ -158,9 +187,3 @@ def _rounded(values: tf.Tensor) -> tf.Tensor:
 
 def _widened(bits: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32)
-
-
-def _aligned(size: int, dtype: np.dtype) -> np.ndarray:
-    raw = np.zeros(size * dtype.itemsize + ALIGNMENT_BYTES, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT_BYTES
-    return raw[start : start + size * dtype.itemsize].view(dtype)

@@ -27,7 +27,6 @@ from distributed.world import World
 from ringbert.errors import InputError
 
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
-OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches the servers may connect
 JOB = "worker"
 GROUP_KEYS = {"nccl": 1, "ring": 2}
 CONNECT_S = 20  # time limit for a rank to accept a connection
@@ -48,6 +47,8 @@ _instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow'
 
 class TensorflowCollectives:
     """Sums with CollectiveReduceV2 on the device of this rank."""
+
+    sum_of_parts = mean_of_parts = None
 
     def __init__(self, world: World, name: str):
         # TensorFlow's nccl_manager.cc sums float16, float32, float64, int32 and int64, and refuses bfloat16.
@@ -138,7 +139,8 @@ def open(world: World, name: str) -> TensorflowCollectives:
         if reason := why_open(world):
             raise InputError(
                 f"--backend {name}: its ports cannot be closed to strangers ({reason}), who could read files as "
-                f"you: use --backend mpi, or set {OPEN_VARIABLE}=1 if you trust all who can reach these machines"
+                f"you: use --backend mpi, or set {socket_filter.OPEN_VARIABLE}=1 if you trust all who can reach "
+                "these machines"
             )
         _start_server(world)
     return TensorflowCollectives(world, name)
@@ -151,7 +153,7 @@ def why_open(world: World) -> str:
 
 
 def may_be_open() -> bool:
-    return os.environ.get(OPEN_VARIABLE) == "1"
+    return os.environ.get(socket_filter.OPEN_VARIABLE) == "1"
 
 
 def own_gpus(world: World) -> bool:

@@ -26,12 +26,12 @@ import toy
 from tensorflow.python.eager import context
 
 from distributed.collectives import BACKENDS, compression_note, open_collectives
-from distributed.collectives.machine_memory import SLOT_BYTES, open_memory
+from distributed.collectives.machine_memory import CACHED_BYTES, SLOT_BYTES, MachineMemory, open_memory
 from distributed.collectives.mpi import MpiCollectives
 from distributed.devices import DeviceSettings
 from distributed.environment import launched_rank
+from distributed.flat import buckets
 from distributed.gradient import Gradient, dropout_key
-from distributed.optimizer import buckets
 from distributed.world import FirstRankError, World
 from ringbert.errors import InputError
 
@@ -128,6 +128,65 @@ def check_machines(world: World) -> None:
         collectives.close()
 
 
+def check_means_of_parts(world: World, memory: MachineMemory) -> None:
+    """Parts of many sizes are averaged as one vector would be."""
+    piece = CACHED_BYTES // 8
+    sizes = [
+        3,
+        16,
+        0,
+        1,
+        piece // 2,
+        5,
+        piece // 3,
+        piece // 3,
+        piece // 3,
+        piece,
+        2 * piece + 5,
+        1,
+        7 * piece + 1,
+    ]
+    starts = [int(start) for start in np.cumsum([0, *(16 * (size // 16 + 1) for size in sizes)])]
+    *starts, whole = starts
+    values = [np.random.default_rng([rank, 5]).standard_normal(whole) for rank in range(world.size)]
+    expected = values[0]
+    for other in values[1:]:
+        expected = expected + other
+    own = [values[world.rank][start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    for num_large, divisor in ((0, 3.0), (1, 3.0), (0, 1.0)):
+        if world.rank == 0:
+            memory._large_left[0] = num_large
+        world.barrier()
+        result = np.full(whole, -5.0)
+        memory.mean(own, starts, divisor, result)
+        for start, size, end in zip(starts, sizes, [*starts[1:], whole], strict=True):
+            np.testing.assert_array_equal(result[start : start + size], expected[start : start + size] / divisor)
+            assert np.all(np.isin(result[start + size : end], (0, -5)))
+
+
+def check_reused_results(world: World) -> None:
+    """Memory is used again when its tensor is gone, and never before."""
+    collectives = MpiCollectives(world.comm)
+    average = collectives.mean_of_parts
+    assert average is not None
+    parts = [tf.fill([7], float(world.rank)), tf.fill([3, 1000], 2.0)]
+    first = average(parts, [0, 16], 3024, world.size)
+    place = np.from_dlpack(first).ctypes.data
+    second = average([2 * part for part in parts], [0, 16], 3024, world.size)
+    middle = (world.size - 1) / 2
+    assert first[:7].numpy().tolist() == [middle] * 7, "a result that is still in use has changed"
+    assert second[:7].numpy().tolist() == [2 * middle] * 7
+    assert second[16:3016].numpy().tolist() == [4.0] * 3000
+    del first
+    third = average(parts, [0, 16], 3024, world.size)
+    assert np.from_dlpack(third).ctypes.data == place, "each call takes new memory"
+    doubled = tf.function(lambda x: 2 * x, jit_compile=True)(third)
+    np.testing.assert_array_equal(doubled[16:3016].numpy(), 4.0)
+    assert MpiCollectives(world.comm, shares_memory=False).mean_of_parts is None
+    assert MpiCollectives(world.comm, world.rank, world.size).mean_of_parts is None
+    collectives.close()
+
+
 def check_shared_memory(world: World) -> None:
     """Numbers are added in the order of the ranks, wherever they stand; every rank hears why none is shared."""
     memory, size = open_memory(world.comm), 5 * SLOT_BYTES // 4 + 7
@@ -135,12 +194,18 @@ def check_shared_memory(world: World) -> None:
     expected = parts[0]
     for part in parts[1:]:
         expected = expected + part
-    for _ in range(3):
+    for num_large in (0, 0, 1, 2):  # sums with large pieces, as if the pieces had been slow
+        if world.rank == 0:
+            memory._large_left[0] = num_large
+        world.barrier()
         total = memory.vector("sum", size, np.dtype(np.float32))
-        memory.sum(parts[world.rank], total)
+        memory.sum([parts[world.rank]], [0], total)
+        if num_large:
+            assert memory._large_left[0] == num_large - 1
         np.testing.assert_array_equal(total, expected)
         world.barrier()
         total[:] = world.rank  # the next sum forgets it
+    check_means_of_parts(world, memory)
     mapped = {line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").read_text().splitlines()
               if "/memfd:ringbert" in line}  # fmt: skip
     assert mapped == {"/memfd:ringbert (deleted)"}, "a killed job would leave it behind"
@@ -222,8 +287,9 @@ def check_overlap(world: World, collectives) -> None:
         assert (after.overlaps, during.overlaps) == (False, can)
         if not can:
             continue
-        during._buckets = buckets([8 * size for size in during._sizes], small)
-        assert len(during._buckets) == 3
+        layout = during.layout
+        layout._buckets = buckets([8 * size for size in layout._sizes], small)
+        assert len(layout._buckets) == 3
         functions = [Gradient(optimizer, toy.squared_loss(model)) for optimizer in (after, during)]
         inverse = after.inverse_weights({"loss": 18.0 * world.size})
         for turn, chosen in enumerate((batches[:1], batches, batches[1:], batches)):
@@ -427,6 +493,7 @@ with World.join(DeviceSettings(device="cpu")) as world:
     if world.size > 1:
         check_machines(world)
         check_shared_memory(world)
+        check_reused_results(world)
         note = compression_note(world, open_collectives(world))
         assert "no gradients travel between machines" in note, note
         note = compression_note(world, MpiCollectives(world.comm, world.rank, world.size))

@@ -2,8 +2,11 @@
 
 Usage: elastic.py FOLDER [RANK@PLACE@STEP…]
 RANK is the number at the start of the job; a rank is killed when it reaches PLACE in (or after) that step. With
-the variable STOPS it is only stopped, and the watchdog kills it 1.5 s later. Prints, from rank 0, the weights, the
-digests of all survivors' weights, and the seconds from each kill to the end of the next step.
+the variable STOPS it is only stopped, and the watchdog kills it 1.5 s later. With LEAVE_AFTER=STEP the training is
+asked to save and stop after that step.
+
+Prints, from rank 0, the weights, the digests of all survivors' weights, and the seconds from each kill to the end
+of the next step.
 """
 
 import json
@@ -18,7 +21,7 @@ import toy
 
 from distributed import elastic, train
 from distributed.checkpoint import Checkpoints
-from distributed.collectives import Collectives, open_collectives
+from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings
 from distributed.evaluation import HeldOut
 from distributed.optimizer import AllreduceOptimizer
@@ -61,12 +64,12 @@ def counted(batch: dict) -> dict[str, float]:
     return toy.weights(batch)
 
 
-def tear(collectives: Collectives) -> None:
+def tear() -> None:
     """Rank 1 dies after the sum of step 8, and rank 2 hears of it at once, in the same step; rank 0 does not."""
-    whole = collectives.all_reduce_sum
+    whole = AllreduceOptimizer.all_reduce
 
-    def torn(flat):
-        result = whole(flat)
+    def torn(optimizer, own):
+        result = whole(optimizer, own)
         if number[0] == 7 and world.size == world.launched_size:
             if world.rank == 1:
                 (folder / "torn.time").write_text(str(time.time()))
@@ -75,7 +78,7 @@ def tear(collectives: Collectives) -> None:
                 world.comm.recv(source=1)  # raises
         return result
 
-    collectives.all_reduce_sum = torn
+    AllreduceOptimizer.all_reduce = torn
 
 
 def measure() -> dict[str, float]:
@@ -88,8 +91,8 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     elastic.enable(world)
     world.watchdog.fence_s = 1.5
     collectives = open_collectives(world)
-    before(collectives, "all_reduce_sum", "sum")
-    before(collectives, "all_reduce_sum", "summed", after=True)
+    before(AllreduceOptimizer, "all_reduce", "sum")
+    before(AllreduceOptimizer, "all_reduce", "summed", after=True)
     before(AllreduceOptimizer, "update", "update")
     before(Checkpoints, "save", "save")
     before(Checkpoints, "_start_writing", "copy")
@@ -98,14 +101,17 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
         slow_write = Checkpoints._write
         Checkpoints._write = lambda *args: (time.sleep(60), slow_write(*args))
     if "TORN_SUM" in os.environ:
-        tear(collectives)
+        tear()
     before(elastic, "place_in", "recovery")
+    before(train.Loop, "_leave", "leave")
     before(collectives, "reopen", "memory")
     follow = train.Loop._follow
 
     def followed(self, step):
         number[0] = step.number
         ends.append(time.time())
+        if step.number == int(os.environ.get("LEAVE_AFTER", "0")) and world.size == world.launched_size:
+            world.stop_wanted.set()
         follow(self, step)
 
     train.Loop._follow = followed

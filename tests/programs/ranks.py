@@ -224,7 +224,9 @@ def gradient_of_two_terms(world: World, collectives, accumulation: int) -> np.nd
     gradient = gradient_function(optimizer, loss, batches[0])
     inverse = optimizer.inverse_weights(totals)
     parts = [gradient(batch, inverse, dropout_key(0, 0, n, world.rank)) for n, batch in enumerate(batches)]
-    gradients, sums = optimizer.unflatten(optimizer.all_reduce(tf.add_n(parts)))
+    gradients, sums = optimizer.unflatten(
+        optimizer.all_reduce(tf.nest.map_structure(lambda *each: tf.add_n(each), *parts))
+    )
     return np.concatenate([*(g.numpy().reshape(-1) for g in gradients), sums.numpy()])
 
 

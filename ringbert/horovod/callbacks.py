@@ -1,0 +1,188 @@
+"""Callbacks for `fit`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ringbert.errors import InputError
+from ringbert.horovod.operations import Average, allreduce
+from ringbert.horovod.optimizer import broadcast_model
+from ringbert.horovod.session import current, rank, size
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives all ranks the weights and the optimizer's state of rank `root_rank`, before the first step.
+
+    Horovod does so after the first step; where the model is not built by then, so does this. `local_variables`,
+    one or several, keep their values.
+    """
+
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None):
+        super().__init__()
+        self.root_rank = root_rank
+        variables = () if local_variables is None else local_variables
+        self.local_variables = [variables] if hasattr(variables, "assign") else list(variables)
+        self._is_done = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.model.built:
+            if not self.model.optimizer.built:
+                self.model.optimizer.build(self.model.trainable_variables)
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self._is_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        broadcast_model(self.model, self.root_rank, self.local_variables)
+        self._is_done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Replaces the metrics at the end of an epoch by their averages over ranks.
+
+    Put it before callbacks that use them, such as ReduceLROnPlateau and ModelCheckpoint.
+    """
+
+    def __init__(self, device: str = "", process_set: Any = None):
+        super().__init__()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if not logs:
+            return
+        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+        values = np.array([float(logs[name]) for name in names])
+        means = allreduce(values, op=Average, name=f"metrics {', '.join(names)}").numpy()
+        logs.update(zip(names, means.tolist(), strict=True))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
+
+    Args:
+      multiplier: a number, or a function of the epoch.
+      staircase: change the rate at the beginning of epochs only; else before each batch, at fractions of epochs,
+        which needs `steps_per_epoch` if `fit` does not know it.
+      momentum_correction: scale the momentum's state when the rate changes (Goyal et al. 2017, section 3).
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ):
+        super().__init__()
+        self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
+        self.staircase, self.momentum_correction = staircase, momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        if callable(multiplier):
+            self.multiplier = multiplier
+        else:
+            self.staircase, constant = True, float(multiplier)
+            self.multiplier = lambda epoch: constant
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if isinstance(self.model.optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            raise InputError(f"{type(self).__name__} needs an optimizer with a number as its rate, not a schedule")
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get("steps")
+            if not self.steps_per_epoch:
+                raise InputError(f"{type(self).__name__} needs steps_per_epoch, because fit does not know it")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        is_before, is_after = self.current_epoch < self.start_epoch, False
+        if self.end_epoch is not None:
+            is_after = self.current_epoch >= self.end_epoch
+        if is_before or is_after:
+            return
+        if not self.staircase:
+            self._set(self.current_epoch + batch / float(self.steps_per_epoch or 1))
+        elif batch == 0:
+            self._set(self.current_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None:
+            logs["lr"] = float(self.model.optimizer.learning_rate)
+
+    def _set(self, epoch: float) -> None:
+        optimizer = self.model.optimizer
+        before, after = float(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
+        optimizer.learning_rate = after
+        if self.momentum_correction and before and after != before and getattr(optimizer, "momentum", 0):
+            # Keras multiplies gradients by the rate before it adds them to the momentum.
+            for velocity in getattr(optimizer, "momentums", ()):
+                velocity.assign(velocity * (after / before))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al. 2017)."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ):
+        def multiplier(epoch: float) -> float:
+            # So that the rate at the end of an epoch, which is logged, belongs to a whole number of epochs.
+            epoch += 1.0 / (self.steps_per_epoch or 1)
+            return (epoch * (size() - 1) / warmup_epochs + 1) / size()
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch=0,
+            end_epoch=int(warmup_epochs),
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        if epoch == (self.end_epoch or 0) - 1 and self.verbose > 0 and rank() == 0:
+            rate = float(self.model.optimizer.learning_rate)
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Keeps the model with the best `monitor`; rank 0 writes. Put it after `MetricAverageCallback`."""
+
+    def __init__(
+        self,
+        filepath: str | Path = "best_model.keras",
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+    ):
+        super().__init__(
+            str(filepath),
+            monitor=monitor,
+            verbose=verbose if current().world.rank == 0 else 0,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+
+    def _save_model(self, *args: Any, **options: Any) -> None:
+        if rank() == 0:
+            super()._save_model(*args, **options)
