@@ -105,7 +105,7 @@ def functions(config: ExportConfig) -> Functions:
         scores = model(batch, dropout_key=key)
         return examples.losses(scores, batch) if is_pretraining else {"loss": span_loss(scores, batch)}
 
-    ending = Ending.APPLY if config.kind == "step" else Ending.FLATTEN
+    ending = Ending.APPLY if config.kind == "step" else Ending.GATHER
     compiled: Any = gradient_function(optimizer, loss, None, ending)
     weights = examples.weights(batch) if is_pretraining else {"loss": float(config.batch_size)}
     arguments = (batch, optimizer.inverse_weights(weights), np.array(KEY, np.int32))
@@ -143,11 +143,9 @@ def _optimizer(
 
 def parts_of(optimizer: "AllreduceOptimizer") -> list[tuple[str, int, int]]:
     """The parts of the flat buffer, which all begin at whole lines: their names, starts and ends."""
-    from distributed.optimizer import LINE
-
     names = [*(name_of(variable) for variable in optimizer.trainable), "loss sums"]
-    ends = np.cumsum(optimizer._lines) * LINE
-    return list(zip(names, [0, *ends[:-1].tolist()], ends.tolist(), strict=True))
+    ends = optimizer.layout.ends
+    return list(zip(names, [0, *ends[:-1]], ends, strict=True))
 
 
 def name_of(variable: "keras.Variable") -> str:

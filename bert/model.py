@@ -8,6 +8,7 @@ Every variable has its name in Google's checkpoints, with `.` for `/` because Ke
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
@@ -47,17 +48,17 @@ class Embeddings(ScopedLayer):
 class SelfAttention(ScopedLayer):
     """Multi-head attention within each example (Vaswani et al. 2017, section 3.2)."""
 
-    def __init__(self, scope: str, config: BertConfig, init: Initializer, place: int):
+    def __init__(self, scope: str, config: BertConfig, init: Initializer):
         super().__init__(scope, autocast=False)
-        hidden, self.place = config.hidden_size, place
+        hidden = config.hidden_size
         self.query, self.key, self.value = (
             Linear(f"{scope}/{part}", hidden, hidden, init) for part in ("query", "key", "value")
         )
         self.num_heads, self.rate = config.num_attention_heads, config.attention_probs_dropout_prob
 
-    def call(self, hidden_RH, forward: ForwardPass):
-        """The context [R, H]; 0 in the rows after those of the masks."""
-        dropout = forward.attention_dropout(self.rate, self.place)
+    def call(self, hidden_RH, forward: ForwardPass, place):
+        """The context [R, H]; 0 in the rows after those of the masks. `place` is that of the dropout."""
+        dropout = forward.attention_dropout(self.rate, place)
         *joined, _ = tf.split(self._query_key_value(hidden_RH, forward), forward.sizes)
         draws = dropout.draws() if dropout.is_on and dropout.words else None
         contexts_RH = []
@@ -97,7 +98,7 @@ class EncoderLayer(keras.layers.Layer):
         scope, hidden = f"bert/encoder/layer_{number}", config.hidden_size
         super().__init__(name=scope.replace("/", "."), autocast=False)
         self.first_place = 1 + 3 * number
-        self.attention = SelfAttention(f"{scope}/attention/self", config, init, self.first_place)
+        self.attention = SelfAttention(f"{scope}/attention/self", config, init)
         self.attention_output = Linear(f"{scope}/attention/output/dense", hidden, hidden, init)
         self.attention_norm = LayerNorm(f"{scope}/attention/output/LayerNorm", hidden, config.layer_norm_eps)
         self.intermediate = Linear(f"{scope}/intermediate/dense", hidden, config.intermediate_size, init)
@@ -106,17 +107,33 @@ class EncoderLayer(keras.layers.Layer):
         self.activation, self.rate = ACTIVATIONS[config.hidden_act], config.hidden_dropout_prob
         self.built = True
 
-    def call(self, hidden_RH, forward: ForwardPass):
-        context_RH = self.attention(hidden_RH, forward=forward)
+    def call(self, hidden_RH, forward: ForwardPass, first_place=None):
+        """[R, H] -> [R, H]. `first_place` is that of its dropouts if it computes with another layer's weights."""
+        place = self.first_place if first_place is None else first_place
+        context_RH = self.attention(hidden_RH, forward=forward, place=place)
         branch_RH, bias = self.attention_output.product_and_bias(context_RH)
-        dropout = forward.dropout(self.rate, self.first_place + 1)
+        dropout = forward.dropout(self.rate, place + 1)
         hidden_RH = forward.ops.residual(hidden_RH, branch_RH, bias, *self.attention_norm.parameters, dropout)
 
         expanded_RI, bias = self.intermediate.product_and_bias(hidden_RH)
         activated_RI = forward.ops.activated(expanded_RI, bias, self.activation)
         branch_RH, bias = self.output_dense.product_and_bias(activated_RI)
-        dropout = forward.dropout(self.rate, self.first_place + 2)
+        dropout = forward.dropout(self.rate, place + 2)
         return forward.ops.residual(hidden_RH, branch_RH, bias, *self.output_norm.parameters, dropout)
+
+
+def traced_once(layer: EncoderLayer, forward: ForwardPass) -> Callable[..., tf.Tensor]:
+    """A function of (hidden_RH, values, first_place): the layer with these values of its variables.
+
+    All encoder layers of a graph can call it. TensorFlow traces it, and its gradient, once for all of them, and
+    then puts a copy in the place of each call.
+    """
+
+    def call(hidden_RH, values, first_place):
+        with keras.StatelessScope(list(zip(layer.variables, values, strict=True))):
+            return layer(hidden_RH, forward=forward, first_place=first_place)
+
+    return tf.function(call, autograph=False)
 
 
 class SpanHead(ScopedLayer):
@@ -200,6 +217,7 @@ class Bert(keras.Model):
         init = Initializer(config.initializer_range, seed * 100_003)
         self.config, self.head_name = config, head
         self.recomputes = False  # whether the backward pass recomputes the activations within layers
+        self.compiles_parts = True  # whether XLA may compile parts of a pass, once for each size of a batch
         self.calls_cudnn = False  # whether passes that XLA compiles as a whole use bert.cudnn_attention
         self.head: keras.layers.Layer | None
         self.embeddings = Embeddings(config, init)
@@ -224,8 +242,8 @@ class Bert(keras.Model):
 
     @property
     def compiles(self) -> bool:
-        """Whether the model is wide enough for compiled operations, which pad the rows of a batch."""
-        return self.config.hidden_size >= COMPILED_WIDTH
+        """Whether it uses compiled operations, which pad the rows of a batch: the model must be wide enough."""
+        return self.compiles_parts and self.config.hidden_size >= COMPILED_WIDTH
 
     def _ops(self, inputs: dict[str, tf.Tensor], is_training: bool) -> ModuleType:
         """The operations that are fastest for one pass."""
@@ -251,11 +269,17 @@ class Bert(keras.Model):
             forward = forward.with_lengths(row_lengths(inputs))
         embedding_dropout = Dropout(self.config.hidden_dropout_prob, folded_key, 0, extent=forward.hidden_extent)
         states = [embedding_dropout(embedded_RH)]
+        recomputes = self.recomputes and folded_key is not None
+        shares_trace = not (recomputes or is_fixed(inputs) or tf.executing_eagerly())
+        if shares_trace:
+            layer_function = traced_once(self.encoder[0], forward)
         for layer in self.encoder:
-            call = functools.partial(layer.__call__, forward=forward)
-            if self.recomputes and folded_key is not None:
-                call = tf.recompute_grad(call)
-            states.append(call(states[-1]))
+            if shares_trace:
+                values = [tf.convert_to_tensor(variable.value) for variable in layer.variables]
+                states.append(layer_function(states[-1], values, tf.constant(layer.first_place)))
+            else:
+                call = functools.partial(layer.__call__, forward=forward)
+                states.append((tf.recompute_grad(call) if recomputes else call)(states[-1]))
         return [state[:rows] for state in states]
 
     def __call__(self, inputs, dropout_key=None):

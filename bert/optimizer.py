@@ -66,7 +66,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self._scale = None
-        self._updates: dict = {}  # compiled code by shape, dtype and decay, freed with this object
+        self._updates: dict = {}  # functions by shape, dtype and decay, freed with this object
 
     def build(self, variables):
         if self.built:
@@ -92,18 +92,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         variable = variable.value if isinstance(variable, keras.Variable) else variable
         rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
         gradient, scale = ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype)
-        constants = self.weight_decay_rate, self.beta_1, self.beta_2
-        unscaled = [ops.convert_to_tensor(each, variable.dtype) for each in constants]
-        factors = (*unscaled, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
-        if math.prod(variable.shape) >= COMPILED_FROM:
-            kind = (tuple(variable.shape), variable.dtype, decays)
-            if kind not in self._updates:
-                self._updates[kind] = self._compiled(*kind)
-            self._updates[kind](variable.handle, m.handle, v.handle, gradient, rate, [factors] * 3)
-            return
-        new_values = self._step(variable, m, v, gradient, rate, [factors] * 3, decays)
-        for old, new in zip((variable, m, v), new_values, strict=True):
-            old.assign(new)
+        kind = (tuple(variable.shape), variable.dtype, decays)
+        if kind not in self._updates:
+            self._updates[kind] = self._function(*kind)
+        self._updates[kind](variable.handle, m.handle, v.handle, gradient, rate, scale)
 
     def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
         """The new parameter, m and v.
@@ -125,11 +117,25 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             rate *= self.trust_ratio(parameter, update(*factors[0]))
         return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
 
-    def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """`_step` compiled by XLA for all variables of one shape, which are passed as resource handles.
+    def _function(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
+        """The update of all variables of one shape, which are passed as resource handles; traced once for them."""
+        step = self._compiled(shape, dtype, decays)
 
-        It makes one pass over memory (LAMB's norms need another) and allocates nothing. All variables of the shape
-        share the code: XLA would take ten times as long to compile one graph of all variables.
+        def update(parameter, m, v, gradient, rate, scale):
+            constants = self.weight_decay_rate, self.beta_1, self.beta_2
+            unscaled = [ops.convert_to_tensor(each, dtype) for each in constants]
+            factors = (*unscaled, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
+            step(parameter, m, v, gradient, rate, [factors] * 3)
+
+        handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
+        signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, number]
+        return tf.function(update, input_signature=signature, autograph=False)
+
+    def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
+        """`_step` for all variables of one shape, which XLA compiles if they are large.
+
+        It then makes one pass over memory (LAMB's norms need another) and allocates nothing. All variables of the
+        shape share the code: XLA would take ten times as long to compile one graph of all variables.
         """
         handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
 
@@ -142,7 +148,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
         signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, [(number,) * 5] * 3]
-        return tf.function(step, input_signature=signature, jit_compile=True, autograph=False)
+        is_large = math.prod(shape) >= COMPILED_FROM
+        return tf.function(step, input_signature=signature, jit_compile=is_large or None, autograph=False)
 
     def trust_ratio(self, parameter, update):
         """The factor of the learning rate of a variable that decays: 1."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from distributed.feed import Batch, total_weights
-from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
+from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer, Vector
 from ringbert.errors import InputError
 
 Loss = Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]
@@ -21,13 +21,13 @@ TRIALS = 3
 class Ending(Enum):
     """What a compiled function does with the gradient of a step's last micro-batch."""
 
-    FLATTEN = auto()  # returns it with the loss sums as one vector
+    GATHER = auto()  # returns it with the loss sums as `AllreduceOptimizer.gathered` does
     SUM = auto()  # sums that vector over ranks, while the gradients of the first layers are still being computed
     APPLY = auto()  # sums it over ranks if there are several, and updates the variables
 
 
 class Gradient:
-    """Micro-batches -> the flat buffer [gradient | loss sums], summed over them, and over all ranks if `overlaps`.
+    """Micro-batches -> the vector [gradient | loss sums], summed over them, and over all ranks if `overlaps`.
 
     Args:
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
@@ -48,21 +48,21 @@ class Gradient:
     ):
         self.overlaps = optimizer.overlaps and not is_fixed
         self.is_fixed, self.memory_advice, self.applies = is_fixed, memory_advice, applies
-        self._ending = Ending.APPLY if applies else Ending.SUM if self.overlaps else Ending.FLATTEN
+        self._ending = Ending.APPLY if applies else Ending.SUM if self.overlaps else Ending.GATHER
         self._optimizer, self._loss = optimizer, loss
         self._functions: dict[tuple[Ending, bool], Callable] = {}
 
-    def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+    def __call__(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Vector:
         """`keys`: the dropout key of each micro-batch. Raises InputError when memory runs out."""
-        total = None
+        total: Vector | None = None
         sums_over_ranks = self._optimizer.world.operation("the gradient with its sum over ranks")
         for number, (batch, key) in enumerate(zip(batches, keys, strict=True), 1):
-            ending = self._ending if number == len(batches) else Ending.FLATTEN
-            before = () if total is None or ending is Ending.FLATTEN else (total,)
-            waits = contextlib.nullcontext() if ending is Ending.FLATTEN else sums_over_ranks
+            ending = self._ending if number == len(batches) else Ending.GATHER
+            before = () if total is None or ending is Ending.GATHER else (total,)
+            waits = contextlib.nullcontext() if ending is Ending.GATHER else sums_over_ranks
             with out_of_memory_is_input_error(batch, self.memory_advice), waits:
                 part = self._function(batch, ending, bool(before))(batch, inverse_weights, key, *before)
-                total = part if total is None or before else total + part
+                total = part if total is None or before else tf.nest.map_structure(tf.add, total, part)
         assert total is not None
         return total
 
@@ -78,7 +78,7 @@ class Gradient:
         for batch in batches_of_shapes:
             batches = [batch] * num_batches
             output = self(batches, inverse_weights, [np.zeros(2, np.int32)] * num_batches)
-            output[:1].numpy()  # waits, so that memory runs out here or never
+            tf.nest.flatten(output)[-1][:1].numpy()  # waits, so that memory runs out here or never
         if loss_scale is not None:
             loss_scale.assign(kept)
 
@@ -94,10 +94,10 @@ def gradient_function(
     optimizer: AllreduceOptimizer,
     loss: Loss,
     example: Batch | None,
-    ending: Ending = Ending.FLATTEN,
+    ending: Ending = Ending.GATHER,
     follows: bool = False,
 ) -> Callable:
-    """A compiled function (batch, 1 / weights, dropout key) -> flat buffer [gradient | loss sums].
+    """A compiled function (batch, 1 / weights, dropout key) -> vector [gradient | loss sums].
 
     It is traced with unknown dimensions, so that one trace serves every shape of batch.
 
@@ -105,7 +105,7 @@ def gradient_function(
       example: a batch; None for a function that XLA compiles as a whole, separately for each shape.
       ending: with `Ending.APPLY`, the function updates the variables and returns the numbers of `StepResult`.
       follows: the function takes a fourth argument: the buffer of earlier micro-batches. Not with
-        `Ending.FLATTEN`.
+        `Ending.GATHER`.
     """
 
     def gradient(batch, inverse_weights, key, before=None):
@@ -115,8 +115,8 @@ def gradient_function(
             total = tf.reduce_sum(tf.stack(terms) * inverse_weights)
         gradients = tape.gradient(total, [variable.value for variable in optimizer.trainable])
         match ending:
-            case Ending.FLATTEN:
-                return optimizer.flatten(gradients, sums)
+            case Ending.GATHER:
+                return optimizer.gathered(gradients, sums)
             case Ending.SUM:
                 return optimizer.sum_in_buckets(gradients, sums, before)
             case Ending.APPLY:
@@ -164,9 +164,8 @@ def seconds_of(
             failed = True
         if any(world.all_gather(failed)):
             return math.inf
-        if not gradient.overlaps:
-            flat = optimizer.all_reduce(flat)
-        flat[:1].numpy()  # waits for a GPU
+        total = flat if gradient.overlaps else optimizer.all_reduce(flat)
+        optimizer.unflatten(total)[1].numpy()  # waits for a GPU
         times.append(max(world.all_gather(time.perf_counter() - start)))
     return min(times[1:])
 

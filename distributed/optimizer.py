@@ -5,10 +5,10 @@
     optimizer.broadcast_variables()
 
     weights, _ = optimizer.reduce_weights({"loss": rows})              # the divisor of each loss term
-    flat = gradient(batch, optimizer.inverse_weights(weights))          # compiled; ends in optimizer.flatten(…)
-    flat = optimizer.all_reduce(flat)                                   # outside compiled code; not needed with
+    own = gradient(batch, optimizer.inverse_weights(weights))           # compiled; ends in optimizer.gathered(…)
+    total = optimizer.all_reduce(own)                                   # outside compiled code; not needed with
                                                                         # optimizer.overlaps
-    result = optimizer.update(flat, weights)                            # compiled: check, clip, update
+    result = optimizer.update(total, weights)                           # compiled: check, clip, update
     result.losses                                                       # waits for the device
 
 Every rank ends a step with bit-identical weights. This class replaces Horovod's `DistributedOptimizer`, but it is
@@ -16,8 +16,8 @@ not a Keras optimizer, because `apply_gradients` gets the gradients without the 
 """
 
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import google_crc32c
 import keras
@@ -25,19 +25,24 @@ import numpy as np
 import tensorflow as tf
 
 from distributed.collectives import Collectives, CollectivesSettings
+from distributed.flat import FlatLayout
 from distributed.host import host_view
 from distributed.step_result import FIRST_LOSS_SCALE, StepResult, next_loss_scale
 from distributed.world import World
 from ringbert.errors import InputError
 
 DEFAULT_SETTINGS = CollectivesSettings()
-BUCKET_BYTES = 1 << 24  # gradients that are summed together while others are computed
-LINE = 16  # float32 numbers in a cache line of 64 bytes
 LOSS_SCALE = "loss_scale"
+START_OF_SCALE = (FIRST_LOSS_SCALE, 0.0)  # the scale, and the number of finite steps in a row
+
+Vector: TypeAlias = tf.Tensor | list[tf.Tensor]  # whole, or in parts: the gradients, and the loss sums [terms]
 
 
 class AllreduceOptimizer:
-    """Wraps a Keras optimizer: flat-buffer sum over ranks, finite check, global-norm clip, one compiled update.
+    """Wraps a Keras optimizer: one sum over ranks, finite check, global-norm clip, one compiled update.
+
+    What is summed is a vector: the gradients side by side, and the loss sums. On CPUs it lies in several tensors
+    until it is summed, because putting them into one takes longer than the sum.
 
     Args:
       optimizer: any Keras optimizer that does not clip. If it has a method `apply_scaled(gradients, scale)`, that
@@ -77,12 +82,13 @@ class AllreduceOptimizer:
             )
         self.dtype = kinds.pop()
         optimizer.build(self.trainable)
-        self._sizes = [int(np.prod(variable.shape)) for variable in self.trainable]
-        self._lines = [-(-size // LINE) for size in (*self._sizes, len(self.loss_terms))]
-        self._buckets = buckets([4 * LINE * lines for lines in self._lines[:-1]], BUCKET_BYTES)
-        start = (FIRST_LOSS_SCALE, 0.0)  # the scale, and the number of finite steps in a row
-        self._loss_scale = keras.Variable(start, dtype="float32", trainable=False) if scales_loss else None
+        self.layout = FlatLayout([v.shape for v in self.trainable], len(self.loss_terms), self.dtype)
+        self._loss_scale = None
+        if scales_loss:
+            self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
+        sums_parts = world.size == 1 or collectives.sum_of_parts is not None
+        self.keeps_parts = world.device == "cpu" and sums_parts and not (self.compresses or self.overlaps)
         self._compiled_update = tf.function(self._update, jit_compile=world.device == "gpu", autograph=False)
 
     @property
@@ -99,6 +105,11 @@ class AllreduceOptimizer:
         variables = [v for v in self.optimizer.variables if v is not self.optimizer._learning_rate]
         named = {f"{number:04d}": variable for number, variable in enumerate(variables)}
         return named if self._loss_scale is None else named | {LOSS_SCALE: self._loss_scale}
+
+    def reset(self) -> None:
+        """Gives the state its first values, which are 0 in BERT's optimizers."""
+        for name, variable in self.state().items():
+            variable.assign(START_OF_SCALE if name == LOSS_SCALE else tf.zeros(variable.shape, variable.dtype))
 
     def reduce_weights(
         self, weights: Mapping[str, float], requests: Sequence[bool] = ()
@@ -117,65 +128,46 @@ class AllreduceOptimizer:
                 )
         return total, [wanted > 0 for wanted in totals[len(total) :]]
 
-    def flatten(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """[gradient | loss sums] as one vector in the variables' dtype; sparse gradients become dense.
+    def gathered(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> Vector:
+        """What a rank sums: the vector of `flatten`, or its parts."""
+        if not self.keeps_parts:
+            return self.flatten(gradients, loss_sums)
+        pairs = zip(gradients, self.trainable, strict=True)
+        dense = [tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g) for g, v in pairs]
+        return [*dense, tf.stack([tf.cast(loss_sums[term], self.dtype) for term in self.loss_terms])]
 
-        Each gradient is padded with zeros to whole cache lines, so that each part can be used without a copy.
-        """
-        parts = [self._lined(*pair) for pair in zip(gradients, self._sizes, strict=True)]
-        return tf.concat([*itertools.chain(*parts), *self._lined_sums(loss_sums)], 0)
+    def flatten(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """[gradient | loss sums] as one vector in the variables' dtype; sparse gradients become dense."""
+        return self.layout.flatten(gradients, [loss_sums[term] for term in self.loss_terms])
 
     def sum_in_buckets(
         self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor], before: tf.Tensor | None
     ) -> tf.Tensor:
-        """As `flatten`, plus `before`, the buffer of earlier micro-batches, and summed over ranks.
+        """As `flatten`, plus `before`, the buffer of earlier micro-batches, and summed over ranks in the graph."""
+        sums = [loss_sums[term] for term in self.loss_terms]
+        return self.layout.sum_in_buckets(gradients, sums, before, self._sum_part)
 
-        Called in the graph of the backward pass: buckets, from the last variables to the first, are summed while
-        other gradients are still being computed.
-        """
-        ends = np.cumsum(self._lines) * LINE
-        summed: list[tf.Tensor] = []
-        for bucket in self._buckets:  # each waits for the one before, so that all ranks have the same order
-            parts = [*itertools.chain(*(self._lined(gradients[place], self._sizes[place]) for place in bucket))]
-            first, last = ends[bucket[0]] - self._lines[bucket[0]] * LINE, ends[bucket[-1]]
-            summed.append(self._summed_after(parts, before, slice(first, last), summed, self.compresses))
-        parts, numbers = self._lined_sums(loss_sums), slice(ends[-1] - self._lines[-1] * LINE, ends[-1])
-        sums = self._summed_after(parts, before, numbers, summed, False)
-        return tf.concat([*reversed(summed), sums], 0)
-
-    def _summed_after(
-        self, parts: list, before: tf.Tensor | None, place: slice, earlier: list, compresses: bool
-    ) -> tf.Tensor:
-        whole = tf.concat(parts, 0) if before is None else tf.concat(parts, 0) + before[place]
+    def _sum_part(self, part: tf.Tensor, number: int, holds_numbers: bool) -> tf.Tensor:
         assert self.collectives.sum_in_graph is not None
-        with tf.control_dependencies(earlier[-1:]):
-            return self.collectives.sum_in_graph(whole, len(earlier), compresses)
+        return self.collectives.sum_in_graph(part, number, self.compresses and not holds_numbers)
 
-    def _lined(self, gradient, size: int) -> list[tf.Tensor]:
-        if gradient is None:
-            return [tf.zeros([size + -size % LINE], self.dtype)]
-        flat = tf.reshape(tf.convert_to_tensor(gradient), [size])
-        return [flat, tf.zeros([-size % LINE], self.dtype)] if size % LINE else [flat]
+    def unflatten(self, total: Vector) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The gradients in the shapes of the variables, and the loss sums."""
+        return (total[:-1], total[-1]) if isinstance(total, list) else self.layout.unflatten(total)
 
-    def _lined_sums(self, loss_sums: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        sums = tf.stack([tf.cast(loss_sums[term], self.dtype) for term in self.loss_terms])
-        return [sums, tf.zeros([-len(self.loss_terms) % LINE], self.dtype)]
-
-    def unflatten(self, flat: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The gradients in the shapes of the variables, and the loss sums, from a buffer made by `flatten`."""
-        *pieces, sums = tf.split(tf.reshape(flat, [-1, LINE]), self._lines)  # a split at whole lines needs no copy
-        gradients = [
-            tf.reshape(tf.reshape(piece, [-1])[:size] if size % LINE else piece, variable.shape)
-            for piece, size, variable in zip(pieces, self._sizes, self.trainable, strict=True)
-        ]
-        return gradients, tf.reshape(sums, [-1])[: len(self.loss_terms)]
-
-    def all_reduce(self, flat: tf.Tensor) -> tf.Tensor:
-        """The sum of the flat buffers of all ranks."""
+    def all_reduce(self, own: Vector) -> Vector:
+        """The sum of the vectors of all ranks."""
         with self.world.operation("the sum of the gradients"):
+            if isinstance(own, list):
+                if self.world.size == 1:
+                    return own
+                if self.collectives.sum_of_parts is not None:
+                    places = [*self.layout.starts, self.layout.numbers_at]
+                    return self.collectives.sum_of_parts(own, places, self.layout.ends[-1])
+            flat = self.layout.flatten(own[:-1], tf.unstack(own[-1])) if isinstance(own, list) else own
             if not self.compresses:
                 return self.collectives.all_reduce_sum(flat)
-            numbers = flat.shape[0] - LINE * self._lines[-1]
+            numbers = self.layout.numbers_at
             sums = tf.identity(self.collectives.all_reduce_sum(flat[numbers:]))
             return tf.concat([self.collectives.all_reduce_sum_bf16(flat[:numbers]), sums], 0)
 
@@ -193,9 +185,9 @@ class AllreduceOptimizer:
         """The factor that keeps small float16 gradients from becoming 0; 1 without `scales_loss`."""
         return 1.0 if self._loss_scale is None else float(self._loss_scale.numpy()[0])
 
-    def update(self, flat: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
-        """Checks, clips and applies a summed buffer; a gradient that is not finite is skipped on every rank."""
-        return self.result(self._compiled_update(flat), weights)
+    def update(self, total: Vector, weights: Mapping[str, float]) -> StepResult:
+        """Checks, clips and applies a summed vector; a gradient that is not finite is skipped on every rank."""
+        return self.result(self._compiled_update(total), weights)
 
     def result(self, numbers: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
         return StepResult(numbers, {term: weights[term] for term in self.loss_terms})
@@ -223,17 +215,15 @@ class AllreduceOptimizer:
             else:
                 flat = self.flatten(gradients, loss_sums) + before
             gradients, sums = self.unflatten(flat)
-            half_square = self._half_square(flat)
+            half_square = self.layout.half_square(flat)
         is_valid = tf.reduce_all(tf.math.is_finite(inverse_weights))
         return self.apply(gradients, sums, tf.where(is_valid, half_square, tf.constant(np.nan, self.dtype)))
 
-    def _update(self, flat: tf.Tensor) -> tf.Tensor:
-        return self.apply(*self.unflatten(flat), self._half_square(flat))
-
-    def _half_square(self, flat: tf.Tensor) -> tf.Tensor:
-        """Half the sum of the squares of the gradient in a flat buffer."""
-        # One pass over memory, and more precise than the dot product of the vector with itself.
-        return tf.nn.l2_loss(tf.reshape(flat, [-1, LINE])[: -self._lines[-1]])
+    def _update(self, total: Vector) -> tf.Tensor:
+        gradients, sums = self.unflatten(total)
+        if isinstance(total, list):
+            return self.apply(gradients, sums, tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
+        return self.apply(gradients, sums, self.layout.half_square(total))
 
     def apply(self, gradients: Sequence[tf.Tensor], sums: tf.Tensor, half_square: tf.Tensor) -> tf.Tensor:
         """Checks, clips and applies gradients that are summed over ranks. Returns the numbers of `StepResult`.
@@ -280,17 +270,6 @@ class AllreduceOptimizer:
         """Raises InputError on every rank unless the ranks' variables are bit-identical."""
         if self.world.size > 1:
             self.world.agree({f"the trainable variables after {self.steps_done} steps": self.replica_digest()})
-
-
-def buckets(sizes: Sequence[int], least: int) -> list[list[int]]:
-    """Groups neighbouring places, from last to first, into lists of at least `least` bytes each; the list with the
-    first places may be smaller."""
-    lists: list[list[int]] = [[]]
-    for place in reversed(range(len(sizes))):
-        if sum(sizes[other] for other in lists[-1]) >= least:
-            lists.append([])
-        lists[-1].insert(0, place)
-    return lists
 
 
 def broadcast_variables(variables: Sequence[keras.Variable], collectives: Collectives, world: World) -> None:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import keras
 
-from distributed import elastic, signals
+from distributed import elastic, phases, signals
 from distributed.checkpoint import Checkpoints
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
@@ -59,10 +59,12 @@ def train(
     run: Run,
     checkpoints: Checkpoints,
     start: State | None = None,
+    gradient: Gradient | None = None,
 ) -> State:
     """Trains to the end of the plan, from `start` if given; returns the last state, which is saved.
 
-    `training.held_out.every` must be a number of steps here.
+    `training.held_out.every` must be a number of steps here. `gradient` is what `choose_gradient` returned for
+    this training, or for an earlier one with the same loss and optimizer.
 
     Raises:
       Preempted: after SIGUSR1, once all ranks have finished the same step and the checkpoint is saved.
@@ -73,7 +75,8 @@ def train(
     optimizer.world.has_trained = True
     if training.held_out and training.held_out.stops(state):
         return state
-    gradient = choose_gradient(settings.xla, plan, training, optimizer, run, state)
+    if gradient is None:
+        gradient = choose_gradient(settings.xla, plan, training, optimizer, run, state)
     if gradient.is_fixed and state.step < plan.steps:
         compile_shapes(gradient, plan, training.feed, run)
     loop = Loop(settings, plan, training, optimizer, gradient, run, checkpoints, state)
@@ -130,6 +133,8 @@ class Loop:
             while not self._stops_early and (step := next(steps_of_plan, None)):
                 self._last, self._is_followed = step, False
                 log.step(step)
+                if step.number in phases.STEPS:
+                    phases.ended(phases.STEPS[step.number], step.result.numbers)
                 self._follow(step)
         log.close()
         self._run.say(log.summary())
@@ -166,7 +171,8 @@ class Loop:
             self._run.say(f"stopped after step {step.number}: {best} did not improve {patience} times")
 
     def _leave(self, step: Step) -> NoReturn:
-        """Ends a run that was asked to save and stop, and has saved."""
+        """Ends a run that was asked to save and stop, and has saved. If a rank died, the others save once more."""
+        elastic.commit(self._optimizer.world)
         self._optimizer.world.stop_wanted.clear()
         self._log.close()
         self._run.say(
@@ -209,21 +215,24 @@ class Loop:
 
 
 def choose_gradient(
-    xla: str, plan: Plan, training: Training, optimizer: AllreduceOptimizer, run: Run, state: State
+    xla: str, plan: Plan, training: Training, optimizer: AllreduceOptimizer, run: Run, start: State | None
 ) -> Gradient:
     """The gradient function that `--xla` asks for; "auto" times both kinds on the rows of the first step."""
+    step, position = (start.step, start.position) if start else (0, 0)
+    if step < plan.steps:
+        run.say("building the training step: the first step takes longer")
 
     def gradient(is_fixed: bool, applies: bool = False) -> Gradient:
         advice = training.memory_advice + ", or give --xla off" * is_fixed
         return Gradient(optimizer, training.loss, is_fixed, advice, applies)
 
-    if xla != "auto" or state.step >= plan.steps:
+    if xla != "auto" or step >= plan.steps:
         is_fixed = xla == "on"
         return gradient(is_fixed, is_fixed and optimizer.compiles_steps)
     gradients = {is_fixed: gradient(is_fixed) for is_fixed in (False, True)}
     seconds = {}
     for is_fixed in gradients:
-        batches = training.feed.micro_batches(plan, optimizer.world.rank, state.position, is_fixed)
+        batches = training.feed.micro_batches(plan, optimizer.world.rank, position, is_fixed)
         seconds[is_fixed] = seconds_of(gradients[is_fixed], optimizer, training.feed.weights, batches)
     is_fixed = seconds[True] < seconds[False]
     run.say(

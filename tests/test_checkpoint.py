@@ -375,6 +375,7 @@ def test_a_damaged_state_is_named(saver: toy.Saver) -> None:
         refused(lambda: read_state(path), f"{path}: state.json is damaged (")
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_a_write_leaves_the_older_checkpoints(tmp_path: Path) -> None:
     done = alone("checkpoints.py", "killed", tmp_path)
     assert done.status == -signal.SIGKILL, done

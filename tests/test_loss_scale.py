@@ -88,3 +88,22 @@ def test_an_overflow_lowers_the_scale_until_gradients_are_finite_again():
     assert 0 < optimizer.steps_done < STEPS
     assert np.isfinite(found).all()
     assert found[-1] < found[0]
+
+
+def test_the_state_starts_again_as_it_began():
+    """For the next training of a process, of `--seeds` or `--sweep`."""
+    variable = keras.Variable(np.ones(3, np.float32), name="kernel")
+    world = World()
+    optimizer = AllreduceOptimizer(
+        AdamWeightDecay(1e-3), [variable], world, open_collectives(world, "local"), scales_loss=True
+    )
+    first = {name: value.numpy().copy() for name, value in optimizer.state().items()}
+    gradient = tf.constant([1.0, -2.0, 3.0])
+    for step_gradient in (gradient, gradient, gradient * np.nan):
+        flat = optimizer.gathered([step_gradient], {"loss": tf.constant(1.0)})
+        optimizer.update(optimizer.all_reduce(flat), {"loss": 1.0}).numbers.numpy()
+    changed = {name for name, value in optimizer.state().items() if np.any(value.numpy() != first[name])}
+    assert changed == first.keys()  # moments, number of steps, loss scale
+    optimizer.reset()
+    for name, value in optimizer.state().items():
+        np.testing.assert_array_equal(value.numpy(), first[name])

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import error, golden, loss_of
+from models import KEY, error, golden, loss_of
 from real_data import real
 from transformers import BertConfig
 
@@ -227,3 +227,32 @@ def test_wrong_settings_are_named():
     with pytest.raises(ValueError, match=r"head must be one of span, .* got 'spam'"):
         Bert(small, "spam")
     assert keras.config.backend() == "tensorflow"
+
+
+# -- one trace for all layers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_layers_of_a_graph_have_their_own_weights_and_dropout(goldens, is_training):
+    """They share one trace there. Without a graph each layer computes by itself, to the same result."""
+    model, there, inputs = golden(goldens, "span_gelu")
+    for number, variable in enumerate(model.trainable_variables):  # no two layers have equal values
+        variable.assign_add(1e-2 * tf.random.stateless_normal(variable.shape, [number, 1]))
+    key = KEY if is_training else None
+
+    def computed():
+        with tf.GradientTape() as tape:
+            scores = model(inputs, dropout_key=key)
+            loss = loss_of(there, inputs, scores)
+        return [
+            scores,
+            *map(tf.convert_to_tensor, tape.gradient(loss, [v.value for v in model.trainable_variables])),
+        ]
+
+    assert model.config.num_hidden_layers > 1
+    in_graph, alone = tf.function(computed, autograph=False)(), computed()
+    # Of the largest gradient: that of the keys' biases is 0 but for rounding.
+    largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in alone[1:])
+    assert error(in_graph[0], alone[0]) < TO_PYTORCH
+    for ours, theirs in zip(in_graph[1:], alone[1:], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=TO_PYTORCH * largest)

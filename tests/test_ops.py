@@ -122,7 +122,10 @@ def test_attention_of_long_rows(dtype, rate):
 
 # -- the operations for GPUs --------------------------------------------------------------------------------------
 
-GPU_DTYPES = pytest.mark.parametrize("dtype", [tf.float64, tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
+GPU_DTYPES = pytest.mark.parametrize(
+    "dtype", [tf.float64, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (tf.float32, tf.bfloat16))],
+    ids=lambda dtype: dtype.name,
+)  # fmt: skip
 RATES = pytest.mark.parametrize("rate", [0.0, 0.1])
 
 

@@ -134,10 +134,8 @@ def test_shares_at_multiples_of_the_block_read_whole_blocks() -> None:
         np.testing.assert_array_equal(np.bincount(np.unique(rows // 16, return_inverse=True)[1]), [16, 16, 16])
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "block"),
-    [(160, 16), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(100, 1), (37, 4)])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_rows", "block"), [(160, 16), (100, 1), (37, 4)])
 def test_every_row_is_as_often_at_each_place(num_rows: int, block: int) -> None:
     """χ² of the row at a position over many seeds and epochs.
 

@@ -43,6 +43,7 @@ def test_the_module_takes_and_returns_what_the_description_says(kind, tmp_path):
     assert ops.on_cpu()  # the branches for GPUs are off again
 
 
+@pytest.mark.slow
 def test_xla_agrees_with_tensorflows_own_operations(tmp_path):
     """In float32, the exported function on the CPU and the uncompiled branches for CPUs differ by rounding: by
     1e-5 of the largest element of a variable's gradient, or by 1e-6 where it is nearly 0.
