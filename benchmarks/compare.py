@@ -13,12 +13,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarks.compare_jobs import JOBS, check_files, compare_jobs, compare_prediction
 from ringbert.errors import InputError
 from ringbert.settings import check_at_least, setting
 from tasks import flags
@@ -39,6 +40,7 @@ LABELS = {
     "keras_hub": "KerasHub, padded, same precision",
     "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
 }
+PARTS = ("training", "sums", "prediction", *JOBS)
 RIVALS = Path(__file__).with_name("rivals.py")
 NUM_SUMS = 7  # sums of each size in a turn
 TIME_LIMIT_S = 20 * 60  # for one contender in one turn
@@ -56,6 +58,10 @@ class CompareConfig(BufferSettings, TurnSettings):
     model: str = setting(help="folder of a model in Hugging Face layout", group="data")
     train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
     max_train_examples: int = setting(2000, "use the first N questions", "data")
+    parts: str = setting("training,sums", f"what to compare, separated by commas: {', '.join(PARTS)}", "load")
+    predict_file: str | None = setting(None, "SQuAD JSON to predict, for squad and prediction", "data")
+    max_predict_examples: int = setting(10_570, "predict the first N questions, for prediction", "data")
+    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
     max_seq_length: int = setting(384, "maximum number of tokens per window", "data")
     batch_size: int = setting(32, "windows per step, over all ranks", "load")
     num_ranks: int | None = setting(
@@ -75,6 +81,14 @@ class CompareConfig(BufferSettings, TurnSettings):
         super().__post_init__()
         check_at_least(self, 1, "max_train_examples", "max_seq_length", "batch_size", "num_ranks", "num_steps")
         check_at_least(self, 0, "num_warmup")
+        check_at_least(self, 1, "max_predict_examples")
+        if unknown := set(self.all_parts) - set(PARTS):
+            raise ValueError(f"--parts {unknown.pop()!r} is none of {', '.join(PARTS)}")
+        check_files(self.all_parts, self)
+
+    @property
+    def all_parts(self) -> list[str]:
+        return self.parts.split(",")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -86,7 +100,17 @@ def bench_compare(config: CompareConfig, world: "World") -> dict[str, Any]:
     """Measures all contenders in turn: windows per second, seconds of a sum, and the ratios of ours to theirs."""
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         contest = Contest(config, Path(folder), world.say)
-        return compare_training(contest) | {"sums": compare_sums(contest)}
+        figures: dict[str, Any] = {}
+        if "training" in config.all_parts:
+            figures |= compare_training(contest)
+        if "sums" in config.all_parts:
+            figures["sums"] = compare_sums(contest)
+        try:
+            if "prediction" in config.all_parts:
+                figures["prediction"] = compare_prediction(contest)
+            return figures | compare_jobs(contest, [part for part in config.all_parts if part in JOBS])
+        except Absent as reason:
+            raise InputError(f"the comparison with PyTorch: {reason}") from reason
 
 
 @dataclass(frozen=True)
@@ -107,14 +131,20 @@ class Contest:
         return self.config.rival_python or sys.executable
 
     def run_rival(self, name: str, package: str, settings: dict[str, Any], num_ranks: int = 1) -> Any:
-        """Runs a contender of rivals.py and returns its report. Raises Absent: not installed, failed, or too
+        """Runs a contender of rivals.py and returns its report. Raises Absent as `run_program`."""
+        return self.run_program(RIVALS, package, settings, num_ranks, name)
+
+    def run_program(
+        self, file: Path, package: str, settings: dict[str, Any], num_ranks: int = 1, *words: str
+    ) -> Any:
+        """Runs a file with the rivals' Python and returns its report. Raises Absent: not installed, failed, or too
         slow."""
         if run_on_cpus([self.rival_python, "-c", f"import {package}"]).returncode:
             raise Absent(f"{self.rival_python} has no {package} (--rival_python)")
         described, report = self.folder / "settings.json", self.folder / "report.json"
         described.write_text(json.dumps(settings))
         report.unlink(missing_ok=True)
-        command = [self.rival_python, str(RIVALS), name, str(described), str(report)]
+        command = [self.rival_python, str(file), *words, str(described), str(report)]
         done = run_on_cpus(on_ranks(command, num_ranks))
         if done.returncode == TOOK_TOO_LONG:
             raise Absent(f"it took more than {TIME_LIMIT_S / 60:.0f} minutes")
@@ -122,16 +152,19 @@ class Contest:
             raise Absent(f"it failed: {last_error(done)}")
         return json.loads(report.read_text())
 
-    def run_ours(self, *program: str) -> None:
-        """Runs one of our modules on the ranks. Raises InputError: it failed."""
-        done = run_on_cpus(on_ranks([sys.executable, "-m", *program], self.num_ranks))
+    def run_ours(self, *program: str, variables: Mapping[str, str] | None = None) -> None:
+        """Runs one of our modules on the ranks, with these environment variables. Raises InputError: it failed."""
+        done = run_on_cpus(on_ranks([sys.executable, "-m", *program], self.num_ranks), variables)
         if done.returncode:
             raise InputError(f"{program[0]} failed: {last_error(done)}")
 
 
-def run_on_cpus(command: list[str]) -> "subprocess.CompletedProcess[str]":
+def run_on_cpus(
+    command: list[str], variables: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Runs a program. After `TIME_LIMIT_S` it and its children are killed, and the status is `TOOK_TOO_LONG`."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+    environment |= variables or {}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -95,8 +95,10 @@ def predict(model, examples, windows: Rows, paragraphs: Rows) -> dict[str, float
         both = torch.stack([start, end], -1).numpy()
         for row, window in enumerate(batch):
             scores[window] = both[row, : lengths[window]]
-    answers = squad_answers.find_answers(AnswerSettings(), False, examples, windows, paragraphs, scores)
-    return squad_metrics.squad_v1(examples.references, answers.predictions)
+    finder = squad_answers.AnswerFinder(AnswerSettings(), False, examples, windows, paragraphs)
+    found = squad_answers.find_all(finder, scores)
+    predictions = {question.id: each.answer for question, each in zip(examples.questions, found, strict=True)}
+    return squad_metrics.squad_v1(examples.references, predictions)
 
 
 if __name__ == "__main__":

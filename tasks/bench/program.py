@@ -1,9 +1,10 @@
-"""bert-bench: measures training steps, sums over ranks and the building of corpora on this machine.
+"""bert-bench: measures training steps, the start of trainings, sums over ranks and the building of corpora.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench step --model MINILM_FOLDER --train_file train-v1.1.json --precision bf16
     mpirun -np 2 bert-bench allreduce
     bert-bench scaling --model_size minilm --picture scaling.png
+    bert-bench start --programs squad,classifier --ranks 1,2
     bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt
 
 `step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each rank and in total.
@@ -23,6 +24,7 @@ from tasks import job as start
 from tasks.bench.allreduce import AllreduceConfig, bench_allreduce
 from tasks.bench.corpus import CorpusConfig, bench_corpus
 from tasks.bench.scaling import ScalingConfig, bench_scaling
+from tasks.bench.start import StartConfig, bench_start
 from tasks.bench.step import StepConfig, bench_step
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "step": StepConfig,
         "allreduce": AllreduceConfig,
         "scaling": ScalingConfig,
+        "start": StartConfig,
         "corpus": CorpusConfig,
     }
     config: Any
@@ -55,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             measure_on_ranks("bert-bench", config, bench_allreduce)
         case "scaling":
             measure_alone("bert-bench", config, bench_scaling)
+        case "start":
+            measure_alone("bert-bench", config, bench_start)
         case _:
             measure_alone("bert-bench", config, bench_corpus)
 

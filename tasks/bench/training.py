@@ -98,8 +98,8 @@ class BenchTraining:
             local = total_weights(self.feed.weights, batches, self.optimizer.loss_terms)
             weights, _ = self.optimizer.reduce_weights(local)
             keys = [dropout_key(SEED, self.plan.steps, piece, self.world.rank) for piece in range(len(batches))]
-            flat = self._alone(batches, self.optimizer.inverse_weights(weights), keys)
-            flat[:1].numpy()  # waits for a GPU
+            vector = self._alone(batches, self.optimizer.inverse_weights(weights), keys)
+            self.optimizer.unflatten(vector)[1].numpy()  # waits for a GPU
 
         line_up(self.world)
         return seconds_of(compute)
