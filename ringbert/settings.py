@@ -45,6 +45,7 @@ def setting(
     *,
     aliases: tuple[str, ...] = (),
     shown_default: str | None = None,
+    is_positional: bool = False,
 ) -> Any:
     """A field of a frozen, keyword-only dataclass of settings.
 
@@ -54,8 +55,15 @@ def setting(
       group: the heading under which `--help` lists it.
       aliases: other names of the flag, without dashes.
       shown_default: the text that `--help` shows for a default of None, which stands for a value computed later.
+      is_positional: the words of a command line that belong to no flag set these fields, in their order.
     """
-    metadata = {"help": help, "group": group, "aliases": aliases, "shown_default": shown_default}
+    metadata = {
+        "help": help,
+        "group": group,
+        "aliases": aliases,
+        "shown_default": shown_default,
+        "is_positional": is_positional,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -70,6 +78,7 @@ class Field:
     aliases: tuple[str, ...] = ()
     default: Any = None
     shown_default: str | None = None
+    is_positional: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,3 @@
+from tasks.export.program import main
+
+main()

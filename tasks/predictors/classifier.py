@@ -1,0 +1,118 @@
+"""Labels texts and pairs of texts with a model that bert-classifier has trained, by the same code."""
+
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import overload
+
+from ringbert.errors import InputError
+from tasks.classifier.settings import ExampleSettings
+from tasks.predictors.inputs import checked_texts
+from tasks.predictors.loading import Precision, load
+from tasks.predictors.rows import checked_batch_size, text_rows
+from tasks.signatures import with_checked_names
+
+TextOrPair = str | tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a classifier says about a text, or about a pair of texts.
+
+    Attributes:
+      label: the name of the most probable label.
+      probability: its probability, the softmax over the scores of all labels. It is not calibrated.
+      probabilities: the probability of each label by its name, in the model's order; their sum is 1.
+      value: None. For a regression model the predicted number; `label` is then the number as text, as in
+        predictions.tsv, `probability` is NaN and `probabilities` is empty.
+    """
+
+    label: str
+    probability: float
+    probabilities: Mapping[str, float]
+    value: float | None = None
+
+
+class Classifier:
+    """Labels texts: `Classifier(folder)(texts)`.
+
+    The probabilities are those of bert-classifier's test_results.tsv. Calls from several threads are computed one
+    after the other.
+
+    Args:
+      folder: a folder that bert-classifier wrote (`--output_dir` or its `model/`), a Hugging Face folder, a
+        TensorFlow checkpoint of Google's, or a hub name.
+      precision: "fp32", "bf16" or "fp16", the number format of matrix products. The Keras policy of the process
+        stays as it is.
+      batch_size: texts of `max_seq_length` tokens in a batch; more if they are shorter.
+      max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None: as in the run
+        that wrote the folder, else as many as the model has positions.
+      model_revision: commit, tag or branch of a hub model.
+    Attributes:
+      labels: the labels' names in the model's order; empty for a regression model.
+    Raises ringbert.errors.InputError, one line that names the argument: the folder holds no classifier, or an
+      argument is wrong.
+    """
+
+    @with_checked_names
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        precision: Precision = "fp32",
+        batch_size: int = 8,
+        max_seq_length: int | None = None,
+        model_revision: str | None = None,
+    ):
+        self._batch_size = checked_batch_size(batch_size)
+        self._trained = load(folder, "classifier", precision, model_revision)
+        self.settings = self._trained.settings_of(ExampleSettings, {"max_seq_length": max_seq_length})
+        from tasks.classifier.evaluation import scorer
+        from tasks.classifier.labels import label_names
+        from tasks.classifier.tasks import is_on_pairs
+
+        config = self._trained.config
+        if config.problem_type == "multi_label_classification":
+            raise InputError(
+                f"folder {self._trained.name} holds a model that gives a text several labels: it is not supported"
+            )
+        self.is_regression = config.problem_type == "regression" or config.num_labels == 1
+        self.labels: tuple[str, ...] = () if self.is_regression else label_names(config)
+        self._warns_of_single_texts = is_on_pairs(self._trained.settings)
+        self._score = scorer(self._trained.job, self.settings.max_seq_length)
+
+    def __repr__(self) -> str:
+        kind = "a regression" if self.is_regression else f"{len(self.labels)} labels"
+        return self._trained.shown(self, kind, f"max_seq_length={self.settings.max_seq_length}")
+
+    @overload
+    def __call__(self, texts: TextOrPair) -> Prediction: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, texts: Iterable[TextOrPair]) -> list[Prediction]: ...
+    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Prediction | list[Prediction]:
+        """The label of a text, of a pair (text, second text), or of each item in a list of these.
+
+        A tuple of two strings is a pair. Warns once of single texts if the run that wrote the folder was trained
+        on pairs. Raises InputError: `texts` is empty, or has an item that is empty or no string.
+        """
+        from scipy.special import softmax
+
+        checked, is_single = checked_texts(texts)
+        trained = self._trained
+        if self._warns_of_single_texts and any(second is None for _, second in checked):
+            self._warns_of_single_texts = False
+            warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
+        rows = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run).rows
+        with trained.computing():
+            scores = self._score(rows, self._batch_size)
+        assert scores is not None
+        if self.is_regression:
+            results = [Prediction(str(value), math.nan, {}, value) for value in scores[:, 0].tolist()]
+        else:
+            results = [
+                Prediction(self.labels[best], row[best], dict(zip(self.labels, row, strict=True)))
+                for best, row in zip(scores.argmax(1), softmax(scores.astype(float), 1).tolist(), strict=True)
+            ]
+        return results[0] if is_single else results
