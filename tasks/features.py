@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -26,7 +26,9 @@ from tasks.origin import ModelSettings, Needs, origin_of_model
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    import tensorflow as tf
 
+    from bert.model import Bert
     from bert.text.tokenizer import Tokenizer
 
     Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
@@ -68,7 +70,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_features(config: Config, job: Job) -> None:
     """Reads, tokenizes and computes on every rank; rank 0 writes, in the order of the lines."""
     import numpy as np
-    import tensorflow as tf
 
     from bert.model import Bert
     from distributed.feed import batch_maker
@@ -83,15 +84,7 @@ def run_features(config: Config, job: Job) -> None:
     model = Bert(origin.bert_config, "features")
     load_for_prediction(job, origin, model)
 
-    def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """float32 [B, T, layers, H]"""
-        states = model.hidden_states(batch)
-        chosen = tf.stack([tf.cast(states[layer], tf.float32) for layer in layers.values()], 1)
-        batch_and_length = tf.shape(batch["input_ids"])
-        return tf.reshape(chosen, tf.concat([batch_and_length, tf.shape(chosen)[1:]], 0))
-
-    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
-    compiled = tf.function(forward, input_signature=[signature], autograph=False)
+    compiled = states_of(model, list(layers.values()))
     everything = np.array_split(np.arange(len(rows)), range(config.batch_size, len(rows), config.batch_size))
     step = BATCHES_AT_ONCE * world.size
     make_batch = batch_maker(rows, with_checked_ids(collate, model.config))
@@ -113,6 +106,21 @@ def run_features(config: Config, job: Job) -> None:
     write(config, origin.words, list(layers), vectors(), is_writer=run.is_writer)
     bar.close()
     run.say(f"done: {config.output_file}, {len(rows):,} lines, layers {config.layers}")
+
+
+def states_of(model: "Bert", layers: Sequence[int]) -> "Callable[[dict[str, tf.Tensor]], tf.Tensor]":
+    """A compiled function: the encoder's inputs [B, T] -> hidden states, float32 [B, T, layers, H]. Hidden state 0
+    is the embeddings' output."""
+    import tensorflow as tf
+
+    def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        states = model.hidden_states(batch)
+        chosen = tf.stack([tf.cast(states[layer], tf.float32) for layer in layers], 1)
+        batch_and_length = tf.shape(batch["input_ids"])
+        return tf.reshape(chosen, tf.concat([batch_and_length, tf.shape(chosen)[1:]], 0))
+
+    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
+    return tf.function(forward, input_signature=[signature], autograph=False)
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:

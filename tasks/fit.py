@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bert.settings import OptimizerSettings, PassSettings
+from distributed import phases
 from distributed.collectives import CollectivesSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
@@ -64,9 +65,9 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
     from bert import weights
     from distributed.plan import make_plan
     from distributed.run import environment
-    from distributed.train import train
+    from distributed.train import choose_gradient, train
 
-    world, run = job.world, job.run
+    world, run, engine = job.world, job.run, job.engine
     origin.check_settings(training.settings)
     run.remove("result.json")  # from here on the run is not complete
     plan = make_plan(config, len(training.feed.rows), world.size, world.launched_size)
@@ -83,8 +84,11 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
         commits = {"model": origin.commit, "data_set": config.data_set_commit}
         run.write_json("run.json", facts | {"hub_commits": commits, "environment": environment()})
     training = replace(training, replan=partial(replanned, config, job, training, optimizer))
+    phases.ended("model")
     try:
-        state = train(config, plan, training, optimizer, run, checkpoints, state)
+        if engine.gradient is None and not is_finished:
+            engine.gradient = choose_gradient(config.xla, plan, training, optimizer, run, state)
+        state = train(config, plan, training, optimizer, run, checkpoints, state, engine.gradient)
     finally:
         checkpoints.close()
     steps = load_best(job, plan, training, checkpoints, state)
@@ -157,15 +161,20 @@ def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert"
 def allreduce_optimizer(
     config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
 ) -> "AllreduceOptimizer":
-    """BERT's optimizer with the plan's schedule; it sums gradients over ranks."""
+    """BERT's optimizer with the plan's schedule; it sums gradients over ranks. That of an earlier training starts
+    anew."""
     from bert import cudnn_attention
-    from bert.optimizer import make_optimizer
+    from bert.optimizer import change_schedule, make_optimizer
     from distributed.optimizer import AllreduceOptimizer
 
-    model = training.model
+    model, known = training.model, job.engine.optimizer
+    if known is not None:
+        known.reset()
+        change_schedule(known.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
+        return known
     model.recomputes = config.recompute
     model.calls_cudnn = cudnn_attention.is_chosen(config.attention, config.xla, model.config, model.compute_dtype)
-    return AllreduceOptimizer(
+    job.engine.optimizer = AllreduceOptimizer(
         make_optimizer(config, plan.learning_rate, plan.steps, plan.warmup_steps),
         training.model.trainable_variables,
         job.world,
@@ -174,6 +183,7 @@ def allreduce_optimizer(
         scales_loss=config.precision == "fp16",
         settings=config,
     )
+    return job.engine.optimizer
 
 
 def check_agreement(job: Job, origin: Origin, plan: "Plan", training: "Training") -> None:

@@ -68,7 +68,7 @@ def parse_command(
     if name in ("-version", "--version"):
         stop(f"ringbert {ringbert.__version__}", 0)
     if name not in commands:
-        near = _nearest(name, commands)
+        near = nearest(name, commands)
         hint = f"did you mean {near}?" if near else f"the commands are {', '.join(commands)}"
         _refuse(prog, InputError(f"unknown command {name}; {hint}"))
     return name, parse(commands[name], argv[1:], prog=f"{prog} {name}", description=str(commands[name].__doc__))
@@ -88,12 +88,12 @@ def _parse(config_class: type[Config], argv: Sequence[str], prog: str, descripti
     if command_line.get("version"):
         stop(f"ringbert {ringbert.__version__}", 0)
 
-    values = _read_file(command_line["config"], fields) if "config" in command_line else {}
+    values = read_file(command_line["config"], fields) if "config" in command_line else {}
     precision = old_flags.precision(command_line, values, fields)
     notes = old_flags.notes_on(command_line, fields, prog)
     values |= {field.name: command_line[field.name] for field in fields if field.name in command_line}
     values |= precision
-    if missing := [f"--{field.name}" for field in fields if field.is_required and field.name not in values]:
+    if missing := [usage.name_of(field) for field in fields if field.is_required and field.name not in values]:
         raise InputError(f"{' and '.join(missing)} must be given")
     try:
         config = config_class(**values)
@@ -139,15 +139,20 @@ def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str
 def _in_absl_form(argv: Sequence[str], fields: Sequence[Field]) -> list[str]:
     """Rewrites the spellings that absl does not understand: `-` in a name, `--no_x`, and `--x false`.
 
-    Raises InputError for mistakes that absl would accept: a flag where a value is needed, a word without a flag.
+    A word without a flag becomes the flag of the next positional field. Raises InputError for mistakes that absl
+    would accept: a flag where a value is needed, a word for which there is no field.
     """
     spellings = _spellings(fields)
+    positional = deque(field.name for field in fields if field.is_positional)
     needs_value = {name for field in fields if not field.is_boolean for name in field.names}
     rewritten: list[str] = []
     tokens = deque(argv)
     while tokens:
         token = tokens.popleft()
         match = FLAG.fullmatch(token)
+        if match is None and positional:
+            rewritten.append(f"--{positional.popleft()}={token}")
+            continue
         if match is None:
             raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
         name, value = spellings.get(_normal(match[1])), match[2] or ""
@@ -191,11 +196,11 @@ def _hint(name: str, fields: Iterable[Field], dashes: str) -> str:
     if name in old_flags.INSTEAD:
         return old_flags.INSTEAD[name]
     known = [known for field in fields if field.name not in old_flags.IGNORED for known in field.names]
-    near = _nearest(_normal(name), known)
+    near = nearest(_normal(name), known)
     return f"did you mean {dashes}{near}?" if near else "--help lists all flags"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str]) -> str | None:
     """The first known name that begins with `name`, else the most similar one."""
     known = list(known)
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
@@ -205,18 +210,19 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 # -- the file -----------------------------------------------------------------------------------------------------
 
 
-def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
+def read_file(path: str, fields: Sequence[Field], flag: str = "--config") -> dict[str, Any]:
+    """The values of the fields that a TOML file sets. Raises InputError, with `flag` as what names the file."""
     try:
-        table = tomllib.loads(read_text(Path(path), f"--config {path}", MOST_CONFIG_BYTES))
+        table = tomllib.loads(read_text(Path(path), f"{flag} {path}", MOST_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
         if isinstance(error, InputError):
             raise
-        raise InputError(f"--config {path}: not a TOML file: {one_line(error)[:200]}") from error
+        raise InputError(f"{flag} {path}: not a TOML file: {one_line(error)[:200]}") from error
     by_name = {name: field for field in fields for name in field.names}
     values: dict[str, Any] = {}
     for key, value in table.items():
         field, shown = by_name.get(_normal(key)), key[:LONGEST_SHOWN]
-        where = f"--config {path}: "
+        where = f"{flag} {path}: "
         if isinstance(value, dict):
             raise InputError(f"{where}[{shown}]: tables are not supported; put all flags at the top level")
         if field is None:
@@ -236,7 +242,7 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
 def _refuse(prog: str, error: InputError) -> NoReturn:
     message = one_line(error)
     _print_on_first(f"{prog}: error: {message}", sys.stderr)
-    if not _is_first():
+    if not is_first():
         # The launcher ends this process when the first rank has exited with the same error. If it does not, the
         # first rank has no error: only this machine's file is wrong.
         time.sleep(SECONDS_FOR_FIRST_RANK)
@@ -245,7 +251,7 @@ def _refuse(prog: str, error: InputError) -> NoReturn:
 
 
 def _print_on_first(text: str, file: TextIO) -> None:
-    if not _is_first():
+    if not is_first():
         return
     try:
         print(text, file=file, flush=True)
@@ -253,6 +259,6 @@ def _print_on_first(text: str, file: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # or the flush when Python exits would fail too
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
     """Flags are read before MPI starts, so the rank comes from the launcher's variables."""
     return launched_rank() == "0"

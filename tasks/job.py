@@ -5,14 +5,16 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from distributed import phases
 from distributed.collectives import BackendSettings
 from distributed.devices import DeviceSettings
 from distributed.watchdog.stalls import StallSettings
 from ringbert.settings import setting
+from tasks.engine import Engine
 from tasks.origin import OriginSettings
 
 if TYPE_CHECKING:
@@ -61,11 +63,13 @@ Config = TypeVar("Config", bound=ProgramSettings)
 
 @dataclass(frozen=True)
 class Job:
-    """What a running program works with: its ranks, the backend that sums over them, and its output folder."""
+    """What a running program works with: its ranks, the backend that sums over them, its output folder, and its
+    model with what is compiled for it."""
 
     world: "World"
     collectives: "Collectives"
     run: "Run"
+    engine: Engine = field(default_factory=Engine)
 
     def finish(self, result: dict[str, object]) -> None:
         """Writes result.json. The run is complete when this file exists."""
@@ -81,13 +85,16 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
     """
     from tasks import compiled
 
+    phases.ended("launch")
     set_environment()
     own_folder = compiled.own_folder() if config.xla_cache else None
     import_tensorflow()
+    phases.ended("imports")
     from distributed import elastic, records
     from distributed.world import World
 
     with World.join(config, program, stalls=config) as world:
+        phases.ended("ranks")
         elastic.enable(world)
         if os.environ.get(records.HAS_SAVED) == "1":
             config = continued(config)
@@ -131,6 +138,7 @@ def open_job(config: ProgramSettings, folder: str, world: "World") -> "Iterator[
     from distributed.run import Run, versions
 
     products = set_precision(config.precision, config.tf32)
+    leave_graphs_as_traced(world)
     collectives = open_collectives(world, config.backend)
     world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
     with contextlib.closing(Run.of(folder, world)) as run, contextlib.closing(collectives):
@@ -140,6 +148,7 @@ def open_job(config: ProgramSettings, folder: str, world: "World") -> "Iterator[
         run.say(f"{world}, backend {collectives.name}, {config.precision}")
         for note in filter(None, (*world.notes, products)):
             run.say(note)
+        phases.ended("backend")
         yield Job(world, collectives, run)
 
 
@@ -203,6 +212,30 @@ def set_precision(precision: str, tf32: bool = False) -> str | None:
     tf32 = tf32 or precision != "fp32"
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
     return "float32 products are computed in " + ("TF32" if tf32 else "float32; --tf32 is faster and less exact")
+
+
+def leave_graphs_as_traced(world: "World") -> None:
+    """Switches TensorFlow's graph optimizer (Grappler) off on CPUs, for functions that are called from now on.
+
+    It takes half of the CPU time of a first step, and the later ones are not faster for it: docs/measured.md.
+    """
+    import tensorflow as tf
+
+    if world.device == "cpu":
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@contextlib.contextmanager
+def graphs_as_traced(world: "World") -> "Iterator[None]":
+    """As `leave_graphs_as_traced` within the block; afterwards the process has its own setting again."""
+    import tensorflow as tf
+
+    before = tf.config.optimizer.get_experimental_options()
+    leave_graphs_as_traced(world)
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False} | before)
 
 
 def cache_folder() -> Path:

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert.text.settings import TokenizerSettings
 from ringbert.errors import InputError
-from ringbert.json_files import read_json
+from ringbert.json_files import read_json, read_object
 from ringbert.settings import setting
 
 if TYPE_CHECKING:
@@ -160,6 +160,22 @@ def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Ne
     commit = hub.commit_of(source) if source is not None else None
     reason = f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
     return replace(_origin(config, source, reason, say, needs), commit=commit)
+
+
+def run_of(weights: Path) -> Path | None:
+    """The folder of the run that wrote the model or checkpoint in the folder `weights`, if a run may have."""
+    parent = weights.resolve().parent
+    return parent if weights.name == "model" else parent.parent if parent.name == CHECKPOINTS else None
+
+
+def settings_of_run(run: Path | None) -> Mapping[str, Any]:
+    """The settings in a run's run.json; empty without one. Raises InputError: it is damaged."""
+    if run is None or not (run / "run.json").is_file():
+        return {}
+    config = read_object(run / "run.json").get("config")
+    if not isinstance(config, dict):
+        raise InputError(f"{run / 'run.json'}: damaged: there is no object 'config' in it")
+    return config
 
 
 def _commit_of_run(folder: Path) -> str | None:

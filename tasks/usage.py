@@ -26,7 +26,8 @@ def of_program(fields: Sequence[Field], prog: str, description: str) -> str:
     for field in sorted(fields, key=lambda field: not field.is_required):
         groups.setdefault(field.group, []).append(_entry(_left_side(field), _text(field)))
     order = ("", *GROUPS, *groups)
-    parts = [f"usage: {prog} [--config FILE.toml] [--flag=value ...]", _wrapped(description)]
+    words = " ".join([prog, *(name_of(field) for field in fields if field.is_positional)])
+    parts = [f"usage: {words} [--config FILE.toml] [--flag=value ...]", _wrapped(description)]
     for group in sorted(groups, key=order.index):
         parts.append("\n".join([f"{group}:", *groups[group]] if group else groups[group]))
     ignored = " ".join(field.name for field in old_flags.accepted(fields) if field.name in old_flags.IGNORED)
@@ -42,13 +43,20 @@ def of_commands(commands: Mapping[str, type], prog: str, description: str) -> st
     return "\n\n".join(parts)
 
 
+def name_of(field: Field) -> str:
+    """A field as a user gives it: "FOLDER" for a positional one, "--folder" for others."""
+    return field.name.upper() if field.is_positional else f"--{field.name}"
+
+
 def _left_side(field: Field) -> str:
-    """Such as "--[no]do_train", "--eval_steps N|auto", "--model TEXT, --model_name_or_path TEXT"."""
+    """Such as "--[no]do_train", "--eval_steps N|auto", "--model TEXT, --model_name_or_path TEXT"; for a positional
+    field "FOLDER, --folder TEXT"."""
     if field.is_boolean:
         return ", ".join(f"--[no]{name}" for name in field.names)
     choices = [choice for choice in alternatives(field.type) if choice is not None]
     value = "|".join(PLACEHOLDERS[choice] if isinstance(choice, type) else str(choice) for choice in choices)
-    return ", ".join(f"--{name} {value}" for name in field.names)
+    words = [field.name.upper()] if field.is_positional else []
+    return ", ".join([*words, *(f"--{name} {value}" for name in field.names)])
 
 
 def _text(field: Field) -> str:

@@ -3,6 +3,7 @@
 Arrays have their shape as a suffix: B or n rows, L labels.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,14 @@ from tasks.classifier.tasks import Labels, Task, submission
 from tasks.job import Job
 
 if TYPE_CHECKING:
-    from bert.model import Bert
     from distributed.feed import Batch
 
 ScoreRows = Callable[[Rows, int], np.ndarray | None]
 
 
-def scorer(job: Job, model: "Bert", max_seq_length: int) -> ScoreRows:
-    """A function (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None off rank 0."""
+def scorer(job: Job, max_seq_length: int) -> ScoreRows:
+    """A function of the job's model: (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None
+    off rank 0."""
     import tensorflow as tf
 
     from distributed.feed import batch_maker
@@ -34,7 +35,7 @@ def scorer(job: Job, model: "Bert", max_seq_length: int) -> ScoreRows:
 
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
     signature["first_tokens"] = tf.TensorSpec([None], tf.int32)
-    forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
+    forward = job.engine.scores(signature)
 
     def inputs(fields: dict) -> "Batch":
         batch = collate(fields)
@@ -43,7 +44,7 @@ def scorer(job: Job, model: "Bert", max_seq_length: int) -> ScoreRows:
     def score_rows(rows: Rows, batch_size: int) -> np.ndarray | None:
         batches = prediction_batches(rows.lengths("input_ids"), batch_size, max_seq_length)
         advice = "lower --eval_batch_size, --predict_batch_size or --max_seq_length"
-        make_batch = batch_maker(rows, with_checked_ids(inputs, model.config))
+        make_batch = batch_maker(rows, with_checked_ids(inputs, job.engine.config))
         outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
         if outputs is None:
             return None
@@ -85,19 +86,29 @@ def write_predictions(
     settings: TextSettings, task: Task, test_set: DataSet, labels: Labels, scores_BL: np.ndarray, run: Run
 ) -> dict[str, float]:
     """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (example ids and
-    labels). Returns the scores if the set has labels. On rank 0."""
+    labels); for standard input also prints them. Returns the scores if the set has labels. On rank 0."""
     from scipy.special import softmax
 
     suffix = suffix_of(task, test_set.split)
     shown = scores_BL if labels is None else softmax(scores_BL.astype(float), 1)
     run.write(f"test_results{suffix}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist()))
-    texts = read_texts(settings, task, test_set.split)
+    texts = read_texts(settings, task, test_set.split) if test_set.texts is None else test_set.texts
     predictions = scores_BL[:, 0].tolist() if labels is None else [labels[n] for n in scores_BL.argmax(1)]
     name = task.split(test_set.split).submission or f"predictions{suffix}.tsv"
     run.write(name, submission(task, texts.ids, predictions))
+    if test_set.texts is not None:
+        print_predictions(predictions, None if labels is None else shown.max(1))
     if not test_set.is_labelled:
         return {}
     return measure(task, test_set.rows, labels, scores_BL, f"predict{suffix}_")
+
+
+def print_predictions(predictions: Sequence[object], probabilities: np.ndarray | None) -> None:
+    """Prints a line for each text to standard output: its label, a tab and the label's probability; for regression
+    only the value. Messages go to standard error."""
+    shown = ["" if probabilities is None else f"\t{probabilities[n]:.4f}" for n in range(len(predictions))]
+    sys.stdout.write("".join(f"{value}{rest}\n" for value, rest in zip(predictions, shown, strict=True)))
+    sys.stdout.flush()
 
 
 def suffix_of(task: Task, split: str) -> str:

@@ -5,6 +5,7 @@ error that names the line.
 """
 
 import csv
+import functools
 import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,9 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributed.environment import standard_input_path
 from ringbert.errors import InputError, one_line
-from ringbert.files import read_text
+from ringbert.files import read_standard_input, read_text
 from ringbert.json_files import kind_of, parse_json
+from tasks.classifier.settings import STANDARD_INPUT
+from tasks.classifier.tasks import SECOND_TEXT
 
 MAX_SHORT_ROWS_SHARE = 0.001
 EXTENSIONS = {
@@ -52,14 +56,15 @@ class Table:
         return replace(self, columns=columns, lines=[self.lines[row] for row in rows])
 
 
-def read_table(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
+def read_table(path: Path, where: str, wanted: Sequence[str | int], extension: str = "") -> Table:
     """Those of the columns `wanted` that a file has. The extension decides how it is read: .csv (quoted as in RFC
     4180), .tsv and .txt (no quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
+    The file `-` is standard input, which is read as if it had the extension given here.
 
     Raises InputError: the file is missing, damaged, empty or has another extension; a row has too few or too many
       columns.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
+    suffixes = [extension] if extension else [suffix.lower() for suffix in path.suffixes]
     is_gzip = suffixes[-1:] == [".gz"]
     kind = EXTENSIONS.get("".join(suffixes[-2:-1] if is_gzip else suffixes[-1:]))
     if kind is None or (kind == "parquet" and is_gzip):
@@ -75,17 +80,48 @@ def read_table(path: Path, where: str, wanted: Sequence[str | int]) -> Table:
     return readers[kind](path, where, wanted)
 
 
+def lines_of_standard_input(where: str, columns: Sequence[str | int]) -> Table:
+    """A table of the lines of standard input: one column has whole lines, two are separated by the first tab.
+
+    Raises InputError: it is empty, or a line has no tab between two columns, or more than one if the second is
+      `SECOND_TEXT`.
+    """
+    lines = [
+        line.removesuffix("\r") for line in _read_text(Path(STANDARD_INPUT), where).removesuffix("\n").split("\n")
+    ]
+    rows = [line.split("\t", len(columns) - 1) for line in lines]
+    for number, (line, row) in enumerate(zip(lines, rows, strict=True), 1):
+        if SECOND_TEXT in columns and (num_tabs := line.count("\t")) != 1:
+            raise InputError(
+                f"{where}: line {number} has {num_tabs or 'no'} tab{'s' * (num_tabs > 1)}: the model was trained "
+                "on pairs, so a line must be a text, a tab and a second text (with --text_pair_column NAME the "
+                "second text may hold tabs)"
+            )
+        if len(row) < len(columns):
+            raise InputError(f"{where}: line {number} has no tab between {' and '.join(map(str, columns))}")
+    values = {name: [row[place] for row in rows] for place, name in enumerate(columns)}
+    return Table(where, tuple(columns), values, range(1, len(rows) + 1))
+
+
 def unit(source: str) -> str:
-    """ "line" for text files, "row" for Parquet files and data sets of the hub."""
+    """ "line" for text files and standard input, "row" for Parquet files and data sets of the hub."""
     name = source.lower().removesuffix(".gz")
-    return "line" if Path(name).suffix in EXTENSIONS and not name.endswith(".parquet") else "row"
+    is_text = Path(name).suffix in EXTENSIONS and not name.endswith(".parquet")
+    return "line" if is_text or source.startswith("standard input") else "row"
 
 
 def _read_text(path: Path, where: str) -> str:
-    text = read_text(path, where)
+    text = _standard_input(where) if path == Path(STANDARD_INPUT) else read_text(path, where)
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
     return text
+
+
+@functools.cache
+def _standard_input(where: str) -> str:
+    """Kept, because it can be read only once, and the runs of several seeds all need it."""
+    path = standard_input_path(where)
+    return read_standard_input(where) if path is None else read_text(Path(path), where)
 
 
 def read_tsv(

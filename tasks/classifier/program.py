@@ -4,19 +4,17 @@ The data are those of GLUE's and other tasks (`--task_name`; the table is in tas
 named columns. Start reading at `run_classifier`, below.
 """
 
-import gc
-import re
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringbert.settings import MOST_SEED, setting
+from distributed import phases
+from ringbert.settings import setting
 from tasks import flags
+from tasks.classifier.runs import RunsSettings, run_all
 from tasks.classifier.settings import DataSettings, EvaluationSettings
-from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_results
+from tasks.fit import fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.origin import Needs, find_origin
 
@@ -29,14 +27,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(EvaluationSettings, DataSettings, TrainingSettings):
+class Config(EvaluationSettings, DataSettings, RunsSettings):
     """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
     class_weights: str | None = setting(
         None, "weight of each label in the loss: LABEL=WEIGHT,… or balanced", "training"
-    )
-    seeds: str | None = setting(
-        None, "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation", "training"
     )
 
     def __post_init__(self):
@@ -51,11 +46,6 @@ class Config(EvaluationSettings, DataSettings, TrainingSettings):
         ):
             if wanted and not self.task_name and not getattr(self, flag):
                 raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
-        seeds = [] if self.seeds is None else self.seeds.split(",")
-        if not all(re.fullmatch("[0-9]{1,10}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-            raise ValueError(f"--seeds must be different numbers separated by commas, got {self.seeds}")
-        if seeds and max(map(int, seeds)) > MOST_SEED:
-            raise ValueError(f"--seeds must be at most {MOST_SEED:,} each, got {self.seeds}")
 
     @property
     def data_set_commit(self) -> str | None:
@@ -69,21 +59,22 @@ class Config(EvaluationSettings, DataSettings, TrainingSettings):
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Fine-tune BERT to label texts or pairs of texts over all MPI ranks."
     config = flags.parse(Config, argv, prog="bert-classifier", description=description)
-    program = run_classifier if config.seeds is None else run_seeds
-    run_on_ranks("bert-classifier", config, config.output_dir, program)
+    run_on_ranks("bert-classifier", config, config.output_dir, partial(run_all, program=run_classifier))
 
 
 def run_classifier(config: Config, job: Job) -> dict[str, float]:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    from bert.model import Bert
     from tasks.classifier.evaluation import evaluate, scorer, write_predictions
     from tasks.classifier.labels import decide_labels, with_classifier
-    from tasks.classifier.sets import open_sets, task_of
+    from tasks.classifier.sets import is_trained_on_pairs, open_sets, task_of
 
     # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per machine.
     world, run = job.world, job.run
-    task = task_of(config)
     origin = world.on_first(find_origin, config, run, config.do_train, Needs(max_seq_length=config.max_seq_length))
+    has_pairs = not config.do_train and world.on_first(is_trained_on_pairs, origin)
+    task = task_of(config, bool(has_pairs))
+    if has_pairs and not (config.task_name or config.text_pair_column or config.reads_lines):
+        run.say("warning: the model was trained on pairs of texts: --text_pair_column names the second text")
     labels = world.on_first(decide_labels, config, config.do_train, task, origin, run)
     origin = world.on_first(with_classifier, origin, labels)
 
@@ -93,8 +84,9 @@ def run_classifier(config: Config, job: Job) -> dict[str, float]:
     train_sets = sets("train", config.do_train)
     dev_sets = sets("dev", config.do_eval or (config.do_train and config.evaluates_while_training))
     test_sets = sets("test", config.do_predict)
-    model = Bert(origin.bert_config, "classifier", seed=config.seed)
-    score_rows = scorer(job, model, config.max_seq_length)
+    phases.ended("data")
+    model = job.engine.bert(origin.bert_config, "classifier", config.seed)
+    score_rows = scorer(job, config.max_seq_length)
 
     def dev_scores() -> dict[str, float]:
         return evaluate(task, labels, dev_sets, score_rows, config.eval_batch_size, job)
@@ -117,33 +109,6 @@ def run_classifier(config: Config, job: Job) -> dict[str, float]:
     job.finish({"scores": scores})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in scores.items()))
     return scores
-
-
-def run_seeds(config: Config, job: Job) -> None:
-    """Calls `run_classifier` for each of `--seeds`; writes means and standard deviations into `output_dir`."""
-    import keras
-
-    from distributed.run import Run
-
-    job.run.remove("result.json")
-    results: dict[str, dict[str, float]] = {}
-    for seed in str(config.seeds).split(","):
-        folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
-        job.run.say(f"seed {seed}")
-        with_seed = replace(config, seed=int(seed), output_dir=str(folder), seeds=None)
-        run = Run.of(folder, job.world)
-        results[seed] = run_classifier(with_seed, replace(job, run=run))
-        run.close()
-        keras.backend.clear_session()
-        gc.collect()  # the last seed's model and compiled functions hold each other
-    names = list(next(iter(results.values())))
-    columns = {name: [scores[name] for scores in results.values()] for name in names}
-    means = {name: statistics.mean(values) for name, values in columns.items()}
-    deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
-    lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)\n" for name in names]
-    job.run.write("eval_results.txt", "".join(lines))
-    job.finish({"scores": means, "standard_deviations": deviations, "seeds": results})
-    job.run.say("".join(lines).strip())
 
 
 def training_of(

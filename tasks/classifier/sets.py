@@ -1,6 +1,6 @@
 """The classifier's data sets as rows: of a named task, of the hub, or of the user's own files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,10 +8,11 @@ from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from ringbert.errors import InputError
 from tasks.classifier.examples import examples
-from tasks.classifier.settings import DataSettings, TextSettings
-from tasks.classifier.tasks import Columns, Labels, Split, Task, find_task
-from tasks.classifier.texts import Texts, read_file, read_task, read_task_hub
+from tasks.classifier.settings import STANDARD_INPUT, DataSettings, TextSettings
+from tasks.classifier.tasks import SECOND_TEXT, Columns, Labels, Split, Task, find_task, is_on_pairs
+from tasks.classifier.texts import Texts, read_file, read_standard_input, read_task, read_task_hub
 from tasks.job import Job, cache_folder
+from tasks.origin import Origin, run_of, settings_of_run
 
 FILE_FLAGS = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}
 
@@ -23,6 +24,7 @@ class DataSet:
     split: str
     rows: Rows
     key: str
+    texts: Texts | None = None  # of standard input, which cannot be read again
 
     @property
     def is_labelled(self) -> bool:
@@ -30,13 +32,26 @@ class DataSet:
         return not bool(np.any(np.isnan(label) if label.dtype.kind == "f" else label < 0))
 
 
-def task_of(settings: TextSettings) -> Task:
-    """The task of `--task_name`, or one made for the user's own files."""
+def is_trained_on_pairs(origin: Origin) -> bool | None:
+    """Whether the run that wrote the model was trained on pairs of texts; None if nothing tells. On rank 0.
+
+    Raises InputError: the run's run.json is damaged.
+    """
+    return None if origin.weights is None else is_on_pairs(settings_of_run(run_of(origin.weights)))
+
+
+def task_of(settings: TextSettings, has_pairs: bool = False) -> Task:
+    """The task of `--task_name`, or one made for the user's own files.
+
+    With `has_pairs` the lines of standard input are pairs, also without `--text_pair_column`.
+    """
     if settings.task_name:
         return find_task(settings.task_name)
     columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id="")
     files = {split: getattr(settings, flag) for split, flag in FILE_FLAGS.items()}
     splits = {split: Split((file,), columns) for split, file in files.items() if file}
+    if has_pairs and columns.pair is None and settings.reads_lines:
+        splits["test"] = replace(splits["test"], columns=replace(columns, pair=SECOND_TEXT))
     if settings.regression:
         return Task("", "", None, ("pearson", "spearmanr", "corr"), "corr", splits)
     return Task("", "", (), ("accuracy", "mcc"), "accuracy", splits)  # its labels are found in the data
@@ -50,10 +65,13 @@ def read_texts(settings: TextSettings, task: Task, split: str) -> Texts:
         texts = read_task(task, str(settings.data_dir), split, settings.language)
     else:
         part, flag = task.split(split), f"--{FILE_FLAGS[split]}"
-        needs_labels = split != "test"
-        texts = read_file(
-            part.files[0], flag, part.columns, numeric_labels=task.is_regression, needs_labels=needs_labels
-        )
+        is_test = split == "test"
+        if is_test and part.files[0] == STANDARD_INPUT:
+            texts = read_standard_input(settings.predict_format, part.columns, numeric_labels=task.is_regression)
+        else:
+            texts = read_file(
+                part.files[0], flag, part.columns, numeric_labels=task.is_regression, needs_labels=not is_test
+            )
     return texts.head(settings.max_train_examples if split == "train" else settings.max_predict_examples)
 
 
@@ -69,13 +87,17 @@ def open_sets(
 def _open_set(
     settings: DataSettings, task: Task, split: str, labels: Labels, tokenizer: Tokenizer, job: Job
 ) -> DataSet:
+    given: Texts | None = None
+    if split == "test" and settings.predict_file == STANDARD_INPUT:  # the launcher gives it to the first rank only
+        given = job.world.on_first(read_texts, settings, task, split)
+
     def build() -> str:
-        texts = read_texts(settings, task, split)
+        texts = read_texts(settings, task, split) if given is None else given
         return examples(settings, texts, labels, tokenizer, cache_folder(), job.run)
 
     key = job.world.on_each_machine(build)
     job.world.agree({f"the content of the {split} set": key})
-    data = DataSet(split, Rows.open(cache_folder() / key / "examples.arrow"), key)
+    data = DataSet(split, Rows.open(cache_folder() / key / "examples.arrow"), key, given)
     if not split.startswith("test") and not data.is_labelled:
         raise InputError(f"the {split} set has examples without a label")
     return data

@@ -6,6 +6,8 @@ from typing import Literal
 from bert.text.settings import UnknownSettings
 from ringbert.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 
+STANDARD_INPUT = "-"  # as a file name
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):
@@ -26,7 +28,18 @@ class TextSettings(Settings):
     dev_file: str | None = setting(
         None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
     )
-    predict_file: str | None = setting(None, "file of the same kinds to predict", "data", aliases=("test_file",))
+    predict_file: str | None = setting(
+        None,
+        "file of the same kinds to predict; - for standard input, whose predictions are printed too",
+        "data",
+        aliases=("test_file",),
+    )
+    predict_format: Literal["text", "csv", "tsv", "jsonl"] = setting(
+        "text",
+        "how --predict_file - is written; text: a text per line, with --text_pair_column, or if the model's run "
+        "was trained on pairs, a tab and a second text",
+        "data",
+    )
     text_column: str = setting("text", "name of the column with the text", "data")
     text_pair_column: str | None = setting(None, "name of the column with the second text", "data")
     label_column: str = setting("label", "name of the column with the label", "data")
@@ -46,7 +59,14 @@ class TextSettings(Settings):
             raise ValueError("--dataset_revision needs --from_hub")
         if self.regression and self.task_name:
             raise ValueError("--regression is for files of your own: --task_name already implies it")
+        if self.predict_format != "text" and self.predict_file != STANDARD_INPUT:
+            raise ValueError("--predict_format is for --predict_file -: the extension tells how a file is written")
         check_at_least(self, 1, "max_train_examples", "max_predict_examples")
+
+    @property
+    def reads_lines(self) -> bool:
+        """Whether lines of standard input are predicted."""
+        return self.predict_file == STANDARD_INPUT and self.predict_format == "text"
 
 
 @dataclass(frozen=True, kw_only=True)

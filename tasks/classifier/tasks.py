@@ -12,6 +12,7 @@ from types import MappingProxyType
 from ringbert.errors import InputError
 
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
+SECOND_TEXT = "second text"  # the column of standard input where the model, and no flag, says that texts are pairs
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,16 @@ def find_task(name: str) -> Task:
     near = difflib.get_close_matches(_letters(name), by_letters, n=1)
     hint = f"; did you mean {by_letters[near[0]].name}?" if near else ""
     raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}{hint}")
+
+
+def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
+    """Whether the run with these settings trained a classifier on pairs of texts; None if they do not tell.
+
+    Raises InputError: they name an unknown task.
+    """
+    if name := settings.get("task_name"):
+        return find_task(str(name)).split("train").columns.pair is not None
+    return settings["text_pair_column"] is not None if "text_pair_column" in settings else None
 
 
 def submission(task: Task, ids: Sequence[str], predictions: Sequence[str | float]) -> str:

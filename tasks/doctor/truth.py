@@ -24,7 +24,7 @@ from tasks.doctor.trial import HEADS, SEED, Trial, Xla, small_config, small_mode
 from tasks.squad.program import collate, span_loss
 
 BATCH = 8
-# How far loss and gradient may be from float64's, as a share: several times what was measured (docs/running.md).
+# How far loss and gradient may be from float64's, as a share: several times what was measured (docs/machines.md).
 TOLERANCES = {"fp32": 1e-5, "bf16": 6e-2, "fp16": 8e-3}
 LOSS_TOLERANCES = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 2e-3}
 SLOPE_TOLERANCE = 1e-4  # of float32's gradient along a direction, from NumPy's differences in float64

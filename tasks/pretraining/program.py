@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distributed import phases
 from ringbert.settings import setting
 from tasks import flags
 from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_results
@@ -97,6 +98,7 @@ def run_pretraining(config: Config, job: Job) -> dict[str, float]:
         held_out_file = config.eval_input_file or config.input_file
         flag = "--eval_input_file" if config.eval_input_file else "--input_file"
         eval_shards = open_shards(config, job, origin, held_out_file, flag)
+    phases.ended("data")
     model = Bert(origin.bert_config, "pretraining", seed=config.seed)
     held_out = evaluator(config, job, model, eval_shards, config.max_seq_length) if eval_shards else None
 

@@ -1,9 +1,9 @@
 """From start and end scores of windows to answers, by Google's rules (google-research/bert `run_squad.py`)."""
 
+import json
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from json.encoder import encode_basestring as _quoted  # in C
 from typing import NamedTuple
 
 import numpy as np
@@ -16,135 +16,176 @@ NO_ANSWER = "empty"  # written by run_squad.py when no span is possible
 MAX_NULL_ODDS = 1e9
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The contents of the prediction files: question id -> answer, n-best list, null score difference."""
+class Candidate(NamedTuple):
+    """A text that may be the answer: `context[start:stop]`, or "" for the null answer, at 0."""
 
-    predictions: dict[str, str]
-    nbest: dict[str, list[dict[str, object]]]
-    null_odds: dict[str, float]
-
-
-class _Window(NamedTuple):
-    """A window's scores [tokens, 2], and its part of the context: `length` tokens from token `first` of the
-    context, after the first `head` tokens of the window."""
-
-    scores: np.ndarray
-    head: int
-    first: int
-    length: int
-
-    @property
-    def null(self) -> "_Candidate":
-        return _Candidate(float(self.scores[0, 0]), float(self.scores[0, 1]), "")
-
-
-class _Span(NamedTuple):
-    """A possible answer: its scores, and its first and last token in the context."""
-
-    start_score: float
-    end_score: float
-    first: int
-    last: int
-
-
-class _Candidate(NamedTuple):
     start_score: float
     end_score: float
     text: str
+    start: int = 0
+    stop: int = 0
 
     @property
     def score(self) -> float:
         return self.start_score + self.end_score
 
 
-def find_answers(
-    settings: AnswerSettings,
-    version_2: bool,
-    examples: Examples,
-    windows: Rows,
-    paragraphs: Rows,
-    scores: Sequence[np.ndarray],
-) -> Answers:
-    """The best answers of each question over its windows.
+class Candidates(NamedTuple):
+    """The candidates of a question, with the highest scores first.
+
+    `null` is the null answer if a question may have no answer (SQuAD v2.0), else None; it is among `listed`.
+    """
+
+    listed: list[Candidate]
+    null: Candidate | None
+
+    @property
+    def best(self) -> Candidate | None:
+        """The best candidate that is not the null answer, if there is one."""
+        return next((candidate for candidate in self.listed if candidate.text), None)
+
+    @property
+    def null_odds(self) -> float:
+        """The null answer's score minus the best candidate's. Google's script crashes without a candidate; here
+        the answer is then null."""
+        assert self.null is not None
+        return self.null.score - self.best.score if self.best else MAX_NULL_ODDS
+
+    def chosen(self, threshold: float) -> Candidate | None:
+        """The answer: None for the null answer, or if no span is possible."""
+        return self.best if self.null is None or self.null_odds <= threshold else None
+
+    def probabilities(self) -> list[float]:
+        """The softmax of the scores of `listed`."""
+        return softmax([candidate.score for candidate in self.listed]) if self.listed else []
+
+
+class Found(NamedTuple):
+    """What the files of predictions say about a question: its answer, its entry in the n-best file as JSON, and
+    the null score difference, None unless questions may have no answer."""
+
+    answer: str
+    nbest: str
+    null_odds: float | None
+
+
+class AnswerFinder:
+    """Finds the answers to the questions of a file, each from the scores of its windows.
 
     Args:
       version_2: whether a question may have no answer (SQuAD v2.0).
-      scores: for each window float32 [tokens, 2], the start and end scores of its tokens, without padding.
     """
-    heads, firsts = windows.column("question_tokens"), windows.column("document_start")
-    spans, offsets = paragraphs.column("spans")
-    windows_of: dict[int, list[_Window]] = defaultdict(list)
-    for score, head, first, question in zip(scores, heads, firsts, windows.column("question"), strict=True):
-        window = _Window(score, int(head), int(first), len(score) - int(head) - 1)  # without its [SEP]
-        windows_of[int(question)].append(window)
-    answers = Answers({}, {}, {})
-    for number, question in enumerate(examples.questions):
-        paragraph = question.paragraph
-        token_spans = spans[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
-        spans_of_question = _spans(settings, windows_of[number], len(token_spans))
-        null = min((window.null for window in windows_of[number]), key=lambda candidate: candidate.score)
-        if version_2:
-            spans_of_question.append(_Span(null.start_score, null.end_score, -1, -1))
-        spans_of_question.sort(key=lambda span: span.start_score + span.end_score, reverse=True)
-        candidates: dict[str, _Candidate] = {}
-        for span in spans_of_question:
-            if len(candidates) >= settings.n_best_size:
+
+    def __init__(
+        self, settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows
+    ):
+        self._settings, self._version_2, self._examples = settings, version_2, examples
+        self._heads, self._firsts = windows.column("question_tokens"), windows.column("document_start")
+        self._token_spans: np.ndarray
+        self._offsets: np.ndarray
+        self._token_spans, self._offsets = paragraphs.column("spans")
+        self.question_of = np.asarray(windows.column("question"))  # of each window
+        self.windows_of: list[list[int]] = [[] for _ in examples.questions]
+        for window, question in enumerate(self.question_of.tolist()):
+            self.windows_of[question].append(window)
+
+    def found_by_window(self, window: int, scores: np.ndarray) -> "Found | np.ndarray":
+        """The answer to the window's question if it has no other window, else a copy of the scores."""
+        question = int(self.question_of[window])
+        return self.found(question, [scores]) if len(self.windows_of[question]) == 1 else scores.copy()
+
+    def found(self, question: int, scores: Sequence[np.ndarray]) -> Found:
+        """The answer to a question from the scores of its windows, as in `candidates`."""
+        candidates = self.candidates(question, scores)
+        chosen = candidates.chosen(self._settings.null_score_diff_threshold)
+        is_possible = candidates.null is not None
+        answer = chosen.text if chosen else "" if is_possible else NO_ANSWER
+        listed = candidates if candidates.listed else Candidates([Candidate(0.0, 0.0, NO_ANSWER)], None)
+        return Found(answer, _nbest_json(listed), candidates.null_odds if is_possible else None)
+
+    def candidates(self, question: int, scores: Sequence[np.ndarray]) -> Candidates:
+        """At most `n_best_size` candidates and the null answer.
+
+        Args:
+          scores: for each window of the question float32 [tokens, 2], the start and end scores of its tokens,
+            without padding.
+        """
+        paragraph = self._examples.questions[question].paragraph
+        token_spans = self._token_spans[self._offsets[paragraph] : self._offsets[paragraph + 1]].reshape(-1, 2)
+        spans = self._spans(self.windows_of[question], scores, len(token_spans))
+        nulls = [Candidate(float(each[0, 0]), float(each[0, 1]), "") for each in scores]
+        null = min(nulls, key=lambda candidate: candidate.score)
+        if self._version_2:
+            spans = np.concatenate([spans, [(null.start_score, null.end_score, -1, -1)]])
+        candidates: dict[str, Candidate] = {}
+        for place in np.argsort(-(spans[:, 0] + spans[:, 1]), kind="stable").tolist():
+            if len(candidates) >= self._settings.n_best_size:
                 break
-            text = ""
-            if span.first >= 0:
-                text = examples.paragraphs[paragraph][token_spans[span.first, 0] : token_spans[span.last, 1]]
-            candidates.setdefault(text, _Candidate(span.start_score, span.end_score, text))
-        if version_2:
+            start_score, end_score, first, last = spans[place].tolist()
+            start = stop = 0
+            if first >= 0:
+                start, stop = int(token_spans[int(first), 0]), int(token_spans[int(last), 1])
+            text = self._examples.paragraphs[paragraph][start:stop]
+            if text not in candidates:
+                candidates[text] = Candidate(start_score, end_score, text, start, stop)
+        if self._version_2:
             candidates.setdefault("", null)
-        _record(settings, answers, question.id, list(candidates.values()), null if version_2 else None)
-    return answers
+        return Candidates(list(candidates.values()), null if self._version_2 else None)
+
+    def _spans(self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
+        """The spans between the best starts and the best ends of each window, in the order of Google's script:
+        float64 [spans, 4], scores of start and end, and the first and last token in the context.
+
+        A token counts as a start only in the window that owns it (`max_context_owner`).
+        """
+        heads, firsts = ([int(column[window]) for window in windows] for column in (self._heads, self._firsts))
+        lengths = [len(each) - head - 1 for each, head in zip(scores, heads, strict=True)]  # without its [SEP]
+        owners = max_context_owner(firsts, lengths, num_tokens) if len(windows) > 1 else None
+        spans = []
+        for index, (each, head, first, length) in enumerate(zip(scores, heads, firsts, lengths, strict=True)):
+            starts, ends = (best_indexes(each[:, side], self._settings.n_best_size) for side in (0, 1))
+            starts = starts[(starts >= head) & (starts < head + length)]
+            if owners is not None:
+                starts = starts[owners[starts - head + first] == index]
+            stops = np.minimum(starts + self._settings.max_answer_length, head + length)
+            one, two = np.nonzero((ends >= starts[:, None]) & (ends < stops[:, None]))
+            starts, ends = starts[one], ends[two]
+            places = starts - head + first, ends - head + first
+            spans.append(np.stack([each[starts, 0], each[ends, 1], *places], 1).astype(np.float64))
+        return np.concatenate(spans)
 
 
-def _spans(settings: AnswerSettings, windows: Sequence[_Window], num_tokens: int) -> list[_Span]:
-    """The spans between the best starts and the best ends of each window.
-
-    A token counts as a start only in the window that owns it (`max_context_owner`).
-    """
-    owners = max_context_owner([w.first for w in windows], [w.length for w in windows], num_tokens)
-    spans = []
-    for index, (scores, head, first, length) in enumerate(windows):
-        best_ends = best_indexes(scores[:, 1], settings.n_best_size)
-        for start in best_indexes(scores[:, 0], settings.n_best_size):
-            if not head <= start < head + length or owners[start - head + first] != index:
-                continue
-            stop = min(start + settings.max_answer_length, head + length)
-            spans += [
-                _Span(float(scores[start, 0]), float(scores[end, 1]), start - head + first, end - head + first)
-                for end in best_ends
-                if start <= end < stop
-            ]
-    return spans
+def find_all(finder: AnswerFinder, scores: Sequence["Found | np.ndarray"]) -> list[Found]:
+    """What was found for each question. `scores` has an entry for each window, as of `found_by_window`."""
+    found: list[Found] = []
+    for question, windows in enumerate(finder.windows_of):
+        of_windows = [scores[window] for window in windows]
+        known = next((each for each in of_windows if isinstance(each, Found)), None)
+        arrays = [each for each in of_windows if isinstance(each, np.ndarray)]
+        found.append(known or finder.found(question, arrays))
+    return found
 
 
-def _record(
-    settings: AnswerSettings, answers: Answers, id_: str, candidates: list[_Candidate], null: _Candidate | None
-) -> None:
-    """Adds a question's candidates, best first, to the answers; `null` is the null answer of SQuAD v2.0."""
-    best = next((candidate for candidate in candidates if candidate.text), None)
-    if null is not None:
-        # Google's script crashes without a candidate; here the answer is then null.
-        difference = null.score - best.score if best else MAX_NULL_ODDS
-        answers.null_odds[id_] = difference
-        answers.predictions[id_] = best.text if best and difference <= settings.null_score_diff_threshold else ""
-    else:
-        answers.predictions[id_] = best.text if best else NO_ANSWER
-    listed = candidates or [_Candidate(0.0, 0.0, NO_ANSWER)]
-    probabilities = softmax([candidate.score for candidate in listed])
-    answers.nbest[id_] = [
-        {
-            "text": candidate.text,
-            "probability": probability,
-            "start_logit": candidate.start_score,
-            "end_logit": candidate.end_score,
-        }
-        for candidate, probability in zip(listed, probabilities, strict=True)
+def nbest_file(ids: Sequence[str], found: Sequence[Found]) -> str:
+    """The content of nbest_predictions.json."""
+    entries = (f"    {_quoted(id_)}: {each.nbest}" for id_, each in zip(ids, found, strict=True))
+    return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+def _nbest_json(candidates: Candidates) -> str:
+    """A question's entry in the n-best file, as `json.dumps` with an indent of 4 writes it, but faster."""
+    entries = [
+        f'        {{\n            "text": {_quoted(candidate.text)},\n'
+        f'            "probability": {_number(probability)},\n'
+        f'            "start_logit": {_number(candidate.start_score)},\n'
+        f'            "end_logit": {_number(candidate.end_score)}\n        }}'
+        for candidate, probability in zip(candidates.listed, candidates.probabilities(), strict=True)
     ]
+    return "[\n" + ",\n".join(entries) + "\n    ]"
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else json.dumps(value)
 
 
 def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:
@@ -161,9 +202,9 @@ def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens:
     return owner
 
 
-def best_indexes(scores: np.ndarray, number: int) -> list[int]:
+def best_indexes(scores: np.ndarray, number: int) -> np.ndarray:
     """The indices of the `number` highest scores, highest first; on ties the earlier one comes first."""
-    return np.argsort(-scores, kind="stable")[:number].tolist()
+    return np.argsort(-scores, kind="stable")[:number]
 
 
 def softmax(scores: Sequence[float]) -> list[float]:

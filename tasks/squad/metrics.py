@@ -112,7 +112,7 @@ def _mean_of_best(
         if question_id not in predictions:
             continue
         prediction = normalize(predictions[question_id])
-        normalized = [normalize(answer) for answer in answers]
+        normalized = [normalize(answer) for answer in dict.fromkeys(answers)]  # many are equal
         exact += max(float(prediction == answer) for answer in normalized)
         f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
     return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}

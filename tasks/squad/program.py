@@ -4,29 +4,31 @@ Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -
 as a suffix: B rows, T positions of a row, 2 for start and end.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from distributed import phases
 from ringbert.settings import MOST_ROWS, check_at_least, check_at_most, setting
 from tasks import flags
-from tasks.batches import INPUTS, encoder_inputs, grouped, num_examples, prediction_batches, with_checked_ids
+from tasks.batches import num_examples
 from tasks.fit import TrainingSettings, fit, load_for_prediction
 from tasks.job import Job, cache_folder, run_on_ranks
 from tasks.origin import Needs, find_origin
+from tasks.squad.scores import collate, window_scorer
 from tasks.squad.settings import AnswerSettings, QuestionSettings, WindowSettings
 
 if TYPE_CHECKING:
-    import numpy as np
     import tensorflow as tf
 
-    from bert.model import Bert
-    from bert.packing import Grouping
     from bert.text.tokenizer import Tokenizer
-    from distributed.feed import Batch, Feed
+    from distributed.feed import Feed
     from distributed.rows import Rows
     from distributed.run import Run
+    from tasks.squad.answers import AnswerFinder
+    from tasks.squad.reading import Examples
 
 LARGE = 1e30
 
@@ -73,7 +75,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run_squad(config: Config, job: Job) -> dict[str, float]:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has answers."""
-    from bert.model import Bert
     from distributed.train import Training
 
     # Configuration, tokenizer and weights are found on rank 0; the windows are built once per machine.
@@ -81,7 +82,8 @@ def run_squad(config: Config, job: Job) -> dict[str, float]:
     origin = world.on_first(find_origin, config, run, config.do_train, Needs(max_seq_length=config.max_seq_length))
     train_data = open_data(config, job, origin.words, is_training=True) if config.do_train else None
     predict_data = open_data(config, job, origin.words, is_training=False) if config.do_predict else None
-    model = Bert(origin.bert_config, "span", seed=config.seed)
+    phases.ended("data")
+    model = job.engine.bert(origin.bert_config, "span", config.seed)
 
     if train_data:
         lengths = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
@@ -98,10 +100,10 @@ def run_squad(config: Config, job: Job) -> dict[str, float]:
         load_for_prediction(job, origin, model)
 
     scores: dict[str, float] = {}
+    speed: dict[str, float] = {}
     if predict_data:
-        outputs = predict_windows(config, job, model, predict_data.windows)
-        scores = world.on_first(write_predictions, config, run, predict_data, outputs)
-    job.finish({"scores": scores})
+        scores, speed = predict(config, job, predict_data)
+    job.finish({"scores": scores, "prediction": speed} if predict_data else {"scores": scores})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.2f}" for name, value in scores.items()))
     return scores
 
@@ -130,20 +132,6 @@ def open_data(config: Config, job: Job, tokenizer: "Tokenizer", is_training: boo
     job.world.agree({f"the content of {source.flag}": key})
     folder = cache_folder() / key
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
-
-
-def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
-    """Windows -> the encoder's inputs and the answers' positions [B]."""
-    import numpy as np
-
-    from ringbert.ragged import padded
-
-    fields, groups = grouped(fields, grouping)
-    batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
-    answers = ("start_position", "end_position")
-    lengths = np.diff(fields["input_ids"][1])
-    assert all((fields[name] < lengths).all() for name in answers), "an answer outside its window"
-    return batch | {name: padded(fields[name], len(batch["first_tokens"])) for name in answers}
 
 
 # -- training -----------------------------------------------------------------------------------------------------
@@ -189,48 +177,45 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
 # -- prediction ---------------------------------------------------------------------------------------------------
 
 
-def predict_windows(config: Config, job: Job, model: "Bert", windows: "Rows") -> "list[np.ndarray] | None":
-    """Start and end scores of every window, float32 [tokens, 2], on rank 0; None elsewhere."""
-    import numpy as np
-    import tensorflow as tf
-
-    from distributed.feed import batch_maker
-    from distributed.predict import predict
-
-    lengths = np.diff(windows.column("input_ids")[1])
-    batches = prediction_batches(lengths, config.predict_batch_size, config.max_seq_length)
-    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
-    forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
-
-    def inputs(fields: dict) -> "Batch":
-        batch = collate(fields)
-        return {name: batch[name] for name in INPUTS}
-
-    advice = "lower --predict_batch_size or --max_seq_length"
-    make_batch = batch_maker(windows, with_checked_ids(inputs, model.config))
-    outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
-    if outputs is None:
-        return None
-    scores: list = [None] * len(windows)
-    for batch, scores_BT2 in zip(batches, outputs, strict=True):
-        for row, window in enumerate(batch):
-            scores[window] = scores_BT2[row, : lengths[window]]
-    return scores
-
-
-def write_predictions(config: Config, run: "Run", data: Data, scores: "list[np.ndarray]") -> dict[str, float]:
-    """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
-    from tasks.squad import metrics
-    from tasks.squad.answers import find_answers
+def predict(config: Config, job: Job, data: Data) -> tuple[dict[str, float], dict[str, float]]:
+    """Predicts answers and writes the files. Returns the scores, and how fast it was: the number of windows, the
+    seconds until the last one was scored, and those of what came after it."""
+    from tasks.squad.answers import AnswerFinder
     from tasks.squad.reading import read, source_of
 
+    started = time.perf_counter()
     version_2 = config.version_2_with_negative
     examples = read(source_of(config, is_training=False), version_2)
-    answers = find_answers(config, version_2, examples, data.windows, data.paragraphs, scores)
-    run.write_json("predictions.json", answers.predictions)
-    run.write_json("nbest_predictions.json", answers.nbest)
+    finder = AnswerFinder(config, version_2, examples, data.windows, data.paragraphs)
+    score_windows = window_scorer(job, config.max_seq_length)
+    # Answers are found where the scores are, while the model computes the next batch.
+    found = score_windows(data.windows, config.predict_batch_size, finder.found_by_window)
+    scored = time.perf_counter()
+    scores = job.world.on_first(write_predictions, config, job.run, examples, finder, found)
+    speed = {"windows": len(data.windows), "seconds": scored - started, "files_s": time.perf_counter() - scored}
+    job.run.say(
+        f"predicted {speed['windows']:,} windows in {speed['seconds']:.1f} s, "
+        f"{speed['windows'] / speed['seconds']:.1f} a second; answers, scores and files {speed['files_s']:.1f} s"
+    )
+    return scores, speed
+
+
+def write_predictions(
+    config: Config, run: "Run", examples: "Examples", finder: "AnswerFinder", found_by_window: "list[Any]"
+) -> dict[str, float]:
+    """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
+    from tasks.squad import metrics
+    from tasks.squad.answers import find_all, nbest_file
+
+    found = find_all(finder, found_by_window)
+    ids = [question.id for question in examples.questions]
+    version_2 = config.version_2_with_negative
+    predictions = {id_: each.answer for id_, each in zip(ids, found, strict=True)}
+    null_odds = {id_: each.null_odds for id_, each in zip(ids, found, strict=True) if each.null_odds is not None}
+    run.write_json("predictions.json", predictions)
+    run.write("nbest_predictions.json", nbest_file(ids, found))
     if version_2:
-        run.write_json("null_odds.json", answers.null_odds)
+        run.write_json("null_odds.json", null_odds)
     if not examples.is_labelled:
         run.say(f"{examples.source.path} has no answers: predictions are written, not scored")
         return {}
@@ -239,11 +224,11 @@ def write_predictions(config: Config, run: "Run", data: Data, scores: "list[np.n
         korean = "korquad" in examples.version.lower()
         metric = "squad_v2" if version_2 else "korquad_v1" if korean else "squad_v1"
     if metric == "squad_v2":
-        result = metrics.squad_v2(examples.references, answers.predictions)
-        best = metrics.squad_v2(examples.references, answers.predictions, answers.null_odds)
+        result = metrics.squad_v2(examples.references, predictions)
+        best = metrics.squad_v2(examples.references, predictions, null_odds)
         result |= {name: value for name, value in best.items() if name.startswith("best_")}
     else:
-        result = getattr(metrics, metric)(examples.references, answers.predictions)
+        result = getattr(metrics, metric)(examples.references, predictions)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
     return result
 

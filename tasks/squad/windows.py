@@ -124,7 +124,18 @@ def _announce(
     check_unknown(unknown, source.path, tokenizer, settings.allow_unknown)
 
 
-def _build(folder: Path, settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run) -> None:
+class Cut(NamedTuple):
+    """Questions as rows: columns of the windows and of the paragraphs, as `windows` describes them, and the share
+    of [UNK] among the tokens of contexts and questions."""
+
+    windows: dict[str, pa.Array]
+    paragraphs: dict[str, pa.Array]
+    unknown_share: float
+
+
+def cut(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run) -> Cut:
+    """Tokenizes the questions and contexts and cuts the contexts into windows; writes nothing."""
+
     def tokenized(texts: list[str], label: str) -> list[np.ndarray]:
         slices = parts(len(texts), f"tokenizing {label}", "text", run)
         return [ids for part in slices for ids in tokenizer.encode_ids(texts[part])]
@@ -143,11 +154,18 @@ def _build(folder: Path, settings: WindowSettings, examples: Examples, tokenizer
         rows += _windows_of(settings, tokenizer, number, shortened_ids, ids, answer)
     columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
     arrays = {name: pa.array(columns[name], pa.int32()) for name in COLUMNS[1:]}
-    share = unknown_share([*context_ids, *question_ids], tokenizer.unk_id)
-    arrays = {"input_ids": ragged(columns["input_ids"], pa.int32())} | arrays
-    write_rows(folder / "windows.arrow", arrays, {"unknown_share": share})
     flat_spans = [spans.reshape(-1) for spans in context_spans]
-    write_rows(folder / "paragraphs.arrow", {"spans": ragged(flat_spans, pa.int32())})
+    return Cut(
+        {"input_ids": ragged(columns["input_ids"], pa.int32())} | arrays,
+        {"spans": ragged(flat_spans, pa.int32())},
+        unknown_share([*context_ids, *question_ids], tokenizer.unk_id),
+    )
+
+
+def _build(folder: Path, settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run) -> None:
+    made = cut(settings, examples, tokenizer, run)
+    write_rows(folder / "windows.arrow", made.windows, {"unknown_share": made.unknown_share})
+    write_rows(folder / "paragraphs.arrow", made.paragraphs)
 
 
 def _answer_of(
