@@ -2,12 +2,14 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import texts
 from program_runs import in_process
 
-from tasks.classifier.program import Config, run_classifier, run_seeds
+from tasks.classifier.program import Config, run_classifier
+from tasks.classifier.runs import run_all
 
 TRAIN, DEV, TEST = texts.make_examples(960, 1), texts.make_examples(90, 2), texts.make_examples(50, 3)
 LEARN = ("--do_train", "--learning_rate=1e-3", "--lr_scaling=none", "--global_batch_size=32", "--log_steps=5")
@@ -51,7 +53,7 @@ def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
 
 def classify(output_dir: Path, *flags: str) -> dict[str, float]:
     """The program in this process; its scores."""
-    program = run_seeds if any(flag.startswith("--seeds") for flag in flags) else run_classifier
+    program = partial(run_all, program=run_classifier)
     return in_process("bert-classifier", Config, program, output_dir, *flags, f"--output_dir={output_dir}")
 
 

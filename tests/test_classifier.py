@@ -223,6 +223,8 @@ MRPC = ("--output_dir=x", "--do_eval", "--task_name=MRPC")
         ([*EVALUATED, "--early_stopping_patience=0"], "--early_stopping_patience must be at least 1, got 0"),
         ([*EVALUATED, "--seeds=1,two"], "--seeds must be different numbers separated by commas, got 1,two"),
         ([*EVALUATED, "--seeds=1,2,01"], "--seeds must be different numbers separated by commas, got 1,2,01"),
+        ([*EVALUATED, "--sweep=a.toml,b/a.toml"], "--sweep must be files of different names separated by commas"),
+        ([*EVALUATED, "--sweep=a.toml,"], "--sweep must be files of different names separated by commas"),
         (["--output_dir=x", "--do_eval", "--dev_fil=f"], "did you mean --dev_file"),
     ],
 )

@@ -76,9 +76,10 @@ def test_class_weights_reach_the_training(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_give_mean_and_deviation(data, tmp_path):
+def test_seeds_give_mean_and_deviation(data, tmp_path, capsys):
     flags = [*model_flags(data), *own_files(data), *LEARN, "--num_train_steps=10", "--do_eval"]
     classify(tmp_path / "both", *flags, "--seeds=1,2")
+    assert capsys.readouterr().err.count("building the training step") == 1
     runs = [scores_in(tmp_path / "both" / f"seed-{seed}") for seed in (1, 2)]
     assert runs[0] != runs[1]
     result = json.loads((tmp_path / "both/result.json").read_text())
@@ -97,6 +98,31 @@ def test_seeds_give_mean_and_deviation(data, tmp_path):
     assert weights_in(tmp_path / "alone/model") == weights_in(tmp_path / "both/seed-2/model")
 
 
+@pytest.mark.slow
+def test_runs_of_a_sweep_are_those_of_separate_commands(data, tmp_path, capsys):
+    """Other rates, steps and batches: each weight has the same bits, and the step is built once."""
+    flags = [*model_flags(data), *own_files(data), *LEARN, "--do_eval"]
+    runs = {
+        "short": ["--num_train_steps=3", "--learning_rate=1e-3"],
+        "long": ["--num_train_steps=6", "--global_batch_size=24", "--num_warmup_steps=2", "--seed=5"],
+        "pieces": ["--num_train_steps=3", "--gradient_accumulation_steps=2"],
+    }
+    for name, own in runs.items():
+        lines = [flag.removeprefix("--").replace("=", " = ") + "\n" for flag in own]
+        (tmp_path / f"{name}.toml").write_text("".join(lines))
+    sweep = ",".join(str(tmp_path / f"{name}.toml") for name in runs)
+    classify(tmp_path / "all", *flags, f"--sweep={sweep}")
+    assert capsys.readouterr().err.count("building the training step") == 1
+    scores = {name: classify(tmp_path / "alone" / name, *flags, *own) for name, own in runs.items()}
+    for name in runs:
+        assert weights_in(tmp_path / "alone" / name / "model") == weights_in(tmp_path / "all" / name / "model")
+    assert json.loads((tmp_path / "all/result.json").read_text())["runs"] == scores
+    header, *rows = table_in(tmp_path / "all/eval_results.txt")
+    assert header == ["run", *sorted(scores["short"])]
+    assert rows == [[name, *(f"{scores[name][column]:.4f}" for column in header[1:])] for name in runs]
+
+
+@pytest.mark.slow
 def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
     """Trained on wrong labels the dev score falls: the best evaluation is an early one, and training stops."""
     wrong = dict(zip(KINDS, (*KINDS[1:], KINDS[0]), strict=True))

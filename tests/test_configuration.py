@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz.readers import CONFIG, GOOGLE
+from fuzz.model_files import CONFIG, GOOGLE
 
 from bert import configuration, ops
 from ringbert.errors import InputError

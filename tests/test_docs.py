@@ -1,5 +1,6 @@
 """The documentation keeps to the facts: the links, flags, programs and files that it names exist."""
 
+import ast
 import contextlib
 import importlib
 import io
@@ -20,18 +21,24 @@ RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SCRIPTS = PROJECT["scripts"]
 COMMANDS = {
-    "bert-corpus": ("vocab", "build", "verify"), "bert-bench": ("step", "scaling", "allreduce", "corpus"),
+    "bert-corpus": ("vocab", "build", "verify"), "bert-bench": ("step", "scaling", "start", "allreduce", "corpus"),
     "benchmarks.gpu_first.__main__": ("run", "split"),
 }  # fmt: skip
 OTHERS_FLAGS = {
+    "every", "rival_mpirun",  # benchmarks
     "bind_to", "with_ft",  # mpirun
     "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # srun, sbatch
     "dist",  # pytest-xdist
     "require_hashes", "no_deps", "no_build_isolation",  # pip
     "upgrade", "strict",  # scripts/lock.sh and audit.py
+    "output", "output_filename", "hostfile",  # mpirun, horovodrun
+    "network_interfaces", "min_np", "max_np", "host_discovery_script", "reset_limit", "check_build", "autotune",
+    "stall_check_warning_time_seconds", "stall_check_shutdown_time_seconds", "fusion_threshold_mb",
+    "cycle_time_ms", "hierarchical_allreduce", "timeline_filename", "gloo",  # horovodrun
+    "image_size", "batch_sizes",  # examples/resnet_synthetic.py, scripts/scaling.py
 }  # fmt: skip
 PACKAGES = ("ringbert", "bert", "distributed", "tasks")
-MOST_CHARACTERS = 12_000
+MOST_CHARACTERS = 13_500
 
 
 def name_of(page: Path) -> str:
@@ -77,7 +84,7 @@ def test_the_version_is_the_same_everywhere(page, line):
 @pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=name_of)
 def test_files_and_modules_that_are_named_exist(page):
     text = page.read_text()
-    folders = "ringbert|bert|distributed|tasks|benchmarks|configs|docs|scripts|tests"
+    folders = "ringbert|bert|distributed|tasks|benchmarks|configs|docs|examples|scripts|tests"
     for path in re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*\w", text):
         found = [base / path for base in (ROOT, page.parent) if (base / path).exists()]
         assert found or "." not in path, path
@@ -87,10 +94,11 @@ def test_files_and_modules_that_are_named_exist(page):
         assert program in SCRIPTS, program
 
 
-def test_the_common_errors_are_messages_of_ours():
+@pytest.mark.parametrize("page", ["README.md", "docs/horovod.md"])
+def test_the_common_errors_are_messages_of_ours(page):
     sources = "".join(path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
     sources = re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\s*\n\s*f?"', "", sources))
-    section = (ROOT / "README.md").read_text().partition("## Common errors")[2].partition("\n## ")[0]
+    section = (ROOT / page).read_text().partition("## Common errors")[2].partition("\n## ")[0]
     messages = [
         cell for row in re.findall(r"^\|(.*?)\|", section, re.MULTILINE) for cell in re.findall("`(.+?)`", row)
     ]
@@ -98,6 +106,24 @@ def test_the_common_errors_are_messages_of_ours():
     for message in messages:
         for words in re.split("…|[0-9]+", message):
             assert words.strip() in sources, words
+
+
+def test_the_page_about_horovod_names_all_that_is_there_and_all_that_is_not():
+    page = (ROOT / "docs/horovod.md").read_text()
+    named = set(re.findall(r"`(\w+)[`(]", page))
+    assert constants("ringbert/horovod/__init__.py", "__all__") - named == set()
+    assert constants("ringbert/horovod/keras/callbacks.py", "__all__") - named == set()
+    absent = re.search(r"^\| no counterpart .*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
+    assert constants("ringbert/horovod/absent.py", "REASONS") - set(re.findall(r"`(\w+)`", absent)) == set()
+
+
+def constants(path: str, name: str) -> set[str]:
+    """The strings of a list in a source file, or the keys of a dict."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            parts = node.value.keys if isinstance(node.value, ast.Dict) else node.value.elts
+            return {part.value for part in parts}
+    raise AssertionError(f"{path} has no {name}")
 
 
 # Flags: every program is asked for its help, in this process.

@@ -224,6 +224,7 @@ def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
 # -- the program --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_quick_page_of_one_process(tmp_path: Path) -> None:
     arguments = ["--quick", "--json", f"--output_dir={tmp_path}"]
     done = subprocess.run(

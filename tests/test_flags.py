@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from parsing import Small, parse, refusal
+from parsing import Small, Words, parse, refusal
 
 from tasks import flags
 
@@ -111,6 +111,37 @@ def test_unions(line: str, toml: str | None, expected: Unions, tmp_path: Path) -
         config = parse(*argv, config_class=Unions)
         assert config == expected
         assert type(config.number) in (float, type(None))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["here", "who is it?", "--top_k=2", "--json"],
+        ["--json", "here", "--top_k", "2", "who is it?"],
+        ["--json", "--top_k=2", "here", "--question=who is it?"],
+    ],
+)
+def test_words_set_positional_fields(argv: list[str]) -> None:
+    assert parse(*argv, config_class=Words) == Words("here", "who is it?", 2, True)
+
+
+def test_words_may_look_like_anything_but_flags() -> None:
+    assert parse("-", "a=b", config_class=Words) == Words("-", "a=b")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["here"], "QUESTION must be given"),
+        ([], "FOLDER and QUESTION must be given"),
+        (["a", "b", "c"], "unexpected argument 'c'; write --flag=value"),
+        (["a", "b", "--top_k"], "--top_k needs a value: --top_k=VALUE"),
+    ],
+)
+def test_words_that_are_missing_or_too_many(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(capsys, *argv, config_class=Words) == message
 
 
 def test_argv_defaults_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

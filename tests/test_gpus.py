@@ -87,6 +87,7 @@ def taken(np: int, backend: str, *flags: str, env: dict) -> dict:
     return done.json()
 
 
+@pytest.mark.slow
 def test_ranks_that_see_the_gpus_in_other_orders_take_one_each(driver: Path) -> None:
     orders = {"FAKE_GPUS_1": " ".join(reversed(H200.split())), "FAKE_GPUS_2": "b/0000:02:00.0/9.0"}
     result = taken(3, "auto", "deterministic", env=environment(driver, H200, **orders))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mpi import ROOT
-from parsing import Plain, Small, parse
+from parsing import Plain, Small, Words, parse
 
 import ringbert
 from distributed.launcher.mpirun import build_command, find_mpi
@@ -123,6 +123,13 @@ files:
     assert text.startswith("usage: bert-squad [--config FILE.toml] [--flag=value ...]\n\nFine-tune on SQuAD.\n\n")
     assert "ignored: use_tpu tpu_name" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_help_names_positional_fields(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = help_text(capsys, config_class=Words)
+    assert text.startswith("usage: bert-squad FOLDER QUESTION [--config FILE.toml] [--flag=value ...]\n")
+    assert "  FOLDER, --folder TEXT\n        where it is (required)\n" in text
 
 
 def test_help_fits_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("ringbert", "bert", "distributed", "tasks")
 SOURCES = (
-    *PACKAGES, "tests", "benchmarks", "configs", "docs", "scripts", "requirements", ".ci", "pyproject.toml",
-    "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", ".gitignore", ".pre-commit-config.yaml",
+    *PACKAGES, "tests", "benchmarks", "configs", "docs", "examples", "scripts", "requirements", ".ci",
+    "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", ".gitignore",
+    ".pre-commit-config.yaml",
 )  # fmt: skip
 UNREACHABLE = re.compile(r"(NewConnection|ConnectTimeout|NameResolution|Proxy)Error.*|.*Network is unreachable.*")
 ALONE = "install ringbert in an environment of its own"
@@ -161,7 +162,7 @@ def new_environment(folder: Path) -> Path:
 def test_the_wheel_holds_the_four_packages_and_nothing_else(built):
     with zipfile.ZipFile(built.wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith("ringbert-")}
-    assert names == modules(ROOT)
+    assert names == modules(ROOT) | {f"{name}/py.typed" for name in PACKAGES}
     folders = {os.path.dirname(name) for name in names}
     assert {"bert/corpus", "bert/text", "distributed/collectives", "tasks/squad", "tasks/bench"} < folders
 
@@ -185,6 +186,52 @@ def test_an_installed_wheel_runs(built, tmp_path):
     files = done.stdout.splitlines()
     assert len(files) == len(names), done.stderr
     assert all(Path(file).is_relative_to(environment) for file in files)
+
+
+USERS_SCRIPT = """
+import pathlib
+
+import ringbert
+
+answers = ringbert.QuestionAnswering("folder", doc_stride=64)
+one: ringbert.Answer = answers("question", "context")
+best: list[ringbert.Answer] = answers("question", "context", top_k=3)
+each: list[ringbert.Answer] = answers([("question", "context")])
+pair: ringbert.Answer = answers(("question", "context"))
+texts: list[ringbert.Answer] = answers("question", ["context", "other"])
+for_all: list[list[ringbert.Answer]] = answers(["question"], "context", top_k=3)
+labels: list[str] = [found.label for found in ringbert.Classifier("folder")(["text", ("text", "pair")])]
+share: float = ringbert.Classifier("folder", precision="bf16")("text").probabilities["label"]
+tokens: tuple[str, ...] = ringbert.Features("folder")("text").tokens
+job = ringbert.Squad(model=pathlib.Path("folder"), train_file=pathlib.Path("file"), output_dir=pathlib.Path("o"))
+task = ringbert.Classification(task_name="mrpc", data_dir=pathlib.Path("folder"), output_dir="folder")
+score: float = ringbert.launch(job, ranks=2).scores["f1"]
+"""
+USERS_MISTAKES = """
+ringbert.Squad(model=3, output_dir="folder")
+ringbert.Squad(train_file="file")
+ringbert.launch(ringbert.Squad(train_file="file", output_dir="folder"), rank=2)
+ringbert.Classifier("folder", batchsize=3)
+answers(3, "context")
+answers.nothing
+wrong: int = one.text
+ringbert.QuestionAnswering("folder", docstride=64)
+"""
+
+
+@pytest.mark.slow
+def test_types_for_a_users_script(built, tmp_path):
+    """mypy takes the types of the installed packages, and so finds a user's mistakes."""
+    environment = new_environment(tmp_path / "environment")
+    pip(environment, "install", "--quiet", "--no-deps", built.wheel)
+    script = tmp_path / "script.py"
+    command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", environment / "bin/python", script)
+    script.write_text(USERS_SCRIPT)
+    done = run(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    script.write_text(USERS_SCRIPT + USERS_MISTAKES)
+    lines = [line for line in run(*command, cwd=tmp_path).stdout.splitlines() if "error:" in line]
+    assert len({line.split(":")[1] for line in lines}) == USERS_MISTAKES.count("\n") - 1, lines
 
 
 @pytest.mark.slow

@@ -18,7 +18,18 @@ def python(*arguments: str, path: str = str(ROOT), cwd: Path = ROOT) -> subproce
     )
 
 
-PROGRAMS = ("squad", "classifier", "pretraining", "features", "corpus", "bench", "doctor", "report")
+PROGRAMS = (
+    "squad",
+    "classifier",
+    "pretraining",
+    "features",
+    "corpus",
+    "bench",
+    "doctor",
+    "report",
+    "ask",
+    "export",
+)
 
 
 @pytest.mark.parametrize("module", [*(f"tasks.{name}" for name in PROGRAMS), "distributed.launch"])

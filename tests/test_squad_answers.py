@@ -3,6 +3,7 @@
 import collections
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,6 +157,19 @@ def google_s_windows(words, examples, rows, scores, question):
     return windows
 
 
+def find_answers(settings, version_2, examples, windows, paragraphs, scores):
+    """What the three files hold, found window by window."""
+    finder = squad_answers.AnswerFinder(settings, version_2, examples, windows, paragraphs)
+    found = squad_answers.find_all(finder, [finder.found_by_window(*each) for each in enumerate(scores)])
+    ids = [question.id for question in examples.questions]
+    text = squad_answers.nbest_file(ids, found)
+    nbest = json.loads(text)
+    assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"
+    predictions = {id_: each.answer for id_, each in zip(ids, found, strict=True)}
+    odds = {id_: each.null_odds for id_, each in zip(ids, found, strict=True) if each.null_odds is not None}
+    return SimpleNamespace(predictions=predictions, nbest=nbest, null_odds=odds)
+
+
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("version_2", [False, True])
 @pytest.mark.parametrize(
@@ -168,7 +182,7 @@ def test_answers_are_google_s(words, tmp_path, run, version_2, ties, n_best_size
     settings = AnswerSettings(
         n_best_size=n_best_size, max_answer_length=max_answer_length, null_score_diff_threshold=threshold
     )
-    answers = squad_answers.find_answers(settings, version_2, examples, windows, paragraphs, scores)
+    answers = find_answers(settings, version_2, examples, windows, paragraphs, scores)
     without = several = 0
     for number, question in enumerate(examples.questions):
         own = google_s_windows(words, examples, windows, scores, number)
@@ -211,9 +225,7 @@ def one_answer(words, folder, run, context, start, end, version_2=False, **setti
     row = windows.table.to_pylist()[0]
     scores = np.zeros((len(row["input_ids"]), 2), np.float32)
     scores[row["question_tokens"] + start, 0] = scores[row["question_tokens"] + end, 1] = 5
-    return squad_answers.find_answers(
-        AnswerSettings(**settings), version_2, examples, windows, paragraphs, [scores]
-    )
+    return find_answers(AnswerSettings(**settings), version_2, examples, windows, paragraphs, [scores])
 
 
 @pytest.mark.parametrize(
@@ -242,11 +254,11 @@ def test_no_possible_answer(words, tmp_path, run):
         score[1] = 9
         scores.append(score)
     settings = AnswerSettings(n_best_size=1)
-    answers = squad_answers.find_answers(settings, False, examples, windows, paragraphs, scores)
+    answers = find_answers(settings, False, examples, windows, paragraphs, scores)
     assert answers.predictions == {"q0": "empty", "q1": "empty"}
     assert answers.nbest["q0"] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
     assert answers.null_odds == {}
-    answers = squad_answers.find_answers(settings, True, examples, windows, paragraphs, scores)
+    answers = find_answers(settings, True, examples, windows, paragraphs, scores)
     assert answers.predictions == {"q0": "", "q1": ""}
     assert [entry["text"] for entry in answers.nbest["q1"]] == [""]
     assert answers.null_odds["q0"] > 1e6
@@ -269,5 +281,5 @@ def test_softmax_of_large_scores():
 
 
 def test_best_indexes():
-    assert squad_answers.best_indexes(np.array([1.0, 3.0, 3.0, 2.0], np.float32), 3) == [1, 2, 3]
-    assert squad_answers.best_indexes(np.array([1.0], np.float32), 20) == [0]
+    assert squad_answers.best_indexes(np.array([1.0, 3.0, 3.0, 2.0], np.float32), 3).tolist() == [1, 2, 3]
+    assert squad_answers.best_indexes(np.array([1.0], np.float32), 20).tolist() == [0]

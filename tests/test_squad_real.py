@@ -16,8 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_slices_of_squad(ranks, tmp_path):
+def test_slices_of_squad(tmp_path):
     """Loss falls, predictions and scores are written, a killed run goes on."""
     model, squad = real("minilm"), real("squad")
     variables = environment() | {"RINGBERT_CACHE": str(tmp_path / "cache")}
@@ -25,9 +24,9 @@ def test_slices_of_squad(ranks, tmp_path):
         f"--model={model}", f"--train_file={squad}/train-v1.1.json",
         f"--predict_file={squad}/dev-v1.1.json", "--max_train_examples=480", "--max_predict_examples=40",
         "--do_train", "--do_predict", "--global_batch_size=16", "--num_train_epochs=2", "--learning_rate=2e-4",
-        "--precision=bf16", "--log_steps=1", "--save_checkpoints_steps=20", f"--output_dir={tmp_path}/out",
+        "--log_steps=1", "--save_checkpoints_steps=20", f"--output_dir={tmp_path}/out",
     ]  # fmt: skip
-    program = command("tasks.squad", *flags, ranks=ranks)
+    program = command("tasks.squad", *flags, ranks=2)
     first = subprocess.Popen(program, env=variables, cwd=ROOT, stderr=subprocess.DEVNULL)
     while not (tmp_path / "out" / "checkpoints" / "rows-000000000320").exists():
         assert first.poll() is None
