@@ -1,8 +1,8 @@
 """The training step, part by part: batch, weights, gradient, sum over ranks, update."""
 
 import time
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -45,9 +45,11 @@ def steps(
     clock: "StepClock",
     first: int = 0,
     position: int = 0,
+    as_traced: bool = False,
 ) -> Generator[Step]:
     """Yields the steps of a plan after the first `first` ones, which consumed `position` rows of the stream.
 
+    `as_traced`: as in `graphs_as_traced`.
     All ranks take each step together and end it with bit-identical weights. If a rank of an elastic world dies in
     it, the step leaves all weights as they were and raises an error that `elastic.is_loss` knows.
     """
@@ -57,26 +59,45 @@ def steps(
         row = position + (number - first) * plan.global_batch_size
         return feed.micro_batches(plan, world.rank, row, gradient.is_fixed)
 
+    def computed(number: int, batches: list[Batch]) -> Step:
+        local = total_weights(feed.weights, batches, optimizer.loss_terms)
+        requests = world.stop_wanted.is_set(), world.save_wanted.is_set()
+        weights, wanted = optimizer.reduce_weights(local, requests)
+        keys = [dropout_key(seed, number, piece, world.rank) for piece in range(len(batches))]
+        output = gradient(batches, optimizer.inverse_weights(weights), keys)
+        clock.mark("compute_s", output)
+        if gradient.applies:  # the sum and the update were part of the compiled function
+            result = optimizer.result(output, weights)
+            clock.mark("reduce_s")
+        else:
+            flat = output if gradient.overlaps else optimizer.all_reduce(output)
+            elastic.commit(world)
+            clock.mark("reduce_s", flat)
+            result = optimizer.update(flat, weights)
+        clock.mark("apply_s", result.numbers)
+        consumed = position + (number + 1 - first) * plan.global_batch_size
+        return Step(number + 1, consumed, batches, result, *wanted)
+
     with closing(prefetched(micro_batches, range(first, plan.steps))) as batches_of_steps:
         for number, batches in enumerate(batches_of_steps, first):
             clock.mark("data_s")
-            local = total_weights(feed.weights, batches, optimizer.loss_terms)
-            requests = world.stop_wanted.is_set(), world.save_wanted.is_set()
-            weights, (wants_stop, wants_save) = optimizer.reduce_weights(local, requests)
-            keys = [dropout_key(seed, number, piece, world.rank) for piece in range(len(batches))]
-            output = gradient(batches, optimizer.inverse_weights(weights), keys)
-            clock.mark("compute_s", output)
-            if gradient.applies:  # the sum and the update were part of the compiled function
-                result = optimizer.result(output, weights)
-                clock.mark("reduce_s")
-            else:
-                flat = output if gradient.overlaps else optimizer.all_reduce(output)
-                elastic.commit(world)
-                clock.mark("reduce_s", flat)
-                result = optimizer.update(flat, weights)
-            clock.mark("apply_s", result.numbers)
-            consumed = position + (number + 1 - first) * plan.global_batch_size
-            yield Step(number + 1, consumed, batches, result, wants_stop, wants_save)
+            with graphs_as_traced() if as_traced else nullcontext():
+                step = computed(number, batches)
+            yield step
+
+
+@contextmanager
+def graphs_as_traced() -> Iterator[None]:
+    """TensorFlow's graph optimizer (Grappler) does not change the functions that are called within the block.
+
+    It takes seconds when a function is first called with it: docs/measured.md.
+    """
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
 
 
 class StepClock:

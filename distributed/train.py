@@ -22,6 +22,8 @@ from distributed.state import State
 from distributed.steps import Step, steps
 from ringbert.errors import Preempted
 
+OPTIMIZED_FROM = 1000  # steps after which TensorFlow's graph optimizer earns back, on CPUs, the seconds it takes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -127,9 +129,9 @@ class Loop:
             self._writer = optimizer.world.names[:1]
         log.clock.skip()
         feed, seed, state = self._training.feed, self._settings.seed, self._state
-        with closing(
-            steps(optimizer, self._gradient, feed, self._plan, seed, log.clock, state.step, state.position)
-        ) as steps_of_plan:
+        as_traced = optimizer.world.device == "cpu" and self._plan.steps < OPTIMIZED_FROM
+        parts = optimizer, self._gradient, feed, self._plan, seed, log.clock, state.step, state.position
+        with closing(steps(*parts, as_traced and not self._gradient.is_fixed)) as steps_of_plan:
             while not self._stops_early and (step := next(steps_of_plan, None)):
                 self._last, self._is_followed = step, False
                 log.step(step)

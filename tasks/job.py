@@ -138,7 +138,6 @@ def open_job(config: ProgramSettings, folder: str, world: "World") -> "Iterator[
     from distributed.run import Run, versions
 
     products = set_precision(config.precision, config.tf32)
-    leave_graphs_as_traced(world)
     collectives = open_collectives(world, config.backend)
     world.agree({"the configuration": asdict(config), "the versions of packages": versions()})
     with contextlib.closing(Run.of(folder, world)) as run, contextlib.closing(collectives):
@@ -212,30 +211,6 @@ def set_precision(precision: str, tf32: bool = False) -> str | None:
     tf32 = tf32 or precision != "fp32"
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
     return "float32 products are computed in " + ("TF32" if tf32 else "float32; --tf32 is faster and less exact")
-
-
-def leave_graphs_as_traced(world: "World") -> None:
-    """Switches TensorFlow's graph optimizer (Grappler) off on CPUs, for functions that are called from now on.
-
-    It takes half of the CPU time of a first step, and the later ones are not faster for it: docs/measured.md.
-    """
-    import tensorflow as tf
-
-    if world.device == "cpu":
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
-
-@contextlib.contextmanager
-def graphs_as_traced(world: "World") -> "Iterator[None]":
-    """As `leave_graphs_as_traced` within the block; afterwards the process has its own setting again."""
-    import tensorflow as tf
-
-    before = tf.config.optimizer.get_experimental_options()
-    leave_graphs_as_traced(world)
-    try:
-        yield
-    finally:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False} | before)
 
 
 def cache_folder() -> Path:

@@ -22,10 +22,10 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
     from distributed.collectives.local import LocalCollectives
     from distributed.run import Run
     from distributed.world import World
-    from tasks.job import Job, graphs_as_traced
+    from tasks.job import Job
 
     config = flags.parse(config_class, argv, prog=prog, description="")
-    with World(program=prog, user_errors=(InputError,)) as world, graphs_as_traced(world):
+    with World(program=prog, user_errors=(InputError,)) as world:
         run = Run.of(folder, world)
         result = program(config, Job(world, LocalCollectives(), run))
         run.close()

@@ -22,13 +22,13 @@ def test_slices_of_squad(tmp_path):
     variables = environment() | {"RINGBERT_CACHE": str(tmp_path / "cache")}
     flags = [
         f"--model={model}", f"--train_file={squad}/train-v1.1.json",
-        f"--predict_file={squad}/dev-v1.1.json", "--max_train_examples=480", "--max_predict_examples=40",
+        f"--predict_file={squad}/dev-v1.1.json", "--max_train_examples=320", "--max_predict_examples=40",
         "--do_train", "--do_predict", "--global_batch_size=16", "--num_train_epochs=2", "--learning_rate=2e-4",
-        "--log_steps=1", "--save_checkpoints_steps=20", f"--output_dir={tmp_path}/out",
+        "--log_steps=1", "--save_checkpoints_steps=10", f"--output_dir={tmp_path}/out",
     ]  # fmt: skip
     program = command("tasks.squad", *flags, ranks=2)
     first = subprocess.Popen(program, env=variables, cwd=ROOT, stderr=subprocess.DEVNULL)
-    while not (tmp_path / "out" / "checkpoints" / "rows-000000000320").exists():
+    while not (tmp_path / "out" / "checkpoints" / "rows-000000000160").exists():
         assert first.poll() is None
         time.sleep(0.2)
     first.terminate()
@@ -44,12 +44,11 @@ def test_slices_of_squad(tmp_path):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_quickstart_learns_to_look_names_up(seed, tmp_path):
+def test_the_quickstart_learns_to_look_names_up(tmp_path):
     """Held-out F1 at least 40 points above the untrained model and above always answering the first entry."""
     variables = os.environ | {"RINGBERT_VENV": sys.prefix, "QUICKSTART_DIR": str(tmp_path)}
     variables["RINGBERT_CACHE"] = str(tmp_path / "cache")
-    script = [ROOT / "scripts/quickstart.sh", "--seed", str(seed)]
+    script = [ROOT / "scripts/quickstart.sh", "--seed", "1"]
     done = subprocess.run(script, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stdout + done.stderr
     scores = {name: values["f1"] for name, values in json.loads((tmp_path / "scores.json").read_text()).items()}

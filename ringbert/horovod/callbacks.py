@@ -12,6 +12,14 @@ from ringbert.horovod.operations import Average, allreduce
 from ringbert.horovod.optimizer import broadcast_model
 from ringbert.horovod.session import current, rank, size
 
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer's state of rank `root_rank`, before the first step.

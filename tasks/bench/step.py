@@ -41,7 +41,6 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
     from tasks.bench.training import BenchTraining
 
     start.set_precision(config.precision, config.tf32)
-    start.leave_graphs_as_traced(world)
     collectives = open_collectives(world, config.backend)
     training = BenchTraining(config, world, collectives)
     measured, recent = training.run(config.num_pairs)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from ringbert.errors import InputError, one_line
 from ringbert.settings import fields_of, of_type
 from tasks.engine import Engine
-from tasks.job import POLICIES, Job, graphs_as_traced, import_tensorflow, set_environment
+from tasks.job import POLICIES, Job, import_tensorflow, set_environment
 from tasks.origin import (
     CHECKPOINTS,
     TOKENIZER_FILES,
@@ -62,8 +62,8 @@ class Trained:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """For the time in which the model computes, for one thread at a time, with the bits of our programs."""
-        with self._lock, graphs_as_traced(self.job.world):
+        """For the time in which the model computes, for one thread at a time."""
+        with self._lock:
             yield
 
     @property

@@ -1,17 +1,3 @@
 """The callbacks of `ringbert.horovod.callbacks`, under the name of Horovod's module."""
 
-from ringbert.horovod.callbacks import (
-    BestModelCheckpoint,
-    BroadcastGlobalVariablesCallback,
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-    MetricAverageCallback,
-)
-
-__all__ = [
-    "BestModelCheckpoint",
-    "BroadcastGlobalVariablesCallback",
-    "LearningRateScheduleCallback",
-    "LearningRateWarmupCallback",
-    "MetricAverageCallback",
-]
+from ringbert.horovod.callbacks import *  # noqa: F403
