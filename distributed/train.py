@@ -20,9 +20,10 @@ from distributed.run import Run
 from distributed.settings import LoopSettings
 from distributed.state import State
 from distributed.steps import Step, steps
+from distributed.world import World
 from ringbert.errors import Preempted
 
-OPTIMIZED_FROM = 1000  # steps after which TensorFlow's graph optimizer earns back, on CPUs, the seconds it takes
+OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earned back its slower start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +130,9 @@ class Loop:
             self._writer = optimizer.world.names[:1]
         log.clock.skip()
         feed, seed, state = self._training.feed, self._settings.seed, self._state
-        as_traced = optimizer.world.device == "cpu" and self._plan.steps < OPTIMIZED_FROM
+        as_traced = not (self._gradient.is_fixed or optimizes_graphs(self._plan, optimizer.world))
         parts = optimizer, self._gradient, feed, self._plan, seed, log.clock, state.step, state.position
-        with closing(steps(*parts, as_traced and not self._gradient.is_fixed)) as steps_of_plan:
+        with closing(steps(*parts, as_traced)) as steps_of_plan:
             while not self._stops_early and (step := next(steps_of_plan, None)):
                 self._last, self._is_followed = step, False
                 log.step(step)
@@ -214,6 +215,11 @@ class Loop:
         self._plan = plan
         self._log.restart(plan, self._state.step)
         self._run.say(str(plan))
+
+
+def optimizes_graphs(plan: Plan, world: World) -> bool:
+    """Whether the training is long enough for TensorFlow to optimize its graphs: docs/measured.md."""
+    return world.device == "gpu" or plan.steps >= OPTIMIZED_FROM
 
 
 def choose_gradient(

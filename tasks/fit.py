@@ -166,8 +166,11 @@ def allreduce_optimizer(
     from bert import cudnn_attention
     from bert.optimizer import change_schedule, make_optimizer
     from distributed.optimizer import AllreduceOptimizer
+    from distributed.train import optimizes_graphs
 
     model, known = training.model, job.engine.optimizer
+    if model.copies_layers != optimizes_graphs(plan, job.world):
+        model.copies_layers, job.engine.gradient = not model.copies_layers, None  # another graph
     if known is not None:
         known.reset()
         change_schedule(known.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from distributed.world import World
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+# Keras imports these where they are installed, for features that no program uses. They take as long as TensorFlow.
+OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
 IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
 
 
@@ -89,6 +91,8 @@ def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[
     set_environment()
     own_folder = compiled.own_folder() if config.xla_cache else None
     import_tensorflow()
+    with contextlib.suppress(ModuleNotFoundError):
+        import bert.model  # noqa: F401  on all ranks at once, not while they wait for each other
     phases.ended("imports")
     from distributed import elastic, records
     from distributed.world import World
@@ -174,19 +178,24 @@ def set_environment() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def import_tensorflow() -> None:
+def import_tensorflow(is_for_users: bool = False) -> None:
     """Imports TensorFlow and hides the two lines that its C++ code prints at every log level.
 
-    If it is not installed, `World.join` reports that.
+    If it is not installed, `World.join` reports that. Keras finds the packages OPTIONAL_IN_KERAS absent, unless
+    `is_for_users`: in a user's process it may be used for anything.
     """
+    hidden = [] if is_for_users else [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
     sys.stderr.flush()
     stderr_copy = os.dup(2)
     with tempfile.TemporaryFile() as captured:
         os.dup2(captured.fileno(), 2)
         try:
+            sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
             with contextlib.suppress(ModuleNotFoundError):
                 import tensorflow  # noqa: F401
         finally:
+            for name in hidden:
+                del sys.modules[name]
             os.dup2(stderr_copy, 2)
             os.close(stderr_copy)
             captured.seek(0)

@@ -24,6 +24,8 @@ from classifier_runs import (
 from program_runs import ROOT, command, environment, metrics_in, shell, weights_in
 from texts import KINDS
 
+from distributed import train
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -99,20 +101,22 @@ def test_seeds_give_mean_and_deviation(data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_runs_of_a_sweep_are_those_of_separate_commands(data, tmp_path, capsys):
-    """Other rates, steps and batches: each weight has the same bits, and the step is built once."""
+def test_runs_of_a_sweep_are_those_of_separate_commands(data, tmp_path, capsys, monkeypatch):
+    """Other rates, steps and batches: each weight has the same bits, and the step is built once for the short runs
+    and once for the long one."""
+    monkeypatch.setattr(train, "OPTIMIZED_FROM", 6)
     flags = [*model_flags(data), *own_files(data), *LEARN, "--do_eval"]
     runs = {
         "short": ["--num_train_steps=3", "--learning_rate=1e-3"],
-        "long": ["--num_train_steps=6", "--global_batch_size=24", "--num_warmup_steps=2", "--seed=5"],
         "pieces": ["--num_train_steps=3", "--gradient_accumulation_steps=2"],
+        "long": ["--num_train_steps=6", "--global_batch_size=24", "--num_warmup_steps=2", "--seed=5"],
     }
     for name, own in runs.items():
         lines = [flag.removeprefix("--").replace("=", " = ") + "\n" for flag in own]
         (tmp_path / f"{name}.toml").write_text("".join(lines))
     sweep = ",".join(str(tmp_path / f"{name}.toml") for name in runs)
     classify(tmp_path / "all", *flags, f"--sweep={sweep}")
-    assert capsys.readouterr().err.count("building the training step") == 1
+    assert capsys.readouterr().err.count("building the training step") == 2
     scores = {name: classify(tmp_path / "alone" / name, *flags, *own) for name, own in runs.items()}
     for name in runs:
         assert weights_in(tmp_path / "alone" / name / "model") == weights_in(tmp_path / "all" / name / "model")

@@ -137,7 +137,7 @@ def start() -> None:
     if "keras" not in sys.modules:
         set_environment()
     if "tensorflow" not in sys.modules:
-        import_tensorflow()
+        import_tensorflow(is_for_users=True)
     from distributed.devices import imported_tensorflow
 
     imported_tensorflow()
