@@ -19,38 +19,15 @@ xla.set_flags()
 GOLDENS = Path(__file__).resolve().parent / "goldens"
 
 
-# Files whose slow tests may run two at a time. Those of the other files measure time or kill processes.
-BESIDE_OTHERS = {
-    *("classifier", "classifier_glue", "classifier_stdin", "classifier_tasks", "classifier_training"),
-    *(
-        "compiled_model",
-        "corpus_build",
-        "corpus_program",
-        "damaged_data",
-        "examples",
-        "export",
-        "features",
-        "fuzz",
-    ),
-    *(
-        "gpu_kernels",
-        "horovod",
-        "horovod_scripts",
-        "hub",
-        "install",
-        "model",
-        "ops",
-        "order",
-        "packing",
-        "predictors",
-    ),
-    *("pretraining", "sentencepiece_files", "squad_real", "squad_windows", "tokenizer", "transformers_torch"),
-    "vocabulary",
+# Files whose slow tests measure time or kill processes. Those of the other files can run two at a time.
+ALONE = {
+    *("bench", "bench_start", "collectives", "doctor", "doctor_faults", "elastic", "elastic_programs"),
+    *("failures", "launch_sockets", "restarts", "socket_filter", "stalls", "two_hosts"),
 }
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.path.stem.removeprefix("test_") in BESIDE_OTHERS:
+    if item.path.stem.removeprefix("test_") not in ALONE:
         item.add_marker("beside")
 
 

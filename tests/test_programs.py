@@ -41,6 +41,25 @@ def test_help_needs_no_heavy_import(module):
     assert "usage: bert-" in helped.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_for_users", [False, True])
+def test_programs_do_without_what_keras_may_import(is_for_users):
+    """They start faster, and can import it later. A user's process has all of it."""
+    code = f"""
+import importlib.util, sys
+from tasks.job import OPTIONAL_IN_KERAS, import_tensorflow
+import_tensorflow(is_for_users={is_for_users})
+print(sorted(set(OPTIONAL_IN_KERAS) & sys.modules.keys()))
+print(sorted(filter(importlib.util.find_spec, OPTIONAL_IN_KERAS)))
+import sklearn.metrics
+"""
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    imported, installed = done.stdout.splitlines()
+    assert "sklearn" in installed
+    assert imported == (installed if is_for_users else "[]")
+
+
 def test_without_tensorflow_one_line_names_the_extras(tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")\n")
     flags = (f"--output_dir={tmp_path}/x", "--do_predict", "--predict_file=y")
