@@ -19,11 +19,9 @@ xla.set_flags()
 GOLDENS = Path(__file__).resolve().parent / "goldens"
 
 
-# Files whose slow tests measure time or kill processes. Those of the other files can run two at a time.
-ALONE = {
-    *("bench", "bench_start", "collectives", "doctor", "doctor_faults", "elastic", "elastic_programs"),
-    *("failures", "launch_sockets", "restarts", "socket_filter", "stalls", "two_hosts"),
-}
+# Files whose slow tests limit the seconds until ranks go on, or look at all ports of the machine. Those of the
+# other files can run two at a time.
+ALONE = {"elastic", "launch_sockets", "socket_filter"}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -22,7 +22,7 @@ def test_slices_of_squad(tmp_path):
     variables = environment() | {"RINGBERT_CACHE": str(tmp_path / "cache")}
     flags = [
         f"--model={model}", f"--train_file={squad}/train-v1.1.json",
-        f"--predict_file={squad}/dev-v1.1.json", "--max_train_examples=320", "--max_predict_examples=40",
+        f"--predict_file={squad}/dev-v1.1.json", "--max_train_examples=220", "--max_predict_examples=40",
         "--do_train", "--do_predict", "--global_batch_size=16", "--num_train_epochs=2", "--learning_rate=2e-4",
         "--log_steps=1", "--save_checkpoints_steps=10", f"--output_dir={tmp_path}/out",
     ]  # fmt: skip

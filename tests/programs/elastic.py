@@ -99,7 +99,7 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     before(Checkpoints, "_write", "write")
     if "SLOW_WRITE" in os.environ and world.rank == 0:  # a checkpoint is then written while many steps pass
         slow_write = Checkpoints._write
-        Checkpoints._write = lambda *args: (time.sleep(60), slow_write(*args))
+        Checkpoints._write = lambda *args: (time.sleep(20), slow_write(*args))
     if "TORN_SUM" in os.environ:
         tear()
     before(elastic, "place_in", "recovery")
