@@ -19,9 +19,9 @@ xla.set_flags()
 GOLDENS = Path(__file__).resolve().parent / "goldens"
 
 
-# Files whose slow tests limit the seconds until ranks go on, or look at all ports of the machine. Those of the
+# Files whose slow tests limit the seconds of what they look at, or look at all ports of the machine. Those of the
 # other files can run two at a time.
-ALONE = {"elastic", "launch_sockets", "socket_filter"}
+ALONE = {"doctor_faults", "elastic", "launch_sockets", "socket_filter"}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
