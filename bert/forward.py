@@ -13,6 +13,7 @@ from transformers import BertConfig
 
 from bert.dropout import Dropout, Extent
 from bert.inputs import attention_masks
+from bert.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class ForwardPass:
     Args:
       ops: the module with the operations between the matrix products: bert.ops, ops_xla, ops_cpu or ops_gpu.
       groups: the groups of rows.
-      sizes: int32 [groups + 1], the tokens of each group, and the rows of padding after them.
-      padding: zeros [rows of padding, H].
+      sizes: int32 [groups + 1], the places of each group, and how many rows follow them in attention.
+      padding: zeros [rows after the places, H].
+      tokens: the places with a token if the hidden state has rows for these only; else None.
       dropout_key: int32 [], `bert.dropout.folded`; None without dropout.
       hidden_extent, scores_extent: of the dropout of a hidden state [R, H], and of all groups' attention.
     """
@@ -54,6 +56,7 @@ class ForwardPass:
     dropout_key: tf.Tensor | None
     hidden_extent: Extent
     scores_extent: Extent
+    tokens: Tokens | None = None
 
     def dropout(self, rate: float, place: int) -> Dropout:
         return Dropout(rate, self.dropout_key, place, self.ops.random_words, self.hidden_extent)
@@ -74,8 +77,12 @@ def forward_pass(
     dtype: tf.DType,
     num_padding: tf.Tensor | int,
     dropout_key: tf.Tensor | None,
+    tokens: Tokens | None = None,
 ) -> ForwardPass:
-    """The forward pass of these inputs, in this compute dtype, with rows of padding after the tokens."""
+    """The forward pass of these inputs, in this compute dtype, with rows of padding at the end of the hidden state.
+
+    With `tokens`, the hidden state has their rows only.
+    """
     heads, hidden = config.num_attention_heads, config.hidden_size
     masks = attention_masks(inputs, dtype)
     shapes = [tf.unstack(tf.shape(mask_B1TT))[::3] for mask_B1TT in masks]  # B and T of each group
@@ -86,13 +93,15 @@ def forward_pass(
         heads_shape = tf.stack([rows, length, 3, heads, hidden // heads])
         scores_shape = tf.stack([rows, heads, length, length])
         groups.append(Group(mask_B1TT, heads_shape, scores_shape, (tf.stack([first]), tf.stack([draws]))))
-    num_rows = tf.add_n(sizes) + num_padding
+    num_rows = tf.add_n(sizes) + num_padding if tokens is None else tf.size(tokens.place_of_row)
+    num_last = num_padding if tokens is None else 1
     return ForwardPass(
         ops,
         groups,
-        tf.stack([*sizes, num_padding]),
-        tf.zeros([num_padding, hidden], dtype),
+        tf.stack([*sizes, num_last]),
+        tf.zeros([num_last, hidden], dtype),
         dropout_key,
         Extent.of([num_rows, hidden], config.hidden_dropout_prob),
         Extent.of([draws], config.attention_probs_dropout_prob),
+        tokens,
     )

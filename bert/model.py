@@ -2,7 +2,8 @@
 
 Shapes, as suffixes: B rows, T positions of a row, R = B*T tokens, H hidden size, N attention heads, D = H / N,
 I intermediate size, V vocabulary, L labels, M gathered tokens. Between attentions the hidden state is a matrix
-[R, H], so that the linear layers see the tokens of all rows at once. bert/inputs.py describes the inputs.
+[R, H], so that the linear layers see the tokens of all rows at once; on CPUs they may see the tokens alone, without
+padding (bert/tokens.py). bert/inputs.py describes the inputs.
 
 Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
@@ -22,8 +23,11 @@ from bert.forward import ForwardPass, Group, forward_pass
 from bert.inputs import is_fixed, row_lengths
 from bert.layers import Initializer, LayerNorm, Linear, ScopedLayer
 from bert.ops import ACTIVATIONS
+from bert.tokens import Tokens, leaves_padding_out
 
 HEADS = ("span", "classifier", "pretraining", "features")
+EMBEDDED = ("input_ids", "token_type_ids", "position_ids")
+INDICES = ("first_tokens", "masked_tokens")  # inputs that are indices into B*T
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 
 
@@ -59,11 +63,14 @@ class SelfAttention(ScopedLayer):
     def call(self, hidden_RH, forward: ForwardPass, place):
         """The context [R, H]; 0 in the rows after those of the masks. `place` is that of the dropout."""
         dropout = forward.attention_dropout(self.rate, place)
-        *joined, _ = tf.split(self._query_key_value(hidden_RH, forward), forward.sizes)
+        joined_R3H = self._query_key_value(hidden_RH, forward)
+        if forward.tokens is not None:
+            joined_R3H = forward.tokens.in_attention(joined_R3H)
+        *parts, _ = tf.split(joined_R3H, forward.sizes)
         draws = dropout.draws() if dropout.is_on and dropout.words else None
         contexts_RH = []
-        for k, (joined_R3H, group) in enumerate(zip(joined, forward.groups, strict=True)):
-            split = tf.reshape(joined_R3H, group.heads_shape)
+        for k, (part, group) in enumerate(zip(parts, forward.groups, strict=True)):
+            split = tf.reshape(part, group.heads_shape)
             if group.lengths is None:
                 query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
                 draws_BNTT = None if draws is None else group_draws(draws, group)
@@ -75,8 +82,10 @@ class SelfAttention(ScopedLayer):
                 query, key, value = tf.unstack(split, axis=2)  # each [B, T, N, D]
                 context_BTND = cudnn_attention.attention(query, key, value, group.lengths)
             contexts_RH.append(tf.reshape(context_BTND, [-1, hidden_RH.shape[-1]]))
-        contexts_RH.append(forward.padding)
-        return tf.concat(contexts_RH, 0) * tf.cast(dropout.scale, self.compute_dtype)
+        context_RH = tf.concat([*contexts_RH, forward.padding], 0)
+        if forward.tokens is not None:
+            context_RH = forward.tokens.from_attention(context_RH)
+        return context_RH * tf.cast(dropout.scale, self.compute_dtype)
 
     def _query_key_value(self, hidden_RH, forward: ForwardPass) -> tf.Tensor:
         """Query, key and value side by side, [R, 3H], from one matrix product."""
@@ -148,7 +157,8 @@ class SpanHead(ScopedLayer):
 
     def call(self, hidden_RH, inputs, folded_key):
         scores_R2 = tf.matmul(hidden_RH, self.kernel, transpose_b=True) + self.bias
-        return tf.reshape(scores_R2, tf.concat([tf.shape(inputs["input_ids"]), [2]], 0))
+        shape = [-1] if "groups" in inputs else tf.shape(inputs["input_ids"])
+        return tf.reshape(scores_R2, tf.concat([shape, [2]], 0))
 
 
 def pooler(config: BertConfig, init: Initializer) -> Linear:
@@ -260,18 +270,35 @@ class Bert(keras.Model):
         return ops_cpu if is_training or self.compute_dtype == "bfloat16" else ops
 
     def hidden_states(self, inputs: dict[str, tf.Tensor], folded_key: tf.Tensor | None = None) -> list[tf.Tensor]:
-        """The embeddings and every layer's output, each [R, H] in the compute dtype.
+        """The embeddings and every layer's output, each [B*T, H] in the compute dtype.
 
         `folded_key` is int32 [], from `bert.dropout.folded`; None for no dropout.
         """
-        rows, chosen = tf.size(inputs["input_ids"]), self._ops(inputs, is_training=folded_key is not None)
-        num_padding = chosen.padding_rows(rows)
-        embedded_RH = tf.cast(self.embeddings(inputs, padding_rows=num_padding), self.compute_dtype)
-        forward = forward_pass(chosen, self.config, inputs, self.compute_dtype, num_padding, folded_key)
+        states, tokens = self._states(inputs, folded_key)
+        places = tf.size(inputs["input_ids"])
+        return [state[:places] if tokens is None else tokens.in_places(state) for state in states]
+
+    def _states(
+        self, inputs: dict[str, tf.Tensor], folded_key: tf.Tensor | None
+    ) -> tuple[list[tf.Tensor], Tokens | None]:
+        """The embeddings and every layer's output, [R, H]: a row for each place or, if tokens are returned, for
+        each of those; then rows of padding."""
+        chosen = self._ops(inputs, is_training=folded_key is not None)
+        tokens = Tokens.of(inputs) if leaves_padding_out(inputs) else None
+        if tokens is None:
+            num_padding = chosen.padding_rows(tf.size(inputs["input_ids"]))
+            embedded_RH = self.embeddings(inputs, padding_rows=num_padding)
+        else:
+            num_padding = 1 + chosen.padding_rows(tokens.count + 1)
+            embedded_RH = self.embeddings(
+                {name: tokens.ids(inputs[name]) for name in EMBEDDED}, padding_rows=num_padding
+            )
+            tokens = tokens.padded(num_padding)
+        forward = forward_pass(chosen, self.config, inputs, self.compute_dtype, num_padding, folded_key, tokens)
         if self.calls_cudnn and is_fixed(inputs):
             forward = forward.with_lengths(row_lengths(inputs))
         embedding_dropout = Dropout(self.config.hidden_dropout_prob, folded_key, 0, extent=forward.hidden_extent)
-        states = [embedding_dropout(embedded_RH)]
+        states = [embedding_dropout(tf.cast(embedded_RH, self.compute_dtype))]
         recomputes = self.recomputes and folded_key is not None
         shares_trace = not (recomputes or is_fixed(inputs) or tf.executing_eagerly())
         if shares_trace:
@@ -283,7 +310,7 @@ class Bert(keras.Model):
             else:
                 call = functools.partial(layer.__call__, forward=forward)
                 states.append((tf.recompute_grad(call) if recomputes else call)(states[-1]))
-        return [state[:rows] for state in states]
+        return states, tokens
 
     def __call__(self, inputs, dropout_key=None):
         if "groups" in inputs:  # Keras does not accept Python numbers as inputs
@@ -292,5 +319,11 @@ class Bert(keras.Model):
 
     def call(self, inputs, dropout_key=None):
         folded_key = None if dropout_key is None else folded(dropout_key, on_host=not is_fixed(inputs))
-        hidden_RH = self.hidden_states(inputs, folded_key)[-1]
-        return hidden_RH if self.head is None else self.head(hidden_RH, inputs, folded_key)
+        if self.head is None:
+            return self.hidden_states(inputs, folded_key)[-1]
+        states, tokens = self._states(inputs, folded_key)
+        if tokens is None:
+            return self.head(states[-1][: tf.size(inputs["input_ids"])], inputs, folded_key)
+        rows = {name: tokens.rows(inputs[name]) for name in INDICES if name in inputs}
+        scores = self.head(states[-1], inputs | rows, folded_key)
+        return tokens.in_places(scores) if self.head_name == "span" else scores

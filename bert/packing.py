@@ -1,8 +1,8 @@
 """Rows of different lengths with little padding: groups of rows of similar length share the linear layers.
 
 Group k has B_k rows of T_k tokens. The groups follow each other in flat arrays [R], where R is the sum of all
-B_k * T_k. Linear layers see R tokens at once. Attention sees one group at a time, so its cost depends on T_k and
-not on the longest row of the batch.
+B_k * T_k. Linear layers see all groups at once, on CPUs without their padding (bert/tokens.py). Attention sees one
+group at a time, so its cost depends on T_k and not on the longest row of the batch.
 
 A `Grouping` decides how a batch is grouped: `in_one_group` pads all rows to the longest, `ByLength` chooses groups
 that fit the lengths in the batch, and `Layouts` takes one of a few shapes for which XLA has compiled the model.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from bert.packing import Grouping, Layouts
+    from bert.packing import Layouts
     from distributed.feed import Feed
     from distributed.order import RowOrder
     from distributed.plan import Plan
@@ -20,18 +20,23 @@ def padding_of(
 ) -> str:
     """A message with the share of padding in the first steps: without packing, with packing, and in `layouts`.
 
+    It is the padding of the linear layers. On CPUs they leave out that of packed rows (bert/tokens.py), which
+    only attention computes.
+
     Args:
       feed: has `lengths` if packing divides a step's rows among ranks by their numbers of tokens.
       is_compiled: whether the model adds rows of padding to each micro-batch.
     """
     import numpy as np
 
+    from bert.ops import on_cpu
     from bert.ops_xla import padding_rows
     from tasks.batches import grouping_of
 
-    def num_tokens(lengths: "np.ndarray", grouping: "Grouping") -> int:
-        tokens = grouping(lengths)[1].num_tokens
-        return tokens + (int(padding_rows(tokens)) if is_compiled else 0)
+    def num_rows(lengths: "np.ndarray", packing: str) -> int:
+        is_left_out = packing == "auto" and on_cpu()
+        rows = int(lengths.sum()) if is_left_out else grouping_of(packing)(lengths)[1].num_tokens
+        return rows + (int(padding_rows(rows)) if is_compiled else 0)
 
     real = without = packed = fixed = 0
     for step in range(min(plan.steps, STEPS_OF_REPORT)):
@@ -44,8 +49,8 @@ def padding_of(
             by_tokens = list(_micro_batches(plan, feed.order, numbers, lengths, is_dealt=False))
             by_number = list(_micro_batches(plan, feed.order, numbers, lengths, is_dealt=True))
         real += int(lengths.sum())
-        without += sum(num_tokens(piece, grouping_of("off")) for piece in neighbours if len(piece))
-        packed += sum(num_tokens(piece, grouping_of("auto")) for piece in by_tokens if len(piece))
+        without += sum(num_rows(piece, "off") for piece in neighbours if len(piece))
+        packed += sum(num_rows(piece, "auto") for piece in by_tokens if len(piece))
         fixed += sum(layouts(piece)[1].num_tokens for piece in by_number) if layouts else 0
     text = f"packing {packing}: {1 - real / without:.1%} of the tokens are padding without packing"
     text += f", {1 - real / packed:.1%} with it"

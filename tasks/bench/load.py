@@ -199,6 +199,14 @@ def shapes_of(batch: "Batch") -> list[tuple[int, int]]:
     return [(int(rows), int(length)) for rows, length in pairs if rows]
 
 
+def linear_rows_of(batch: "Batch") -> int:
+    """The rows that linear layers compute for a micro-batch, without those that are added for XLA."""
+    from bert.tokens import leaves_padding_out
+
+    places = batch["example_ids"]
+    return int((places > 0).sum()) if leaves_padding_out(batch) else places.size
+
+
 def lengths_of(batch: "Batch") -> "np.ndarray":
     """The number of real tokens of each example of a micro-batch, int64 [B]."""
     import numpy as np

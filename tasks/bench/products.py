@@ -32,22 +32,24 @@ def model_flop(config: "BertConfig", lengths: "np.ndarray") -> float:
 
 
 def matrix_products(
-    bert_config: "BertConfig", precision: str, shapes: Sequence[list[tuple[int, int]]], world: "World"
+    bert_config: "BertConfig",
+    precision: str,
+    shapes: Sequence[tuple[int, list[tuple[int, int]]]],
+    world: "World",
 ) -> float:
     """Seconds for only the matrix products of a step of rank 0, in their real shapes, on all ranks at the same
     time.
 
     Args:
-      shapes: for each micro-batch, the rows and length of each group. Linear layers process all tokens of a
-        micro-batch at once.
+      shapes: for each micro-batch, the number of rows that linear layers process, all at once, and the rows and
+        length of each group.
     """
     import tensorflow as tf
 
     hidden, inner, heads = bert_config.hidden_size, bert_config.intermediate_size, bert_config.num_attention_heads
     # (shape of the first factor, of the second, whether the second is transposed, shape of the product) -> count
     products: dict[tuple, int] = {}
-    for groups in shapes:
-        tokens = sum(rows * length for rows, length in groups)
+    for tokens, groups in shapes:
         linear = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]  # q, k and v are one
         of_batch: list[tuple] = [((tokens, width), (width, to), False, (tokens, to)) for width, to in linear]
         for rows, length in groups:

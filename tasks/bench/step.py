@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringbert.settings import check_at_least, setting
 from tasks import job as start
-from tasks.bench.load import StepLoad, shapes_of
+from tasks.bench.load import StepLoad, linear_rows_of, shapes_of
 from tasks.bench.products import matrix_peak, matrix_products, model_flop
 from tasks.bench.settings import FiguresSettings
 from tasks.bench.timing import medians, ratio
@@ -54,7 +54,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
 
 
 def speed(measured: "list[MeasuredStep]", world: "World") -> dict[str, Any]:
-    """Examples and real tokens per second over all ranks; the share of padding and the parts of a step on this
+    """Examples and real tokens per second over all ranks; the share of places that are padding and the parts of a step on this
     rank."""
     import numpy as np
 
@@ -81,7 +81,7 @@ def beside_products(
     bert_config, world = training.bert_config, training.world
     compute_s, alone_s, peaks = [], [], []
     for batches in recent:
-        shapes = [shapes_of(batch) for batch in batches]
+        shapes = [(linear_rows_of(batch), shapes_of(batch)) for batch in batches]
         compute_s.append(training.gradient_seconds(batches))
         alone_s.append(matrix_products(bert_config, config.precision, shapes, world))
         peaks.append(matrix_peak(config.precision, world))
@@ -112,7 +112,7 @@ def say_figures(config: StepConfig, backend: str, overlaps: bool, figures: dict[
         f"rank 0: the matrix products of a step alone {figures['products_alone_s'] * 1e3:.0f} ms, "
         f"compute{with_sums} takes {figures['times_products']:.2f} times that (median of {num_pairs} pairs); "
         f"model {flop / 1e9:.0f} GFLOP/s, {flop / peak:.0%} of the {peak / 1e9:.0f} of one large product; "
-        f"{figures['padding']:.1%} of the tokens are padding"
+        f"{figures['padding']:.1%} of the places in rows are padding"
     )
     world.say(
         f"total tokens/sec: {figures['tokens_per_s']:.0f} +- {figures['tokens_deviation']:.0f}, "
