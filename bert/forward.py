@@ -79,9 +79,9 @@ def forward_pass(
     dropout_key: tf.Tensor | None,
     tokens: Tokens | None = None,
 ) -> ForwardPass:
-    """The forward pass of these inputs, in this compute dtype, with rows of padding at the end of the hidden state.
+    """The forward pass of these inputs, in this compute dtype, with rows of padding after those of the tokens.
 
-    With `tokens`, the hidden state has their rows only.
+    With `tokens`, the hidden state has no other padding.
     """
     heads, hidden = config.num_attention_heads, config.hidden_size
     masks = attention_masks(inputs, dtype)

@@ -2,8 +2,8 @@
 
 Shapes, as suffixes: B rows, T positions of a row, R = B*T tokens, H hidden size, N attention heads, D = H / N,
 I intermediate size, V vocabulary, L labels, M gathered tokens. Between attentions the hidden state is a matrix
-[R, H], so that the linear layers see the tokens of all rows at once; on CPUs they may see the tokens alone, without
-padding (bert/tokens.py). bert/inputs.py describes the inputs.
+[R, H], so that the linear layers see the tokens of all rows at once. On CPUs they may see the tokens alone; then R
+is their number (bert/tokens.py). bert/inputs.py describes the inputs.
 
 Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """

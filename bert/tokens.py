@@ -1,7 +1,7 @@
 """The tokens of padded rows without their padding.
 
-On CPUs linear layers take the time of their products, so padding costs as much as text. There, the hidden state has a
-row for each token only, and attention alone sees the places of padded rows.
+On CPUs most of a step's time goes into the products of linear layers, where padding costs as much as text. There,
+the hidden state has a row for each token only, and attention alone sees the places of padded rows.
 
 P places, R rows of the hidden state; the other shapes are those of bert/model.py.
 """
@@ -30,8 +30,8 @@ class Tokens:
 
     Attributes:
       count: int32 [], the number of tokens.
-      row_of_place: int32 [P + 1], the row of each place's token; the first row of padding where there is none, and at
-        the end.
+      row_of_place: int32 [P + 1], the row of each place's token; the first row of padding where there is none, and
+        at the end.
       place_of_row: int32 [R], the place of each row's token; P for the rows of padding.
     """
 

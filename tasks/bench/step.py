@@ -54,8 +54,8 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
 
 
 def speed(measured: "list[MeasuredStep]", world: "World") -> dict[str, Any]:
-    """Examples and real tokens per second over all ranks; the share of places that are padding and the parts of a step on this
-    rank."""
+    """Examples and real tokens per second over all ranks; the share of places that are padding, and the parts of a
+    step, on this rank."""
     import numpy as np
 
     def rate(amounts: list[float]) -> tuple[float, float]:
