@@ -102,26 +102,31 @@ class World:
         user_errors: tuple[type[BaseException], ...] = (),
         stalls: StallSettings | None = StallSettings(),  # noqa: B008
         saves_on_signals: bool = True,
+        comm: Any = None,
     ) -> "World":
         """Joins MPI and gives each local rank its GPU and cores; call it before the first TensorFlow operation.
 
         Use it as a context manager: if an exception or a `sys.exit` with an error leaves the block on any rank,
         all ranks end. InputError, OSError and `user_errors` are shown as one line, other errors with a traceback.
         With `device` None, for programs that compute nothing, TensorFlow is not imported. With `stalls` None there
-        is no watchdog. With `saves_on_signals` False, a process that is alone keeps its handlers of signals.
+        is no watchdog. With `saves_on_signals` False, a process that is alone keeps its handlers of signals. `comm`
+        is an mpi4py communicator of a part of the processes, instead of all; the process's handlers of signals and
+        of threads' exceptions then stay as they are.
 
         Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
         """
         program = program or Path(sys.argv[0]).name
         records.tell("starting", rank=int(launched_rank()))
-        comm, why_alone = communicator()
+        is_part = comm is not None
+        comm, why_alone = (comm if comm.size > 1 else None, "") if is_part else communicator()
         world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
         world = world if comm is None else replace(world, **place_in(comm), launched_size=comm.size)
         with world:
-            check_launcher(world.size, why_alone)
-            if saves_on_signals or world.size > 1:
-                signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
-            threading.excepthook = lambda failed: world.fail(failed.exc_value)
+            if not is_part:
+                check_launcher(world.size, why_alone)
+                if saves_on_signals or world.size > 1:
+                    signals.install(program, world.size == 1, world.stop_wanted, world.is_training)
+                threading.excepthook = lambda failed: world.fail(failed.exc_value)
             world = with_cores(world)
             world = world if device is None else with_device(world, device)
         if comm is not None and stalls is not None:

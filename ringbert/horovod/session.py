@@ -150,11 +150,16 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     variable RINGBERT_BACKEND chooses what sums: "mpi", "nccl", "ring" or "auto", which is NCCL where each rank has
     its own GPU, else MPI.
 
-    Raises InputError if the ranks cannot be joined, or for a part of them (`comm`, `process_sets`).
+    `comm` is an mpi4py communicator of the processes to join, instead of all.
+
+    Raises InputError if the ranks cannot be joined, or for a list of ranks or `process_sets`.
     """
     global _session
-    if comm is not None or process_sets is not None:
-        raise InputError("hvd.init(): comm and process_sets are not supported: all ranks always work together")
+    if isinstance(comm, Sequence) or process_sets is not None:
+        raise InputError(
+            "hvd.init(): a list of ranks and process_sets are not supported: all ranks always work together; comm "
+            "can be an mpi4py communicator"
+        )
     if _session is not None:
         return
     if os.environ.get(ELASTIC, "0") != "0":
@@ -163,17 +168,17 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         )
     if keras.backend.backend() != "tensorflow":
         raise InputError(f"hvd needs KERAS_BACKEND=tensorflow, but Keras uses {keras.backend.backend()}")
-    _session = _ended or _started()
+    _session = _started(comm) if comm is not None else _ended or _started(None)
 
 
-def _started() -> Session:
+def _started(comm: Any) -> Session:
     is_late = context.context()._context_handle is not None
     if is_late and tf.config.list_physical_devices("GPU"):
         raise InputError(
             "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
         )
     device = None if is_late else DeviceSettings()
-    world = World.join(device, stalls=_stall_settings(), saves_on_signals=False)
+    world = World.join(device, stalls=_stall_settings(), saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "

@@ -1,0 +1,70 @@
+"""Small files for the classifier's runs, and bert-classifier in this process, on one rank."""
+
+import csv
+import json
+from functools import partial
+from pathlib import Path
+
+from harness import texts
+from harness.program_runs import in_process
+
+from tasks.classifier.program import Config, run_classifier
+from tasks.classifier.runs import run_all
+
+TRAIN, DEV, TEST = texts.make_examples(960, 1), texts.make_examples(90, 2), texts.make_examples(50, 3)
+LEARN = ("--do_train", "--learning_rate=1e-3", "--lr_scaling=none", "--global_batch_size=32", "--log_steps=5")
+COLUMNS = ["body", "more", "kind"]
+
+
+def write_rows(path: Path, header: list[str], rows: list, delimiter: str = "\t") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])
+
+
+def write_data(folder: Path) -> Path:
+    """Vocabulary and configuration, train.csv, dev.tsv, test.jsonl."""
+    texts.write_model(folder, num_layers=1)
+    write_rows(folder / "train.csv", COLUMNS, [(e.first, e.second, e.kind) for e in TRAIN], ",")
+    write_rows(folder / "dev.tsv", COLUMNS, [(e.first, e.second, e.kind) for e in DEV])
+    texts.write_lines(folder / "test.jsonl", *(json.dumps({"more": e.second, "body": e.first}) for e in TEST))
+    return folder
+
+
+def model_flags(data: Path) -> list[str]:
+    return [f"--vocab_file={data}/vocab.txt", f"--bert_config_file={data}/bert_config.json", "--max_seq_length=32"]
+
+
+def own_files(data: Path) -> list[str]:
+    return [
+        *(f"--train_file={data}/train.csv", f"--dev_file={data}/dev.tsv", f"--predict_file={data}/test.jsonl"),
+        *("--text_column=body", "--text_pair_column=more", "--label_column=kind"),
+    ]
+
+
+def write_glue(path: Path, header: list[str], rows: list[dict[str, object]]) -> None:
+    """A file of GLUE's: the columns that matter, filling elsewhere."""
+    write_rows(path, header, [[row.get(name, "-") for name in header] for row in rows])
+
+
+def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
+    return [*model_flags(data), f"--data_dir={glue}", f"--task_name={task}", *LEARN, f"--num_train_steps={steps}"]
+
+
+def classify(output_dir: Path, *flags: str) -> dict[str, float]:
+    """The program in this process; its scores."""
+    program = partial(run_all, program=run_classifier)
+    return in_process("bert-classifier", Config, program, output_dir, *flags, f"--output_dir={output_dir}")
+
+
+def scores_in(folder: Path) -> dict[str, float]:
+    """Without what only Google's form of the file has."""
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    scores = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    assert scores.pop("loss") == scores["eval_loss"]
+    assert scores.pop("global_step", 1) > 0
+    return scores
+
+
+def table_in(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text().splitlines()]

@@ -1,0 +1,87 @@
+"""Small corpora whose every token tells where it comes from, and bert-corpus on them."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.mpi import ROOT
+from harness.texts import SPECIAL_TOKENS, write_vocabulary
+
+from bert.corpus import build as corpus
+from bert.corpus.settings import BuildSettings
+from bert.corpus.shards import open_table
+from bert.corpus.workers import Workers
+from bert.text import tokenizer
+
+CLS, SEP, MASK = 2, 3, 4
+
+
+def make_texts(num_documents: int, seed: int = 0, most_words: int = 25) -> list[list[list[int]]]:
+    """Documents of sentences of token ids. No id occurs twice."""
+    draw, number, texts = random.Random(seed), len(SPECIAL_TOKENS), []
+    for _ in range(num_documents):
+        text = []
+        for _ in range(draw.randint(1, 40)):
+            length = draw.randint(1, most_words)
+            text.append(list(range(number, number + length)))
+            number += length
+        texts.append(text)
+    return texts
+
+
+def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") -> None:
+    """Writes the texts, each id as a word, and their vocabulary, vocab.txt."""
+    last = texts[-1][-1][-1]
+    write_vocabulary(folder, *(f"w{n}" for n in range(5, last + 1)))
+    lines = ("\n".join(" ".join(f"w{n}" for n in sentence) for sentence in text) for text in texts)
+    (folder / name).write_text("\n\n".join(lines))
+
+
+def settings_of(folder: Path, output: str = "shards", **settings) -> BuildSettings:
+    """Settings for the files that `write` wrote."""
+    return BuildSettings(**{"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)} | settings)
+
+
+def build_with(settings: BuildSettings, words: tokenizer.Tokenizer, *, workers: int = 1, **ranks) -> dict:
+    with Workers(workers, print) as processes:
+        return corpus.build(settings, words, workers=processes, say=lambda _: None, **ranks)
+
+
+def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:
+    """Builds the corpus that `write` wrote; its examples and its manifest."""
+    words = tokenizer.load(str(folder / "vocab.txt"))
+    build_with(settings_of(folder, output, **settings), words, workers=workers)
+    table, manifest = open_table(str(folder / output))
+    return table.to_pylist(), manifest
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def unmasked(row: dict) -> list[int]:
+    """The token ids of an example before static masks were applied."""
+    ids = list(row["input_ids"])
+    for position, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
+        ids[position] = original
+    return ids
+
+
+def halves(row: dict) -> tuple[list[int], list[int]]:
+    """A and B without [CLS] and [SEP], which must be where they belong."""
+    ids = unmasked(row) if "masked_lm_ids" in row else row["input_ids"]
+    a = row["sentence_a_tokens"]
+    assert (ids[0], ids[a - 1], ids[-1]) == (CLS, SEP, SEP)
+    return ids[1 : a - 1], ids[a:-1]
+
+
+def bert_corpus(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
+    """Runs bert-corpus as a user does, in `folder`."""
+    return subprocess.run(
+        [sys.executable, "-m", "tasks.corpus", *arguments],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
+        check=False,
+    )  # fmt: skip

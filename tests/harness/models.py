@@ -1,0 +1,70 @@
+"""Models that several test files compute with, and how far two results are apart."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from safetensors.numpy import load_file
+from transformers import BertConfig
+
+from bert import configuration, weights
+from bert.dropout import folded
+from bert.model import COMPILED_WIDTH, Bert
+from tasks.squad.program import span_loss
+
+KEY = tf.constant([3, 5], tf.int32)
+FOLDED = folded(KEY)
+
+
+def golden(goldens, name: str):
+    """The model as we load it, PyTorch's numbers, and the same inputs in our form."""
+    there = load_file(goldens / name / "golden.safetensors")
+    config = configuration.read_config(goldens / name)
+    model = Bert(config, name.split("_")[0])
+    weights.load(model, goldens / name)
+    return model, there, inputs_of(there)
+
+
+def inputs_of(there) -> dict[str, tf.Tensor]:
+    rows, length = there["input_ids"].shape
+    arrays = {
+        "input_ids": there["input_ids"],
+        "token_type_ids": there["token_type_ids"],
+        "position_ids": np.broadcast_to(np.arange(length), (rows, length)),
+        "example_ids": there["attention_mask"],
+        "first_tokens": np.arange(rows) * length,
+        "masked_tokens": there.get("masked_tokens", np.zeros(0)),
+    }
+    return {name: tf.constant(array, tf.int32) for name, array in arrays.items()}
+
+
+def cross_entropy(labels, scores) -> tf.Tensor:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores))
+
+
+def loss_of(there, inputs, scores) -> tf.Tensor:
+    if "start_positions" in there:
+        batch = inputs | {f"{end}_position": tf.constant(there[f"{end}_positions"]) for end in ("start", "end")}
+        return span_loss(scores, batch) / len(there["input_ids"])
+    if "masked_ids" in there:
+        return cross_entropy(there["masked_ids"], scores["mlm"]) + cross_entropy(there["labels"], scores["nsp"])
+    return cross_entropy(there["labels"], scores)
+
+
+def error(ours, theirs) -> float:
+    """The largest difference, as a share of the largest value."""
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    assert ours.shape == theirs.shape
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def wide_model(precision: str, **more) -> Bert:
+    """With a head for spans, and wide enough for XLA."""
+    config = BertConfig(
+        **{"num_hidden_layers": 2} | more, vocab_size=50, hidden_size=COMPILED_WIDTH, num_attention_heads=4,
+        intermediate_size=512, max_position_embeddings=64,
+    )  # fmt: skip
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    model = Bert(config, "span", seed=3)
+    keras.config.set_dtype_policy(before)
+    return model

@@ -1,0 +1,70 @@
+"""Real texts, and tokenizers loaded once: BERT's, KoBERT's, ALBERT's, and small ones that SentencePiece trains."""
+
+import functools
+import io
+import tempfile
+from pathlib import Path
+
+import sentencepiece as library
+from harness.real_data import real
+
+from bert.text import tokenizer
+from tasks.squad.reading import Source, read
+
+CONTROLS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
+CHANGING = "  The ﬁrst …  oﬀer①② of ｆｕｌｌ ｗｉｄｔｈ cafe\u0301 costs\u30005㎏\x07 ½ \u200bﷺ ☃ x. "
+
+
+@functools.cache
+def nsmc(lines: int = 2000) -> list[str]:
+    rows = real("nsmc/ratings_train.txt").read_text(encoding="utf-8").split("\n")[1 : lines + 1]
+    return [row.split("\t")[1] for row in rows]
+
+
+@functools.cache
+def contexts() -> list[str]:
+    """500 contexts of SQuAD and 3,000 lines of a novel."""
+    squad = read(Source(str(real("squad/dev-v1.1.json")), "--predict_file", is_training=False, limit=3000))
+    novel = sorted(real("text/british_fiction").glob("*.txt"))[0].read_text(encoding="utf-8").split("\n")
+    return [*squad.paragraphs[:500], *novel[:3000]]
+
+
+@functools.cache
+def uncased() -> tokenizer.Tokenizer:
+    return tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
+
+
+@functools.cache
+def multilingual(do_lower_case: bool = False) -> tokenizer.Tokenizer:
+    """Of a vocabulary with capital letters and whole Hangul syllables."""
+    return tokenizer.load(str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=do_lower_case)
+
+
+@functools.cache
+def kobert() -> tokenizer.Tokenizer:
+    return tokenizer.load(str(real("vocab/kobert_vocab.json")), spm_model_file=str(real("vocab/kobert.model")))
+
+
+@functools.cache
+def albert(do_lower_case: bool = False) -> tokenizer.Tokenizer:
+    path = str(real("vocab/albert_base_v1.model"))
+    return tokenizer.load(spm_model_file=path, do_lower_case=do_lower_case)
+
+
+@functools.cache
+def processor(name: str) -> library.SentencePieceProcessor:
+    """The library's own tokenizer of a real model."""
+    return library.SentencePieceProcessor(model_file=str(real(f"vocab/{name}.model")))
+
+
+def train(folder: Path, kind: str = "unigram", vocab_size: int = 1600, **options) -> Path:
+    """Trains a model with the library on 300 lines of NSMC and 600 of a novel; its path."""
+    options = {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], **CONTROLS, **options}
+    model = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter([*nsmc()[:300], *contexts()[500:1100]]), model_writer=model, model_type=kind,
+        vocab_size=vocab_size, minloglevel=3, **options,
+    )  # fmt: skip
+    path = Path(tempfile.mkdtemp(dir=folder), "some.model")
+    path.write_bytes(model.getvalue())
+    return path

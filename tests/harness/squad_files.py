@@ -1,0 +1,69 @@
+"""Small SQuAD files and their windows, for the tests of SQuAD's data."""
+
+import json
+import random
+from pathlib import Path
+
+from harness.texts import FILLING, WORDS
+
+from bert.text.tokenizer import Tokenizer
+from distributed.rows import Rows
+from distributed.run import Run
+from tasks.squad.reading import Examples, Source, read
+from tasks.squad.windows import WindowSettings, windows
+
+# (context, question, answer, answer_start)
+GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
+SMALL = WindowSettings(max_seq_length=32, doc_stride=9, max_query_length=9, allow_unknown=True)
+
+
+def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
+    """Contexts of 12 to 40 words of which one is of the kind that the question asks for: its answer."""
+    chance = random.Random(seed)
+    entries = []
+    for _ in range(number):
+        kind = chance.choice(list(WORDS))
+        others = [word for other, words in WORDS.items() if other != kind for word in words] + FILLING
+        words = chance.choices(others, k=chance.randint(11, 39))
+        before = chance.randint(0, len(words))
+        answer = chance.choice(WORDS[kind])
+        start = sum(len(word) + 1 for word in words[:before])
+        entries.append((" ".join([*words[:before], answer, *words[before:]]), f"the {kind}", answer, start))
+    return entries
+
+
+def squad_json(entries, **others) -> dict:
+    """SQuAD data with one paragraph and one question per entry; `others` is added to each question."""
+    paragraphs = [
+        {
+            "context": context,
+            "qas": [{"id": f"q{number}", "question": question, "answers": [answer(text, start)]} | others],
+        }
+        for number, (context, question, text, start) in enumerate(entries)
+    ]
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+def answer(text: object, start: object) -> dict[str, object]:
+    return {"text": text, "answer_start": start}
+
+
+def write_squad(path: Path, entries, **others) -> Path:
+    """A file of `squad_json`."""
+    path.write_text(json.dumps(squad_json(entries, **others)))
+    return path
+
+
+def read_file(
+    path: Path, is_training: bool = True, allow_impossible: bool = False, limit: int | None = None
+) -> Examples:
+    flag = "--train_file" if is_training else "--predict_file"
+    return read(Source(str(path), flag, is_training, limit), allow_impossible)
+
+
+def open_windows(
+    settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, cache: Path, run: Run
+) -> tuple[Rows, Rows]:
+    """The windows and the paragraphs of these examples."""
+    folder = cache / windows(settings, examples, tokenizer, cache, run)
+    return Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow")

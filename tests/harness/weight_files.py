@@ -1,0 +1,101 @@
+"""Small checkpoints and folders of weights, in the formats of the field, for several test files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+from transformers import BertConfig
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 24,
+}
+SHAPES_OF_HEADS = {
+    "cls/squad/output_weights": (2, 32),
+    "cls/squad/output_bias": (2,),
+    "output_weights": (3, 32),
+    "output_bias": (3,),
+    "cls/predictions/transform/dense/kernel": (32, 32),
+    "cls/predictions/transform/dense/bias": (32,),
+    "cls/predictions/transform/LayerNorm/gamma": (32,),
+    "cls/predictions/transform/LayerNorm/beta": (32,),
+    "cls/predictions/output_bias": (60,),
+    "cls/seq_relationship/output_weights": (2, 32),
+    "cls/seq_relationship/output_bias": (2,),
+}
+
+
+def config(**others) -> BertConfig:
+    return BertConfig(**SIZES | {"num_labels": 3} | others)
+
+
+def published_shapes() -> dict[str, tuple[int, ...]]:
+    """The names and shapes of a `bert_model.ckpt` without its heads, as google-research/bert makes them."""
+    shapes = {
+        "bert/embeddings/word_embeddings": (60, 32),
+        "bert/embeddings/token_type_embeddings": (2, 32),
+        "bert/embeddings/position_embeddings": (24, 32),
+        "bert/embeddings/LayerNorm/beta": (32,),
+        "bert/embeddings/LayerNorm/gamma": (32,),
+        "bert/pooler/dense/kernel": (32, 32),
+        "bert/pooler/dense/bias": (32,),
+    }
+    for layer in ("bert/encoder/layer_0", "bert/encoder/layer_1"):
+        for part in ("self/query", "self/key", "self/value", "output/dense"):
+            shapes |= {f"{layer}/attention/{part}/kernel": (32, 32), f"{layer}/attention/{part}/bias": (32,)}
+        shapes |= {f"{layer}/intermediate/dense/kernel": (32, 64), f"{layer}/intermediate/dense/bias": (64,)}
+        shapes |= {f"{layer}/output/dense/kernel": (64, 32), f"{layer}/output/dense/bias": (32,)}
+        for part in ("attention/output", "output"):
+            shapes |= {f"{layer}/{part}/LayerNorm/{end}": (32,) for end in ("beta", "gamma")}
+    return shapes
+
+
+def values_of(shapes) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(11)
+    return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def write_tf1(prefix: Path, tensors, moments: bool = True) -> Path:
+    """Writes a checkpoint with TensorFlow 1's own Saver; `moments` as a training run leaves them."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [tf.compat.v1.get_variable(name, initializer=value) for name, value in tensors.items()]
+        if moments:
+            for name, value in tensors.items():
+                for moment in ("adam_m", "adam_v"):
+                    variables.append(tf.compat.v1.get_variable(f"{name}/{moment}", initializer=value + 1))
+            variables.append(tf.compat.v1.get_variable("global_step", initializer=np.int64(123)))
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver(variables).save(session, str(prefix), write_meta_graph=False)
+    return prefix
+
+
+def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not shards:
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+    names = sorted(tensors)
+    weight_map = {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+        save_file({name: tensors[name] for name in names[shard::shards]}, folder / file)
+        weight_map |= dict.fromkeys(names[shard::shards], file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def span_tensors(goldens) -> dict[str, np.ndarray]:
+    return load_file(goldens / "span_gelu" / "model.safetensors")
+
+
+def assert_equal(model, expected) -> None:
+    """The model's variables have the very bits of the arrays under their names."""
+    for name, variable in model.named_tensors().items():
+        np.testing.assert_array_equal(variable.numpy(), expected[name], err_msg=name)
