@@ -1,27 +1,37 @@
 # Sourced by the other scripts: makes .venv in the project's folder, with ringbert and the extras named in $1,
 # unless it exists already. RINGBERT_VENV sets another folder. Needs bash, python3 (>= 3.11) and a package index.
+# The packages stay while the lock file, the Python and the path are the same; ringbert itself while pyproject.toml is.
 make_environment() {
-  local extras=$1 venv=${RINGBERT_VENV:-.venv} lock=requirements/${1//,/-}.txt wanted pip
-  wanted="$(cat pyproject.toml requirements/*.txt | cksum) $(pwd)"
+  local extras=$1 venv=${RINGBERT_VENV:-.venv} lock=requirements/${1//,/-}.txt packages project install
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     { echo "error: $(python3 --version) is too old: ringbert needs Python 3.11 or newer" >&2; return 1; }
+  packages="$(cat "$lock" | cksum) $(python3 --version) $(pwd)"
+  project="$packages $(cksum < pyproject.toml)"
   if ! "$venv/bin/python" -m pip --version > /dev/null 2>&1; then
     echo "+ python3 -m venv $venv"
-    python3 -m venv "$venv"
+    python3 -m venv "$venv" || return
   fi
-  if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$wanted" ]]; then
-    pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
-    if is_locked "$venv/bin/python" "$lock"; then
-      echo "+ $venv/bin/pip install --require-hashes -r $lock    # silent for a minute or two"
-      "${pip[@]}" --require-hashes -r "$lock"
-      echo "+ $venv/bin/pip install --no-deps --no-build-isolation -e ."
-      "${pip[@]}" --no-deps --no-build-isolation -e .
-    else
-      echo "+ $venv/bin/pip install -e '.[$extras]'    # no lock file fits; silent for a minute or two"
-      "${pip[@]}" -e ".[$extras]"
+  install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+  if command -v uv > /dev/null; then
+    install=(uv pip install --quiet --python "$venv/bin/python")
+  fi
+  if ! is_locked "$venv/bin/python" "$lock"; then
+    if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$project" ]]; then
+      echo "+ ${install[*]} -e '.[$extras]'    # no lock file fits; silent for a minute or two"
+      "${install[@]}" -e ".[$extras]" || return
     fi
-    echo "$wanted" > "$venv/.ringbert-$extras"
+  else
+    if [[ $(cat "$venv/.packages-$extras" 2>/dev/null) != "$packages" ]]; then
+      echo "+ ${install[*]} --require-hashes -r $lock    # silent for a minute or two"
+      "${install[@]}" --require-hashes -r "$lock" || return
+      echo "$packages" > "$venv/.packages-$extras"
+    fi
+    if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$project" ]]; then
+      echo "+ ${install[*]} --no-deps --no-build-isolation -e ."
+      "${install[@]}" --no-deps --no-build-isolation -e . || return
+    fi
   fi
+  echo "$project" > "$venv/.ringbert-$extras"
   PATH=$(cd "$venv/bin" && pwd):$PATH
   export PATH
 }

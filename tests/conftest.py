@@ -16,17 +16,32 @@ from bert import xla
 
 xla.set_flags()
 
-GOLDENS = Path(__file__).resolve().parent / "goldens"
+HERE = Path(__file__).resolve().parent
+GOLDENS = HERE / "goldens"
+SPMD = HERE / "spmd"
+MOST_S = 60  # for one test of .ci/run
+LONGER = {"test_install.py": 180}  # builds the wheel and installs it
 
 
-# Files whose slow tests limit the seconds of what they look at, or look at all ports of the machine. Those of the
-# other files can run two at a time.
-ALONE = {"doctor_faults", "elastic", "launch_sockets", "socket_filter"}
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """tests/soak runs only when it is named: scripts/soak.sh does."""
+    is_named = any("soak" in str(argument) for argument in config.args)
+    return True if collection_path == HERE / "soak" and not is_named else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.path.stem.removeprefix("test_") not in ALONE:
-        item.add_marker("beside")
+    if SPMD in item.path.parents:
+        item.add_marker("slow")
+        item.add_marker(pytest.mark.timeout(0))  # harness/spmd.py has limits of its own
+    elif HERE / "soak" not in item.path.parents:
+        item.add_marker(pytest.mark.timeout(LONGER.get(item.path.name, MOST_S)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each worker of pytest-xdist gets whole files; those of tests/spmd share one session of ranks."""
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
+        group = "spmd" if SPMD in item.path.parents else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ from harness.mpi import ROOT
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 
 from bert.corpus import build as corpus
-from bert.corpus.settings import BuildSettings
+from bert.corpus.documents import documents
+from bert.corpus.inputs import find_units
+from bert.corpus.settings import BuildSettings, TextSettings
 from bert.corpus.shards import open_table
 from bert.corpus.workers import Workers
 from bert.text import tokenizer
@@ -85,3 +87,14 @@ def bert_corpus(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
         check=False,
     )  # fmt: skip
+
+
+def small_units(monkeypatch, num_bytes: int) -> None:
+    """Cuts text into units of this size, so that a small corpus has many."""
+    monkeypatch.setattr("bert.corpus.inputs.LARGEST_UNIT_BYTES", num_bytes)
+
+
+def read_documents(**settings) -> list[list[str]]:
+    """The documents of all units, as lists of sentences."""
+    text = TextSettings(**settings)
+    return [document for unit in find_units(text)[0] for document in documents(unit, text)]

@@ -60,8 +60,8 @@ def error(ours, theirs) -> float:
 def wide_model(precision: str, **more) -> Bert:
     """With a head for spans, and wide enough for XLA."""
     config = BertConfig(
-        **{"num_hidden_layers": 2} | more, vocab_size=50, hidden_size=COMPILED_WIDTH, num_attention_heads=4,
-        intermediate_size=512, max_position_embeddings=64,
+        **{"num_hidden_layers": 2, "max_position_embeddings": 64} | more, vocab_size=50, hidden_size=COMPILED_WIDTH,
+        num_attention_heads=4, intermediate_size=512,
     )  # fmt: skip
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)

@@ -1,10 +1,10 @@
-"""One mpirun for many tests: every rank runs pytest on the tests of tests/spmd, and this process reads what came out.
+"""One mpirun for many tests: every rank runs pytest on the tests of tests/spmd, this process reads the outcomes.
 
 pytest's own process (the parent) never joins MPI. It writes the names of the tests to a file, starts `mpirun -n 3
-python -m pytest @file`, and waits for each test until its ranks have told their outcome in a file each. A test that
-fails on one rank while another still waits for it, or that takes too long, ends the session with the stacks of all
-ranks; the next test starts a new one. A test of fewer ranks than 3 has a communicator of the first ones, while the
-others wait without using a core.
+python -m pytest @file`, and waits for each test until its ranks have written their outcomes to a file each. A test
+that fails on one rank while another still waits for it, or that takes too long, ends the session with the stacks of
+all ranks; the next test starts a new one. A test of fewer ranks than 3 has a communicator of the first ones, while
+the others wait without using a core.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from harness.mpi import ENVIRONMENT, ROOT, command_of
 
 NUM_RANKS = 3
@@ -42,7 +41,7 @@ class Ranks:
     def start(self, names: list[str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ringbert-spmd-"))
         (self.folder / "tests").write_text("\n".join(names))
-        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", "-o", f"timeout={TEST_S}"]
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", "-o", "timeout=0"]
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
         argv, environment = command_of(NUM_RANKS, program)
         environment |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}

@@ -1,4 +1,4 @@
-"""Fixtures of tests that run on several ranks, and the hooks that hand such tests to the ranks (harness/spmd.py)."""
+"""Fixtures of tests that run on several ranks, and the hooks that hand them to the ranks (harness/spmd.py)."""
 
 import json
 import os
@@ -16,7 +16,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the mark it is 2."""
     mark = metafunc.definition.get_closest_marker("ranks")
     if "num_ranks" in metafunc.fixturenames:
-        metafunc.parametrize("num_ranks", mark.args if mark else (2,), indirect=True, ids=lambda number: f"{number} ranks")
+        metafunc.parametrize(
+            "num_ranks", mark.args if mark else (2,), indirect=True, ids=lambda number: f"{number} ranks"
+        )
 
 
 if not spmd.is_rank():
@@ -61,7 +63,9 @@ else:
             pytest.skip("absent")
 
     def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-        record = records.setdefault(report.nodeid, {"name": report.nodeid, "outcome": "passed", "text": "", "seconds": 0})
+        record = records.setdefault(
+            report.nodeid, {"name": report.nodeid, "outcome": "passed", "text": "", "seconds": 0}
+        )
         record["seconds"] += report.duration
         if report.failed:
             record["outcome"], record["text"] = "failed", record["text"] + report.longreprtext
@@ -119,6 +123,14 @@ def collectives(world):
 
 
 @pytest.fixture
+def ring(num_ranks):
+    """TensorFlow's ring, which the session opened for all its ranks."""
+    if num_ranks != spmd.NUM_RANKS:
+        pytest.fail(f"the ring needs @pytest.mark.ranks({spmd.NUM_RANKS})")
+    return whole_world()[1]
+
+
+@pytest.fixture
 def folder(world, tmp_path) -> Path:
     """One empty folder for all ranks."""
     return world.broadcast(tmp_path)
@@ -128,7 +140,6 @@ def folder(world, tmp_path) -> Path:
 def hvd(num_ranks, request):
     """`ringbert.horovod` among the first `num_ranks` ranks."""
     import ringbert.horovod as hvd
-
     from ringbert.horovod.session import current
 
     hvd.init(comm=request.config.comm)

@@ -1,0 +1,184 @@
+"""Rows of tokens -> what a model computes of them as a batch. How a batch is made and grouped is known here alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import tensorflow as tf
+
+from bert.model import Bert
+from bert.packing import ByLength, FixedGroups, Groups, in_one_group, rounded_up
+from distributed.gradient import batch_signature
+from tasks.batches import encoder_inputs, grouped
+from tasks.classifier import examples as classifier
+from tasks.classifier.loss import example_weights, label_loss
+from tasks.pretraining import examples as pretraining
+from tasks.squad import program as squad
+
+GROUPINGS = ("padded", "padded more", "by length", "compiled")  # "compiled": by XLA, in shapes with room to spare
+
+
+@dataclass(frozen=True)
+class Row:
+    """The tokens of an example, with targets for every head."""
+
+    input_ids: Sequence[int]
+    num_first: int  # tokens of the first text, whose type is 0
+    span: tuple[int, int] = (0, 0)
+    label: int = 0  # of the classifier, and whether the next sentence is a random one
+    masked: dict[int, int] = field(default_factory=dict)  # position -> id
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a model computes of a batch.
+
+    Attributes:
+      scores: of each row, float32: [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's [labels];
+        of pretraining, the scores of the masked tokens and of the next sentence side by side.
+      loss: the sum of the terms' means.
+      gradients: Google's tensor name -> dense array; empty without a head.
+    """
+
+    scores: list[np.ndarray]
+    loss: float
+    gradients: dict[str, np.ndarray]
+
+
+def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) -> list[Row]:
+    chance = np.random.default_rng(len(lengths))
+    made = []
+    for length in lengths:
+        places = chance.permutation(length)[: 1 + length // 7].tolist()
+        span = tuple(int(place) for place in np.sort(chance.integers(0, length, 2)))
+        ids, masked = chance.integers(0, vocab_size, (2, length)).tolist()
+        masked = {place: masked[place] for place in sorted(places)}
+        made.append(Row(ids, int(chance.integers(1, length + 1)), span, int(chance.integers(num_labels)), masked))
+    return made
+
+
+def grouping_of(name: str):
+    """Row lengths -> the order of the rows in the batch, and its groups."""
+
+    def padded_more(lengths):
+        return np.arange(len(lengths)), Groups((np.array([len(lengths), rounded_up(max(lengths)) + 8], np.int32),))
+
+    def fixed(lengths):
+        longest, second = rounded_up(np.sort(lengths)[::-1][:2])
+        order = np.argsort(-np.asarray(lengths), kind="stable")
+        return order, FixedGroups(((1, int(longest)), (len(lengths), int(second))))  # the last row is empty
+
+    return {"padded": in_one_group, "padded more": padded_more, "by length": ByLength(3), "compiled": fixed}[name]
+
+
+def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
+    """The batch of a task with this head, with targets."""
+
+    def ragged(lists) -> tuple[np.ndarray, np.ndarray]:
+        lists = [np.array(each, np.int32) for each in lists]
+        return np.concatenate(lists), np.cumsum([0, *map(len, lists)])
+
+    fields = {
+        "input_ids": ragged(row.input_ids for row in rows),
+        "sentence_a_tokens": np.array([row.num_first for row in rows], np.int32),
+        "question_tokens": np.array([row.num_first for row in rows], np.int32),
+        "start_position": np.array([row.span[0] for row in rows], np.int32),
+        "end_position": np.array([row.span[1] for row in rows], np.int32),
+        "label": np.array([row.label for row in rows], np.int32),
+        "masked_lm_positions": ragged(list(row.masked) for row in rows),
+        "masked_lm_ids": ragged(list(row.masked.values()) for row in rows),
+        "is_random_next": np.array([row.label for row in rows], np.int8),
+    }
+    chosen = grouping_of(grouping)
+    match head:
+        case "span":
+            return squad.collate(fields, chosen)
+        case "classifier":
+            return classifier.collate(fields, chosen)
+        case "pretraining":
+            return pretraining.collate(fields, None, 1, chosen, most=lambda length: length)
+        case _:
+            return encoder_inputs(*grouped(fields, chosen))
+
+
+def weights_of(head: str, batch: dict) -> dict[str, float]:
+    """The weight of each loss term in a batch, which divides the term's sum."""
+    match head:
+        case "span":
+            return {"loss": float(squad.num_examples(batch))}
+        case "classifier":
+            return {"loss": float(example_weights(batch, None).sum())}
+        case _:
+            return pretraining.weights(batch)
+
+
+def loss_sums(head: str, scores, batch) -> dict[str, tf.Tensor]:
+    match head:
+        case "span":
+            return {"loss": squad.span_loss(scores, batch)}
+        case "classifier":
+            return {"loss": label_loss(scores, batch, None)}
+        case _:
+            return pretraining.losses(scores, batch)
+
+
+class Computer:
+    """Computes scores, loss and gradients of a model in graphs, as training does."""
+
+    def __init__(self, model: Bert):
+        self.model, self.head = model, model.head_name
+        self._functions: dict[str, tf.types.experimental.PolymorphicFunction] = {}
+
+    def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
+        """`key` is that of dropout, int32 [2]; with None the model predicts."""
+        batch = batch_of(self.head, rows, grouping)
+        weights = {} if self.head == "features" else weights_of(self.head, batch)
+        inverse = tf.constant([1 / weight for weight in weights.values()], tf.float32)
+        if key is not None:
+            key = tf.constant(key, tf.int32)
+        scores, loss, gradients = self._function(batch, grouping, key)(batch, inverse, key)
+        names = self.model.named_tensors() if self.head != "features" else ()
+        return Computed(
+            self._by_row(rows, scores, batch, grouping),
+            float(loss),
+            {name: tf.convert_to_tensor(part).numpy() for name, part in zip(names, gradients, strict=True)},
+        )
+
+    def _function(self, batch: dict, grouping: str, key):
+        """With unknown dimensions, or compiled for these."""
+        kind = f"{grouping.removesuffix(' more')}, {key is None}"
+        if kind not in self._functions:
+            options = {"jit_compile": True}
+            if grouping != "compiled":
+                of_key = None if key is None else tf.TensorSpec([2], tf.int32)
+                signature = [batch_signature(batch), tf.TensorSpec([None]), of_key]
+                options = {"input_signature": signature if key is not None else signature[:2]}
+            self._functions[kind] = tf.function(self._compute, autograph=False, **options)
+        function = self._functions[kind]
+        return function if key is not None or grouping == "compiled" else lambda *args: function(*args[:2])
+
+    def _compute(self, batch, inverse, key=None):
+        if self.head == "features":
+            return self.model(batch, dropout_key=key), tf.zeros([]), []
+        with tf.GradientTape() as tape:
+            scores = self.model(batch, dropout_key=key)
+            total = tf.reduce_sum(tf.stack([*loss_sums(self.head, scores, batch).values()]) * inverse)
+        variables = [variable.value for variable in self.model.named_tensors().values()]
+        return scores, total, tape.gradient(total, variables, unconnected_gradients="zero")
+
+    def _by_row(self, rows: Sequence[Row], scores, batch: dict, grouping: str) -> list[np.ndarray]:
+        order, _ = grouping_of(grouping)(np.array([len(row.input_ids) for row in rows]))
+        found: dict[int, np.ndarray] = {}
+        masked = 0
+        for place, number in enumerate(order.tolist()):
+            match self.head:
+                case "classifier":
+                    found[number] = scores[place].numpy()
+                case "pretraining":
+                    here = scores["mlm"][masked : masked + len(rows[number].masked)].numpy()
+                    found[number] = np.concatenate([here.ravel(), scores["nsp"][place]])
+                    masked += len(here)
+                case _:
+                    flat, first = tf.reshape(scores, [-1, scores.shape[-1]]), batch["first_tokens"][place]
+                    found[number] = flat[first : first + len(rows[number].input_ids)].numpy()
+        return [found[number] for number in range(len(rows))]

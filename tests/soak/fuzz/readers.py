@@ -1,0 +1,366 @@
+"""Every reader of a user's files, called as the programs call it, and what must hold for what it accepts."""
+
+import contextlib
+import gzip
+import io
+import json
+import math
+import pickle
+import random
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import sentencepiece
+from harness.corpora import build_with, make_texts, read_documents, settings_of, write
+from harness.squad_files import make_entries, squad_json
+
+from bert.text import tokenizer
+from distributed.order import BlockOrder
+from distributed.rows import BatchRows, Rows
+from distributed.run import Run
+from ringbert import manifest
+from ringbert.errors import InputError
+from ringbert.json_files import read_json
+
+
+@dataclass
+class Reader:
+    """A reader and its files: name -> (content, kind of its damage). One of them is damaged in a case.
+
+    `read(folder, name of that file)` raises InputError or returns; if it `is_exact`, always the same. A cache
+    `heals`: it is never refused. `others` are never damaged.
+    """
+
+    name: str
+    files: Mapping[str, tuple[bytes, str]]
+    read: Callable[[Path, str], object]
+    share: float = 1.0
+    others: Mapping[str, bytes] = field(default_factory=dict)
+    is_exact: bool = False
+    heals: bool = False
+
+
+def as_json(value):
+    return json.dumps(value, indent=1).encode()
+
+
+def as_lines(*values):
+    return "".join(json.dumps(value) + "\n" for value in values).encode()
+
+
+def made(by, **given):
+    """The files that `by(folder)` adds to a folder of these files, with the kinds of their damage."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, data in given.items():
+            (folder / file).write_bytes(data)
+        by(folder)
+        paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        kinds = {".json": "json", ".txt": "text"}
+        return {
+            k: (path.read_bytes(), kinds.get(path.suffix, "bytes")) for k, path in paths.items() if k not in given
+        }
+
+
+# -- corpora ------------------------------------------------------------------------------------------------------
+
+
+def read_shards(folder, name):
+    """As bert-pretraining: steps of 32 rows in the order of the stream."""
+    from bert.corpus.shards import open_shards
+
+    parts, facts = open_shards(str(folder), folder / "cache")
+    rows, read = BatchRows(parts), [facts["settings"]["max_seq_length"]]
+    for start in range(0, len(rows), 32):
+        numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + 32, len(rows)))
+        read.append(pickle.dumps((rows.lengths_at("input_ids", numbers), rows.take(numbers))))
+    return read
+
+
+def read_records(folder, name):
+    from bert.corpus.tfrecord import RecordRows
+
+    flags = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": 1 << 15}
+    rows = RecordRows(str(folder / name), folder / "cache", **flags)
+    return pickle.dumps(rows.take(np.arange(len(rows))))
+
+
+def read_texts(folder, name):
+    documents = read_documents(input_file=str(folder / name), split_sentences="split" in name)
+    assert all(document and all(sentence.encode() for sentence in document) for document in documents)
+
+
+def corpus_readers():
+    def build(folder):
+        write(folder, make_texts(40))
+        for output, more in {"arrow": {"dupe_factor": 3}, "tf": {"format": "tfrecord", "dupe_factor": 1}}.items():
+            settings = settings_of(folder, output, max_seq_length=48, num_shards=1, **more)
+            build_with(settings, tokenizer.load(str(folder / "vocab.txt")))
+
+    files, parquet, draw = made(build), {}, random.Random(0)
+    shards = {name.removeprefix("arrow/"): content for name, content in files.items() if name.startswith("arrow/")}
+    others = {name: shards.pop(name)[0] for name in list(shards) if "tokenizer/" in name}
+    records = {name[3:]: content for name, content in files.items() if name.endswith(".tfrecord")}
+    texts = ["".join(draw.choices("abc dé한\n", k=draw.randrange(60))) for _ in range(300)]
+    table = pa.table({"text": texts, "label": [draw.choice(["yes", "no"]) for _ in texts]})
+    for compression in ("none", "snappy", "zstd"):
+        pa.parquet.write_table(table, file := io.BytesIO(), row_group_size=100, compression=compression)
+        parquet[f"{compression}.parquet"] = file.getvalue(), "bytes"
+    text = b"The cat sat on the mat.\nA dog ran.\n\nFoxes saw it.\n\n\nThe end came.\n" * 3
+    lines = as_lines({"text": "The cat sat.\nA dog ran.", "id": 7}, {"text": "Foxes.", "id": None}, {"text": None})
+    plain = {"a.txt": (text, "text"), "split.txt": (text, "text"), "a.jsonl": (lines, "jsonl")}
+    return [
+        Reader("shards", shards, read_shards, 6, others, is_exact=True),
+        Reader("TFRecord", records, read_records, 4, is_exact=True),
+        Reader("texts", plain | parquet | {"a.txt.gz": (gzip.compress(text), "text.gz")}, read_texts, 8),
+        Reader("classifier", LABELLED | parquet, read_classifier, 16),
+    ]
+
+
+# -- models -------------------------------------------------------------------------------------------------------
+
+SENTENCES = ("the cat sat on the mat .", "a dog ran , and ran", "Émile saw 3 foxes [SEP] 가나다", "", "x" * 300)
+SPECIAL, LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "abcdefghijklmnopqrstuvwxyz0123456789.,"
+VOCAB = "\n".join([*SPECIAL, *LETTERS, *(f"##{x}" for x in LETTERS), "the", "cat", "dog", "##ing", ""]).encode()
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 24, "num_attention_heads": 4,
+         "num_hidden_layers": 1, "type_vocab_size": 2, "vocab_size": 60}  # fmt: skip
+GOOGLE = SIZES | {"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1}
+CONFIG = GOOGLE | {"architectures": ["BertForSequenceClassification"], "classifier_dropout": None, "pad_token_id": 0,
+                   "id2label": {"0": "a"}, "layer_norm_eps": 1e-12, "model_type": "bert"}  # fmt: skip
+
+
+def read_configuration(folder, name):
+    from bert import configuration
+
+    config = configuration.config_from_file(folder / name)
+    assert all(type(getattr(config, size)) is int and 0 < getattr(config, size) < 1 << 31 for size in SIZES)
+    assert config.hidden_size % config.num_attention_heads == 0
+    rates = [config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.classifier_dropout or 0]
+    assert all(0 <= rate < 1 for rate in rates)
+    assert np.float32(config.layer_norm_eps) > 0
+
+
+def read_tokenizer(folder, name):
+    given = {"spm_model_file" if name.endswith("model") else "vocab_file": str(folder / name)}
+    words = tokenizer.load(**({"folder": folder} if (folder / "tokenizer_config.json").exists() else given))
+    for text, tokens, places in zip(SENTENCES, *words.encode(SENTENCES), strict=True):
+        assert len(tokens) == len(places) == len(words.pieces(tokens))
+        assert ((tokens >= 0) & (tokens < words.vocab_size)).all()
+        assert not len(places) or (places.min() >= 0 and places.max() <= len(text))
+    assert (
+        len({words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id} & {*range(words.vocab_size)})
+        == 5
+    )
+
+
+def model_readers():
+    draw, model = random.Random(1), io.BytesIO()
+    texts = [" ".join(draw.choices(("the", "cat", "dogs", "ran", "보다", "saw"), k=9)) for _ in range(300)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=40, minloglevel=3, hard_vocab_limit=False,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=SPECIAL[2:],
+    )  # fmt: skip
+    words = made(lambda folder: tokenizer.load(str(folder / "v")).save(folder), v=VOCAB)
+    pieces = made(lambda folder: tokenizer.load(spm_model_file=str(folder / "m")).save(folder), m=model.getvalue())
+    vocabulary, configurations = (
+        {"vocab.txt": (VOCAB, "text")},
+        {"config.json": CONFIG, "bert_config.json": GOOGLE},
+    )
+    return [
+        Reader(
+            "configuration", {k: (as_json(v), "json") for k, v in configurations.items()}, read_configuration, 10
+        ),
+        Reader("vocab.txt", vocabulary, read_tokenizer, 4),
+        Reader("folder of words", words | vocabulary, read_tokenizer, 6),
+        Reader("folder of pieces", {k: v for k, v in pieces.items() if v[1] == "json"}, read_tokenizer, 4),
+        Reader("SentencePiece", {"a.model": (model.getvalue(), "bytes")}, read_tokenizer, 2),
+    ]
+
+
+def weight_readers():
+    """safetensors in one file and in two with an index, and a TensorFlow checkpoint, of one tiny model."""
+    from harness.weight_files import write_hf, write_tf1
+    from safetensors.numpy import load
+    from transformers import BertConfig
+
+    from bert import weights
+    from bert.model import Bert
+
+    def read(folder, name):
+        weights.load(model, weights.find(str(folder / "bert_model.ckpt") if "ckpt" in name else str(folder)))
+        assert all(np.isfinite(variable.numpy()).all() for variable in model.named_tensors().values())
+
+    model = Bert(BertConfig(**GOOGLE), "span")
+    tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()}
+    whole = made(lambda folder: weights.save(model, folder))
+    parts = made(lambda folder: write_hf(folder, load(whole["model.safetensors"][0]), shards=2))
+    old = made(lambda folder: write_tf1(folder / "bert_model.ckpt", tensors, moments=False))
+    del whole["config.json"], old["checkpoint"]
+    return [Reader("safetensors", whole, read, 2), Reader("in parts", parts, read, 2), Reader("TF1", old, read, 2)]
+
+
+# -- data of the tasks --------------------------------------------------------------------------------------------
+
+LABELLED = {
+    "a.csv": (b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n', "text"),
+    "a.tsv": ('text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode(), "text"),
+    "a.jsonl": (as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}), "jsonl"),
+    "number.csv": (b"text,more,label\na cat,a dog,1.5\na fox,b,-2\nb,c,3e-1\n", "text"),
+    "number.jsonl": (as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}), "jsonl"),
+    "CoLA/train.tsv": (b"gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tSat cat the.\nks08\t1\t\tFoxes ran.\n", "text"),
+    "MRPC/train.tsv": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tOne.\n".encode(), "text"),
+}
+
+
+def read_classifier(folder, name):
+    from tasks.classifier.tasks import Columns, find_task
+    from tasks.classifier.texts import labels_of, read_file, read_task
+
+    columns, is_numeric = Columns("text", None, "label", id=""), "number" in name
+    if "/" in name:
+        texts = read_task(find_task(name.split("/")[0].lower()), str(folder), "train")
+    else:
+        texts = read_file(
+            str(folder / name), "--train_file", columns, numeric_labels=is_numeric, needs_labels=True
+        )
+    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_of(texts))
+    assert 0 < len(texts) == len(texts.first) == len(texts.ids) == len(texts.labels)
+    "".join([*texts.first, *(texts.second or ())]).encode()
+
+
+def read_squad(folder, name):
+    from tasks.squad.reading import Source, read
+    from tasks.squad.settings import WindowSettings
+    from tasks.squad.windows import prepare
+
+    is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
+    source = Source(str(folder / ("train.json" if is_cached else name)), "--train_file", is_training)
+    examples = read(source, is_v2)
+    for question in examples.questions:
+        context = examples.paragraphs[question.paragraph]
+        assert context.strip()
+        for text, start in question.answers[: is_training and not question.is_impossible]:
+            assert 0 <= start <= start + len(text) <= len(context)
+    if not is_cached and zlib.crc32((folder / name).read_bytes()) % 8:
+        return None  # building windows takes ten times as long as reading
+    lengths = {"max_seq_length": 24, "doc_stride": 6, "max_query_length": 8}
+    settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
+    words, cache = tokenizer.load(str(folder / "vocab.txt")), folder / "cache"
+    key = prepare(settings, source, words, cache, Run(folder, is_writer=False))
+    windows, paragraphs = (Rows.open(cache / key / f"{kind}.arrow") for kind in ("windows", "paragraphs"))
+    start, end = windows.column("start_position"), windows.column("end_position")
+    assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
+    return pickle.dumps([rows.take(np.arange(len(rows))) for rows in (windows, paragraphs)])
+
+
+def squad_readers():
+    entries = [*make_entries(4, 0), ("émile saw 3 foxes , and \u202f two hares", "who ?", "mile", 1)]
+    v1, v2 = (
+        as_json(squad_json(entries, **more)) for more in ({}, {"is_impossible": False, "plausible_answers": []})
+    )
+    impossible = as_json(squad_json(entries[:2], is_impossible=True, answers=[]))
+    files = {"train-v1.json": v1, "dev-v1.json": v1, "train-v2.json": v2, "dev-v2.json": impossible}
+    files, others = {k: (v, "json") for k, v in files.items()}, {"vocab.txt": VOCAB, "train.json": v1}
+    cache = made(lambda folder: read_squad(folder, "cache/"), **others)
+    return [
+        Reader("SQuAD", files, read_squad, 10, {"vocab.txt": VOCAB}),
+        Reader("cached windows", cache, read_squad, 4, others, is_exact=True, heals=True),
+    ]
+
+
+# -- runs and flags -----------------------------------------------------------------------------------------------
+
+STATE = {"position": 640, "step": 20, "steps": 100, "global_batch_size": 32, "evaluations": [[320, 0.5], [640, 0.75]],
+         "settings": {"--seed": 42, "--learning_rate": 5e-5, "--num_train_steps": None}}  # fmt: skip
+METRICS = [
+    {"step": n, "rows": 64 * n, "loss": 4 - n / 20, "time": 1.5, "learning_rate": 1e-4} for n in (1, 20, 40)
+]
+METRICS.append({"step": 20, "time": 2.5, "rows": 1280, "eval_accuracy": 0.5, "eval_loss": 1.5})
+PLAN = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3, "rows": 100}
+RUN = {
+    "run.json": (
+        as_json({"config": {"seed": 42}, "plan": PLAN, "environment": {"command": ["bert-squad"]}}),
+        "json",
+    ),
+    "metrics.jsonl": (as_lines(*METRICS), "jsonl"),
+    "result.json": (as_json({"scores": {"exact_match": 81.25, "f1": 88.5}, "seconds": 5}), "json"),
+}
+FLAGS = b"""--learning_rate=3e-5\n--num_train_epochs=2\n--max_seq_length=384\n--seed=7\n--doc_stride=128\n--log_steps=1
+--warmup_proportion=0.1\n--global_batch_size=32\n--max_answer_length=30"""
+JSON = as_json({"a": [1, -2.5, 1e-7, None, True, "text \u2603 \U0001f600"], "b": {"c": [{}, ""]}, "": 0})
+
+
+def read_checkpoint(folder, name):
+    from distributed.state import read_state
+
+    if name == "manifest.json":
+        try:
+            manifest.check_intact(folder)
+        except InputError as error:  # its callers name the folder
+            raise InputError(f"{folder}: {error}") from error
+    state = read_state(folder)
+    assert 0 <= state.step <= state.steps
+    assert state.best is None or state.best[0] >= 0
+
+
+def read_run(folder, name):
+    from tasks import report
+
+    is_drawn = zlib.crc32((folder / name).read_bytes()) % 20 == 0
+    Run(folder, is_writer=True).rewind_metrics(2560)
+    runs = report.read_runs([folder])
+    assert "data:image/png;base64," in report.make_page(runs) if is_drawn else all(run.steps for run in runs)
+
+
+def read_flags(folder, name):
+    """A refusal must be one line on standard error, with status 2."""
+    from tasks import flags
+    from tasks.squad.program import Config
+
+    words = (folder / name).read_bytes().decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
+    argv = [
+        word for word in words if word and word.strip("-")[:1] not in ("h", "v", "f", "c")
+    ]  # help, version, files
+    argv, printed, status = [f"--config={folder / name}"] if name == "a.toml" else argv, io.StringIO(), 0
+    given = ["--output_dir=o", "--do_train", "--train_file=t", *argv]
+    try:
+        with contextlib.redirect_stderr(printed):
+            values = flags.parse(Config, given, prog="bert-squad", description="")
+    except SystemExit as stop:
+        status = stop.code
+    if status:
+        assert (status, printed.getvalue().count("\n")) == (2, 1), printed.getvalue()
+        raise InputError(printed.getvalue())
+    assert all(math.isfinite(value) for value in vars(values).values() if isinstance(value, float | int))
+
+
+def read_any_json(folder, name):
+    json.dumps(read_json(folder / name), ensure_ascii=False, allow_nan=False).encode()
+
+
+def other_readers():
+    state = as_json(STATE)
+    sealed = made(lambda folder: manifest.seal(folder, 640), **{"state.json": state})
+    return [
+        Reader(
+            "JSON", {"a.json": (JSON, "json"), "b.json.gz": (gzip.compress(JSON), "json.gz")}, read_any_json, 6
+        ),
+        Reader("state.json", {"state.json": (state, "json")}, read_checkpoint, 5),
+        Reader("manifest", sealed, read_checkpoint, 5, {"state.json": state}),
+        Reader("run", RUN, read_run, 7),
+        Reader("flags", {"a.flags": (FLAGS, "text")}, read_flags, 6),
+        Reader("TOML", {"a.toml": (FLAGS.replace(b"--", b""), "text")}, read_flags, 5),
+    ]
+
+
+def readers(names=()):
+    """Those of these names, or all; "weights" stands for those that need TensorFlow."""
+    known = [*other_readers(), *corpus_readers(), *model_readers(), *squad_readers()]
+    weights = weight_readers() if not names or "weights" in names else []
+    return [reader for reader in known if not names or reader.name in names] + weights

@@ -1,0 +1,200 @@
+"""One contract for every backend that sums over ranks, in the process of each rank."""
+
+import contextlib
+import hashlib
+import io
+import itertools
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distributed.collectives import open_collectives
+from distributed.collectives.mpi import MpiCollectives
+from ringbert.errors import InputError
+
+MIB = 1 << 20
+# Up to several of a backend's pieces, in numbers of float32; odd, so that the last piece is a part.
+SIZES = (0, 1, 3, 1023, MIB // 4, 3 * MIB // 4 + 1)
+
+
+@pytest.fixture(params=["mpi", "ring"])
+def backend(request, world, ring):
+    """Each backend; TensorFlow's ring is one of all ranks of the session."""
+    if request.param == "mpi":
+        yield open_collectives(world, "mpi")
+    else:
+        yield ring
+
+
+def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
+    """Values that float32 adds exactly in any order, different on each rank, at each place and in each call."""
+    return ((np.arange(size, dtype=np.int64) * 7 + 1000 * call) % 9973 * (rank + 1) - rank).astype(dtype)
+
+
+def assert_same_bits(world, array: np.ndarray) -> None:
+    assert len(set(world.all_gather(hashlib.sha256(array.tobytes()).hexdigest()))) == 1, "the ranks' bits differ"
+
+
+def check_sums(world, collectives, dtype: str, size: int) -> None:
+    for call in range(3):
+        own = whole_numbers(size, dtype, world.rank, call)
+        values = tf.constant(own)
+        total = collectives.all_reduce_sum(values)
+        expected = sum(whole_numbers(size, dtype, rank, call) for rank in range(world.size))
+        assert (total.dtype, total.shape) == (dtype, (size,))
+        np.testing.assert_array_equal(total.numpy(), expected)
+        np.testing.assert_array_equal(values.numpy(), own)
+        doubled = tf.function(lambda x: 2 * x, jit_compile=True)(total) if size == 1023 else 2 * total
+        np.testing.assert_array_equal(doubled.numpy(), 2 * expected)
+
+
+def check_rounding(world, collectives, dtype: str) -> None:
+    size = 3 * MIB // 4 + 1
+    parts = [np.random.default_rng(rank).standard_normal(size).astype(dtype) for rank in range(world.size)]
+    first = collectives.all_reduce_sum(tf.constant(parts[world.rank])).numpy().copy()
+    again = collectives.all_reduce_sum(tf.constant(parts[world.rank])).numpy()
+    assert_same_bits(world, first)
+    assert first.tobytes() == again.tobytes(), "other bits in another call"
+    exact = sum(part.astype(np.float64) for part in parts)
+    bound = world.size**2 * np.finfo(dtype).eps * np.max(np.abs(exact))
+    np.testing.assert_allclose(first, exact, rtol=0, atol=bound)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_are_exact_where_they_can_be_and_have_the_same_bits(dtype, world, backend):
+    for size in SIZES:
+        check_sums(world, backend, dtype, size)
+    check_rounding(world, backend, dtype)
+
+
+@pytest.mark.ranks(3)
+def test_sums_in_bfloat16_are_as_near_as_8_bits_allow(world, backend):
+    for size in (1, 1023, MIB // 4):
+        parts = [
+            np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(world.size)
+        ]
+        total = backend.all_reduce_sum_bf16(tf.constant(parts[world.rank])).numpy()
+        assert total.dtype == np.float32
+        assert_same_bits(world, total)
+        bound = 2.0**-8 * sum(map(np.abs, parts)) * world.size
+        assert np.all(np.abs(total - sum(parts)) <= bound + 1e-6)
+    infinite = backend.all_reduce_sum_bf16(tf.constant([np.nan if world.rank == 0 else 1.0, np.inf]))
+    assert not np.isfinite(infinite.numpy()).any(), "a gradient that is not finite vanishes"
+
+
+@pytest.mark.ranks(3)
+def test_broadcasts_of_every_type_and_shape(world, backend):
+    for dtype in (tf.float32, tf.float64, tf.int32, tf.int64, tf.bool, tf.float16, tf.bfloat16):
+        for shape in ((), (0,), (3,), (5, 7)):
+            numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2 + 1
+            got = backend.broadcast(tf.cast(tf.constant(numbers + world.rank), dtype))
+            assert (got.dtype, got.shape) == (dtype, shape)
+            np.testing.assert_array_equal(got.numpy(), tf.cast(tf.constant(numbers), dtype).numpy())
+    large = np.arange(17 * MIB + 3, dtype=np.float32)  # more than one message of 64 MiB
+    got = backend.broadcast(tf.constant(large if world.rank == 0 else np.zeros_like(large))).numpy()
+    assert np.array_equal(got, large)
+
+
+@pytest.mark.ranks(3)
+def test_sums_leave_no_memory_behind(world, backend):
+    values = tf.constant(whole_numbers(MIB // 16, "float32", world.rank, 0))
+    for call in range(120):
+        backend.all_reduce_sum(values)
+        if call == 20:
+            before = resident_bytes()
+    grown = resident_bytes() - before
+    assert grown < 20 * MIB, f"{grown / MIB:.0f} MiB more after 100 sums of 256 KiB"
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_only_what_crosses_machines_is_rounded(shares_memory, world):
+    """As if the ranks were on one machine, on one each, or two and one."""
+    values = (np.random.default_rng(world.rank).standard_normal(1001) * 3).astype(np.float32)
+    exact = sum((np.random.default_rng(r).standard_normal(1001) * 3).astype(np.float32) for r in range(world.size))
+    for machines in ([0, 0, 0], [0, 1, 2], [0, 0, 1]):
+        number = max(machines) + 1
+        collectives = MpiCollectives(world.comm, machines[world.rank], number, shares_memory)
+        for size in (*SIZES, MIB // 2):
+            check_sums(world, collectives, "float32", size)
+        check_rounding(world, collectives, "float32")
+        total = collectives.all_reduce_sum_bf16(tf.constant(values)).numpy()
+        is_rounded = np.array_equal(total, tf.cast(tf.cast(total, tf.bfloat16), tf.float32).numpy())
+        assert is_rounded == (number > 1), machines
+        if number == 1:
+            np.testing.assert_allclose(total, exact, rtol=0, atol=1e-5)
+        collectives.close()
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_result_keeps_its_values_while_it_is_used(world):
+    """A mean is in memory of its own, which is used again when its tensor is gone."""
+    collectives = open_collectives(world, "mpi")
+    parts = [tf.fill([7], float(world.rank)), tf.fill([3, 1000], 2.0)]
+    first = collectives.mean_of_parts(parts, [0, 16], 3024, world.size)
+    second = collectives.mean_of_parts([2 * part for part in parts], [0, 16], 3024, world.size)
+    middle = (world.size - 1) / 2
+    assert first[:7].numpy().tolist() == [middle] * 7
+    assert second[:7].numpy().tolist() == [2 * middle] * 7
+    assert second[16:3016].numpy().tolist() == [4.0] * 3000
+    collectives.close()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_where_memory_cannot_be_shared_mpi_sums_and_says_so(where, world, monkeypatch):
+    if world.rank == (0 if where == "first" else world.size - 1):
+
+        def fail(*_):
+            raise OSError("planned failure")
+
+        monkeypatch.setattr(os, "memfd_create" if where == "first" else "open", fail)
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr):
+        collectives = open_collectives(world, "mpi")
+    monkeypatch.undo()
+    assert ("planned failure" in stderr.getvalue()) == (world.rank == 0)
+    check_sums(world, collectives, "float32", 1023)
+    collectives.close()
+
+
+@pytest.mark.ranks(1, 2)
+def test_backends_that_cannot_work_here_are_refused(world):
+    for backend in ("nccl", "ring", "mpi") if world.size == 1 else ("nccl", "local"):
+        with pytest.raises(InputError, match=f"--backend {backend}"):
+            open_collectives(world, backend)
+    auto = open_collectives(world)
+    assert auto.name == ("local" if world.size == 1 else "mpi")
+    auto.close()
+
+
+@pytest.mark.ranks(3)
+def test_a_strangers_connection_is_not_served(ring, world):
+    """TensorFlow's server can read files for whoever reaches it, so only the job's addresses do."""
+    import socket
+
+    from tensorflow.python.eager import context
+
+    tasks = context.context()._collective_ops_server_def.cluster.job[0].tasks.values()
+    for server in tasks:
+        port = int(server.rpartition(":")[2])
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1, ("127.0.0.2", 0)) as s:
+            s.settimeout(1)
+            assert s.recv(1) == b"", f"a stranger reached {server}"
+
+
+@pytest.mark.ranks(3)
+def test_the_sums_of_two_backends_do_not_meet(world, ring):
+    both = (open_collectives(world, "mpi"), ring)
+    for number, collectives in itertools.product(range(3), both):
+        total = collectives.all_reduce_sum(tf.constant([float(world.rank + number)]))
+        assert total.numpy() == [3 + 3 * number]

@@ -1,0 +1,68 @@
+"""What the ranks of a World tell each other."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from distributed.world import FirstRankError
+from ringbert.errors import InputError
+
+pytestmark = pytest.mark.ranks(1, 2, 3)
+
+
+def test_messages(world):
+    rank, size = world.rank, world.size
+    everyone = list(range(size))
+    large = {"array": np.arange(300_000), "text": "한국어"}
+    assert world.all_gather(("rank", rank)) == [("rank", r) for r in everyone]
+    assert world.gather(rank * 10) == ([r * 10 for r in everyone] if rank == 0 else None)
+    got = world.broadcast(large if rank == 0 else None)
+    assert got["text"] == "한국어"
+    assert np.array_equal(got["array"], large["array"])
+    total = world.all_reduce_sum(np.array([0.1 * (rank + 1), rank, 2.0**53]))
+    np.testing.assert_allclose(total, [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53], rtol=1e-15)
+    assert world.all_reduce_sum(np.array([1, 2])).tolist() == [size, 2 * size]
+
+
+def test_places(world):
+    places = world.all_gather((world.rank, world.local_rank, world.local_size, world.node, world.num_nodes))
+    assert places == [(rank, rank, world.size, 0, 1) for rank in range(world.size)]
+
+
+def test_work_of_the_first_rank(world):
+    calls = []
+    assert world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}") == "from rank 0"
+    assert calls == ([0] if world.rank == 0 else [])
+    mine = os.sched_getaffinity(0)
+    assert world.on_each_machine(lambda: calls.append("machine") or os.sched_getaffinity(0)) == world.machine_cores
+    assert os.sched_getaffinity(0) == mine
+    assert calls.count("machine") == (world.rank == 0)
+
+
+def test_a_failure_of_the_first_rank_reaches_all(world):
+    def fail():
+        raise ZeroDivisionError("planned failure")
+
+    with pytest.raises(ZeroDivisionError if world.rank == 0 else FirstRankError, match="planned failure"):
+        world.on_first(fail)
+    assert world.all_gather(1) == [1] * world.size
+
+
+def test_ranks_that_disagree_are_named(world):
+    world.agree({"same": {"a": 1}, "also": None})
+    if world.size > 1:
+        with pytest.raises(InputError, match=r"^the ranks disagree about differs: ranks? 0.*: 4; rank 1: 5$"):
+            world.agree({"same": 1, "differs": 5 if world.rank == 1 else 4})
+        with pytest.raises(InputError, match="about here"):
+            world.agree({"here": 1} if world.rank == 0 else {})
+
+
+def test_waiting_takes_no_core(world):
+    world.barrier()
+    started = time.process_time()
+    if world.rank == 0:
+        time.sleep(1)
+    world.barrier()
+    assert time.process_time() - started < 0.5
