@@ -138,7 +138,8 @@ def compare_prediction(contest: "Contest") -> dict[str, Any]:
             f"--output_dir={folder}/predicted", f"--max_predict_examples={config.max_predict_examples}",
         )  # fmt: skip
         seconds = time.perf_counter() - start_s
-        return json.loads((folder / "predicted/result.json").read_text())["prediction"] | {"command_s": seconds}
+        result = json.loads((folder / "predicted/predict_result.json").read_text())
+        return result["prediction"] | {"command_s": seconds}
 
     def pytorchs_prediction() -> dict[str, float]:
         job = Job("squad", 64, 0, 384)

@@ -325,5 +325,6 @@ class Bert(keras.Model):
         if tokens is None:
             return self.head(states[-1][: tf.size(inputs["input_ids"])], inputs, folded_key)
         rows = {name: tokens.rows(inputs[name]) for name in INDICES if name in inputs}
-        scores = self.head(states[-1], inputs | rows, folded_key)
+        last_RH = tf.reshape(states[-1], tf.shape(states[-1]))  # its gradient is dense, as recompute_grad needs
+        scores = self.head(last_RH, inputs | rows, folded_key)
         return tokens.in_places(scores) if self.head_name == "span" else scores

@@ -4,6 +4,7 @@ FOLDER/run.json        configuration, plan, environment, git commit
 FOLDER/metrics.jsonl   one JSON object per logged step
 FOLDER/tensorboard/    the same as event files
 FOLDER/result.json     the scores; written last, so that its presence means that the run is complete
+                       (predict_result.json: those of a command that does not train)
 FOLDER/.lock           the job that writes the folder
 """
 

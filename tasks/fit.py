@@ -13,7 +13,7 @@ from distributed.settings import LoopSettings
 from ringbert.errors import InputError
 from ringbert.settings import setting
 from tasks.evaluation import evaluation_interval
-from tasks.job import Job, JobSettings
+from tasks.job import Job, JobSettings, result_file
 from tasks.origin import CHECKPOINTS, Origin, OriginSettings
 from tasks.padding import layouts_of, padding_of
 
@@ -69,7 +69,8 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
 
     world, run, engine = job.world, job.run, job.engine
     origin.check_settings(training.settings)
-    run.remove("result.json")  # from here on the run is not complete
+    for trains in (True, False):  # from here on the run is not complete
+        run.remove(result_file(trains))
     plan = make_plan(config, len(training.feed.rows), world.size, world.launched_size)
     run.say(str(plan))
     config, training = prepared(config, job, plan, training)

@@ -73,10 +73,15 @@ class Job:
     run: "Run"
     engine: Engine = field(default_factory=Engine)
 
-    def finish(self, result: dict[str, object]) -> None:
-        """Writes result.json. The run is complete when this file exists."""
+    def finish(self, name: str, result: dict[str, object]) -> None:
+        """Writes the file of `result_file`. The command is complete when it exists."""
         facts = {"seconds": round(self.run.seconds(), 1), "world_size": self.world.size}
-        self.run.write_json("result.json", result | facts)
+        self.run.write_json(name, result | facts)
+
+
+def result_file(trains: bool) -> str:
+    """Where a command writes its scores. One that does not train leaves alone what a training wrote."""
+    return "result.json" if trains else "predict_result.json"
 
 
 def run_on_ranks(program: str, config: Config, folder: str, function: "Callable[[Config, Job], object]") -> None:

@@ -2,8 +2,8 @@
 
     bert-report squad_output [other_output …]
 
-writes report.html into the first folder. It reads run.json, metrics.jsonl and result.json, and needs neither
-TensorFlow nor MPI. It also works while a run is still going on.
+writes report.html into the first folder. It reads run.json, metrics.jsonl and result.json (or
+predict_result.json), and needs neither TensorFlow nor MPI. It also works while a run is still going on.
 """
 
 import base64

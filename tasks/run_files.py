@@ -26,7 +26,7 @@ class RunFiles:
       machine, command: of the environment in run.json.
       steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
       num_damaged: how many lines of metrics.jsonl were left out.
-      scores: from result.json; None before the end of the run.
+      scores: from result.json or, where it has none, predict_result.json; None before the end of the run.
     """
 
     name: str
@@ -64,7 +64,6 @@ def read_run(folder: Path, name: str) -> RunFiles:
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
     run = _with_objects(folder / "run.json", "plan", "environment")
-    has_result = (folder / "result.json").is_file()
     return RunFiles(
         name=name,
         plan=_plan(run["plan"], folder / "run.json"),
@@ -73,7 +72,7 @@ def read_run(folder: Path, name: str) -> RunFiles:
         steps=steps,
         evaluations=[line for line in metrics if "loss" not in line],
         num_damaged=num_damaged,
-        scores=_scores(folder / "result.json") if has_result else None,
+        scores=_scores_in(folder),
     )
 
 
@@ -124,6 +123,12 @@ def _command(environment: Mapping[str, Any], path: Path) -> list[str]:
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
         raise InputError(f"{path}: damaged: command of the environment must be a list of strings")
     return command
+
+
+def _scores_in(folder: Path) -> dict[str, float] | None:
+    results = [folder / name for name in ("result.json", "predict_result.json")]
+    found = [_scores(path) for path in results if path.is_file()]
+    return next(filter(None, found), {}) if found else None
 
 
 def _scores(path: Path) -> dict[str, float]:

@@ -187,12 +187,13 @@ class GradientMean:
                 note_equal_data(session, own, layout.unflatten(mean)[0])
             return [mean]
 
-        def describe(*_: tf.Tensor) -> Call:
-            return Call(SUM_NAME, f"{len(tensors)} tensors", (kind.name, self.op, compresses, *sizes))
+        def kind_of(*_: tf.Tensor) -> tuple:
+            return kind.name, self.op, compresses, *sizes
 
         counts = [tf.cast(number, tf.float64), tf.cast(1.0 if weight is None else weight, tf.float64)]
         spec = tf.TensorSpec([layout.ends[-1]], kind)
-        (mean,) = on_host(session, SUM_NAME, describe, mean_now, [*counts, *tensors], [spec], compare)
+        inputs, name = [*counts, *tensors], f"{len(tensors)} tensors"
+        (mean,), _ = on_host(SUM_NAME, name, kind_of, mean_now, inputs, [spec], compare)
         return layout.unflatten(mean)[0]
 
     def _by_users_compressor(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:

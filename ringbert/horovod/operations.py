@@ -68,13 +68,13 @@ def grouped_allreduce(
     values = [tf.convert_to_tensor(tensor) for tensor in tensors]
     pairs = [compression.compress(value) for value in values]
 
-    def describe(*sent: tf.Tensor) -> Call:
-        return Call("hvd.allreduce", name or "", (op, prescale_factor, postscale_factor, *map(_kind, sent)))
+    def kind_of(*sent: tf.Tensor) -> tuple:
+        return op, prescale_factor, postscale_factor, *map(_kind, sent)
 
     @tf.custom_gradient
     def reduced(*sent):
         function = reducer(session, op, prescale_factor, postscale_factor)
-        results = on_host(session, "hvd.allreduce", describe, function, sent, _specs(sent))
+        results, name_of_gradient = on_host("hvd.allreduce", name, kind_of, function, sent, _specs(sent))
 
         def gradient(*upstream):
             if op not in (Average, Sum):
@@ -84,7 +84,7 @@ def grouped_allreduce(
                 op=op,
                 prescale_factor=prescale_factor,
                 postscale_factor=postscale_factor,
-                name=f"gradient of {name or 'hvd.allreduce'}",
+                name=name_of_gradient,
             )
 
         return results, gradient
@@ -143,17 +143,19 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
     if value.shape.rank == 0:
         raise InputError("hvd.allgather: a tensor with at least one dimension is needed, got a scalar")
 
-    def describe(own: tf.Tensor) -> Call:
-        return Call("hvd.allgather", name or "", (own.dtype.name, tuple(own.shape[1:])))
+    def kind_of(own: tf.Tensor) -> tuple:
+        return own.dtype.name, tuple(own.shape[1:])
 
     outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([session.world.size], tf.int64)]
 
     @tf.custom_gradient
     def gathered(own):
-        result, rows = on_host(session, "hvd.allgather", describe, gatherer(session), [own], outputs)
+        (result, rows), name_of_gradient = on_host(
+            "hvd.allgather", name, kind_of, gatherer(session), [own], outputs
+        )
 
         def gradient(upstream):
-            total = allreduce(upstream, op=Average, name=f"gradient of {name or 'hvd.allgather'}")
+            total = allreduce(upstream, op=Average, name=name_of_gradient)
             start = tf.reduce_sum(rows[: session.world.rank])
             return total[start : start + rows[session.world.rank]]
 
@@ -192,16 +194,16 @@ def grouped_broadcast(tensors: Sequence, root_rank: int, name: str | None = None
     check_rank(session, root_rank)
     values = [tf.convert_to_tensor(tensor) for tensor in tensors]
 
-    def describe(*own: tf.Tensor) -> Call:
-        return Call("hvd.broadcast", name or "", (f"from rank {root_rank}", *map(_kind, own)))
+    def kind_of(*own: tf.Tensor) -> tuple:
+        return f"from rank {root_rank}", *map(_kind, own)
 
     @tf.custom_gradient
     def sent(*own):
         function = broadcaster(session, root_rank)
-        results = on_host(session, "hvd.broadcast", describe, function, own, _specs(own))
+        results, name_of_gradient = on_host("hvd.broadcast", name, kind_of, function, own, _specs(own))
 
         def gradient(*upstream):
-            means = grouped_allreduce(upstream, op=Average, name=f"gradient of {name or 'hvd.broadcast'}")
+            means = grouped_allreduce(upstream, op=Average, name=name_of_gradient)
             return means if session.world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
 
         return results, gradient

@@ -10,7 +10,7 @@ from ringbert.errors import InputError
 from ringbert.horovod.compression import Compression
 from ringbert.horovod.host import on_host
 from ringbert.horovod.operations import Average, Sum, allreduce, as_written, refuse_process_set
-from ringbert.horovod.session import Call, current
+from ringbert.horovod.session import current
 
 
 @as_written
@@ -79,8 +79,8 @@ def alltoall(
     else:
         given = tf.convert_to_tensor(splits, tf.int32)
 
-    def describe(value: tf.Tensor, rows_to: tf.Tensor) -> Call:
-        return Call("hvd.alltoall", name or "", (value.dtype.name, tuple(value.shape[1:])))
+    def kind_of(value: tf.Tensor, rows_to: tf.Tensor) -> tuple:
+        return value.dtype.name, tuple(value.shape[1:])
 
     def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> list[tf.Tensor]:
         if num_ranks == 1:
@@ -92,10 +92,12 @@ def alltoall(
 
     @tf.custom_gradient
     def exchanged(own):
-        received, rows_from = on_host(session, "hvd.alltoall", describe, exchange, [own, given], outputs)
+        (received, rows_from), name_of_gradient = on_host(
+            "hvd.alltoall", name, kind_of, exchange, [own, given], outputs
+        )
 
         def gradient(upstream, _):
-            return alltoall(upstream, rows_from, f"gradient of {name or 'hvd.alltoall'}")[0]
+            return alltoall(upstream, rows_from, name_of_gradient)[0]
 
         return (received, rows_from), gradient
 

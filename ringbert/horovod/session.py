@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+import threading
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ class Session:
 
     Attributes:
       num_active: how many ranks had not joined (`join`) at the last meeting.
+      num_calls: how many meetings there were, the same on all ranks.
       means_of_tapes: the averages of `DistributedGradientTape`, by their options; a tape lives for one step.
       averaged: gradients that a tape has averaged, by their id, which an optimizer does not average again.
     """
@@ -48,8 +50,10 @@ class Session:
     world: World
     collectives: Collectives
     num_active: int = 1
+    num_calls: int = 0
     means_of_tapes: dict = field(default_factory=dict)
     averaged: Any = field(default_factory=weakref.WeakValueDictionary)
+    _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
     def meet(self, call: Call, action: Callable[[], T]) -> T:
         """Calls `action`, which exchanges messages with all ranks, if all ranks make the same call.
@@ -68,7 +72,7 @@ class Session:
             raise
 
     def _met(self, call: Call, action: Callable[[], T]) -> T:
-        with self.world.operation(MEETING):
+        with self._one_meets, self.world.operation(MEETING):
             numbers, has_joined = self._exchanged(zlib.crc32(str(call).encode()))
             if len(numbers) > 1:
                 raise InputError(self._difference(call))
@@ -98,6 +102,7 @@ class Session:
 
     def _exchanged(self, number: int) -> tuple[set[int], bool]:
         """The least and the largest number of a rank that has not joined, and whether some rank has (`NOBODY`)."""
+        self.num_calls += 1
         has_joined = number == NOBODY
         header = np.array([number, NOBODY if has_joined else -number, has_joined], np.int64)
         largest, negated_least, any_joined = reduced(self.world.comm, header, "MAX").tolist()

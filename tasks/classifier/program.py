@@ -15,7 +15,7 @@ from tasks import flags
 from tasks.classifier.runs import RunsSettings, run_all
 from tasks.classifier.settings import DataSettings, EvaluationSettings
 from tasks.fit import fit, load_for_prediction, write_eval_results
-from tasks.job import Job, run_on_ranks
+from tasks.job import Job, result_file, run_on_ranks
 from tasks.origin import Needs, find_origin
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def run_classifier(config: Config, job: Job) -> dict[str, float]:
         held_out = held_out_of(config, task, dev_sets, dev_scores)
         steps = fit(config, job, origin, training_of(config, model, labels, train_sets[0], held_out))
     else:
-        run.remove("result.json")  # from here on the run is not complete
+        run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, origin, model)
 
     scores: dict[str, float] = {}
@@ -106,7 +106,7 @@ def run_classifier(config: Config, job: Job) -> dict[str, float]:
     for test_set in test_sets:
         outputs = score_rows(test_set.rows, config.predict_batch_size)
         scores |= world.on_first(write_predictions, config, task, test_set, labels, outputs, run)
-    job.finish({"scores": scores})
+    job.finish(result_file(config.do_train), {"scores": scores})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in scores.items()))
     return scores
 

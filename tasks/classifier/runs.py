@@ -15,7 +15,7 @@ from ringbert.errors import InputError
 from ringbert.settings import MOST_SEED, fields_of, setting
 from tasks import flags
 from tasks.fit import TrainingSettings
-from tasks.job import Job
+from tasks.job import Job, result_file
 
 FREE = (  # flags that a file of a sweep may set
     "early_stopping_patience", "eval_steps", "global_batch_size", "gradient_accumulation_steps", "learning_rate",
@@ -60,7 +60,7 @@ def run_all(config: Config, job: Job, program: Program[Config]) -> Mapping[str, 
 def run_sweep(config: Config, job: Job, program: Program[Config]) -> dict[str, Scores]:
     """Calls `program` with each file of the sweep. Writes a table of the scores into `output_dir`. Returns the
     scores of each run."""
-    job.run.remove("result.json")
+    job.run.remove(result_file(config.do_train))
     results = {}
     for name, variant in job.world.on_first(variants, config).items():
         job.run.say(f"run {name}")
@@ -69,7 +69,7 @@ def run_sweep(config: Config, job: Job, program: Program[Config]) -> dict[str, S
     rows = [[name, *(f"{scores[column]:.4f}" for column in names)] for name, scores in results.items()]
     text = "".join("\t".join(row) + "\n" for row in (["run", *names], *rows))
     job.run.write("eval_results.txt", text)
-    job.finish({"scores": {}, "runs": results})
+    job.finish(result_file(config.do_train), {"scores": {}, "runs": results})
     job.run.say(text.strip())
     return results
 
@@ -106,7 +106,7 @@ def run_seeds(config: Config, job: Job, program: Program[Config]) -> Scores:
     `output_dir`. Returns the means."""
     if config.seeds is None:
         return program(config, job)
-    job.run.remove("result.json")
+    job.run.remove(result_file(config.do_train))
     results: dict[str, Scores] = {}
     for seed in config.seeds.split(","):
         job.run.say(f"seed {seed}")
@@ -119,7 +119,8 @@ def run_seeds(config: Config, job: Job, program: Program[Config]) -> Scores:
     deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
     lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)\n" for name in names]
     job.run.write("eval_results.txt", "".join(lines))
-    job.finish({"scores": means, "standard_deviations": deviations, "seeds": results})
+    result = {"scores": means, "standard_deviations": deviations, "seeds": results}
+    job.finish(result_file(config.do_train), result)
     job.run.say("".join(lines).strip())
     return means
 

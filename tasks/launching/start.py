@@ -19,6 +19,7 @@ from distributed import records
 from distributed.environment import SIZE_VARIABLES
 from ringbert.errors import InputError, Preempted
 from ringbert.json_files import read_object
+from tasks.job import result_file
 from tasks.launching.arguments import without_dashes
 from tasks.launching.display import Display, shows_bars
 from tasks.launching.jobs import Job, argv_of
@@ -39,7 +40,8 @@ class Result:
       output_dir: the folder of the run; `output_dir / "model"` holds the trained model.
       seconds: how long the job worked, without the time until its ranks had started.
       ranks: the number of ranks at its end.
-      details: all of result.json: also the standard deviations and scores of several seeds.
+      details: all of result.json (of predict_result.json if the job did not train): also the standard deviations
+        and scores of several seeds.
     """
 
     scores: dict[str, float]
@@ -185,7 +187,8 @@ def _error(job: Job, ended: Ended) -> Exception:
 def _result(job: Job) -> Result:
     """The result that a complete job has written. Raises RuntimeError if it is on another machine."""
     folder = Path(job.output_dir).expanduser().resolve()
-    if not (folder / "result.json").exists():
-        raise RuntimeError(f"the job is complete, but {folder}/result.json is not on this machine")
-    details = read_object(folder / "result.json", f"{folder}/result.json")
+    path = folder / result_file(job.do_train)
+    if not path.exists():
+        raise RuntimeError(f"the job is complete, but {path} is not on this machine")
+    details = read_object(path, str(path))
     return Result(details["scores"], folder, details["seconds"], details["world_size"], details)

@@ -14,7 +14,7 @@ from distributed import phases
 from ringbert.settings import setting
 from tasks import flags
 from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_results
-from tasks.job import Job, run_on_ranks
+from tasks.job import Job, result_file, run_on_ranks
 from tasks.origin import Needs, find_origin
 from tasks.pretraining.evaluation import EvaluationSettings, evaluator
 from tasks.pretraining.examples import collate, losses, weights
@@ -108,7 +108,7 @@ def run_pretraining(config: Config, job: Job) -> dict[str, float]:
             origin = replace(origin, moments=Path(str(config.init_checkpoint)).expanduser())
         steps = fit(config, job, origin, training_of(config, model, shards, held_out))
     else:
-        run.remove("result.json")  # from here on the run is not complete
+        run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, origin, model)
 
     figures: dict[str, float] = {}
@@ -116,7 +116,7 @@ def run_pretraining(config: Config, job: Job) -> dict[str, float]:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
         write_eval_results(run, figures, loss, steps)
-    job.finish({"scores": figures})
+    job.finish(result_file(config.do_train), {"scores": figures})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in figures.items()))
     return figures
 

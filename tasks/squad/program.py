@@ -15,7 +15,7 @@ from ringbert.settings import MOST_ROWS, check_at_least, check_at_most, setting
 from tasks import flags
 from tasks.batches import num_examples
 from tasks.fit import TrainingSettings, fit, load_for_prediction
-from tasks.job import Job, cache_folder, run_on_ranks
+from tasks.job import Job, cache_folder, result_file, run_on_ranks
 from tasks.origin import Needs, find_origin
 from tasks.squad.scores import collate, window_scorer
 from tasks.squad.settings import AnswerSettings, QuestionSettings, WindowSettings
@@ -96,14 +96,15 @@ def run_squad(config: Config, job: Job) -> dict[str, float]:
         )
         fit(config, job, origin, training)
     else:
-        run.remove("result.json")  # from here on the run is not complete
+        run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, origin, model)
 
     scores: dict[str, float] = {}
     speed: dict[str, float] = {}
     if predict_data:
         scores, speed = predict(config, job, predict_data)
-    job.finish({"scores": scores, "prediction": speed} if predict_data else {"scores": scores})
+    result = {"scores": scores, "prediction": speed} if predict_data else {"scores": scores}
+    job.finish(result_file(config.do_train), result)
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.2f}" for name, value in scores.items()))
     return scores
 

@@ -172,17 +172,20 @@ class Hosts:
         timeout: float,
         env: Mapping[str, str] | None = None,
         mpi_args: Sequence[str] = (),
+        num_hosts: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run ``command`` on ``np_per_host`` ranks of each host, over TCP, as bert-launch would; see ``run``.
 
-        ``mpi_args`` are further arguments of mpirun, which itself runs on host 0.
+        With ``num_hosts`` only the first ones take part. ``mpi_args`` are further arguments of mpirun, which runs
+        on host 0.
         """
-        num_ranks, cores = np_per_host * len(self.names), num_cores()
+        addresses = self.addresses[:num_hosts]
+        num_ranks, cores = np_per_host * len(addresses), num_cores()
         yielding = ["--mca", "mpi_yield_when_idle", "1"] if num_ranks > cores else []
         options = Options(
             command=tuple(command),
             num_ranks=num_ranks,
-            hosts=tuple((address, np_per_host) for address in self.addresses),
+            hosts=tuple((address, np_per_host) for address in addresses),
             mpi_args=(*TCP_ONLY, *self.agent, *yielding, *mpi_args),
         )
         environment = {**os.environ, **(env or {})}

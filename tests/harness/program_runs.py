@@ -2,11 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ringbert.errors import InputError
 from tasks import flags
@@ -32,6 +36,25 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
     return result
 
 
+def bert(program: str, output_dir: Path, *argv: str) -> Any:
+    """bert-PROGRAM in this process, which writes `output_dir`; what it returns."""
+    from tasks.classifier import program as classifier
+    from tasks.classifier.runs import run_all
+    from tasks.pretraining import program as pretraining
+    from tasks.squad import program as squad
+
+    config_class, function = {
+        "squad": (squad.Config, squad.run_squad),
+        "classifier": (classifier.Config, partial(run_all, program=classifier.run_classifier)),
+        "pretraining": (
+            pretraining.Config,
+            lambda config, job: pretraining.run_pretraining(config.with_default_steps(), job),
+        ),
+    }[program]
+    argv = (*argv, f"--output_dir={output_dir}")
+    return in_process(f"bert-{program}", config_class, function, output_dir, *argv)
+
+
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
     """The command line of a program, under bert-launch when there are several ranks."""
     program = [sys.executable, "-m", module, *argv]
@@ -50,6 +73,21 @@ def shell(arguments: list[str], status: int | None = 0) -> str:
     return done.stderr
 
 
+def refusal(
+    capsys: pytest.CaptureFixture[str], prog: str, call: Callable[[], object], *named: object, status: int = 1
+):
+    """The one line of error with which a program ends; it names the flags, files or values `named`."""
+    with pytest.raises(SystemExit) as stop:
+        call()
+    printed = capsys.readouterr()
+    assert stop.value.code == status, printed.err
+    assert printed.out == ""
+    line = error_of(printed.err, prog)
+    missing = [str(name) for name in named if str(name) not in line]
+    assert not missing, f"{missing} missing in: {line}"
+    return line
+
+
 def error_of(printed: str, prog: str) -> str:
     """The one line of error among what a program printed."""
     errors = [line for line in printed.splitlines() if "error:" in line]
@@ -66,3 +104,18 @@ def metrics_in(folder: Path) -> list[dict]:
 
 def weights_in(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
+
+
+def files_in(folder: Path, *but: str) -> dict[str, bytes]:
+    """The content of each file, without the lock and the files named `but`."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if name not in (".lock", *but)}
+
+
+def without_newest_checkpoint(run: Path, into: Path) -> Path:
+    """A copy of a finished run, broken off after the checkpoint before the last."""
+    shutil.copytree(run, into)
+    shutil.rmtree(sorted((into / "checkpoints").iterdir())[-1])
+    shutil.rmtree(into / "model")
+    (into / "result.json").unlink()
+    return into

@@ -3,14 +3,17 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 from harness.texts import FILLING, WORDS
 
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from distributed.run import Run
+from tasks.squad.answers import AnswerFinder, find_all, nbest_file
 from tasks.squad.reading import Examples, Source, read
-from tasks.squad.windows import WindowSettings, windows
+from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.windows import windows
 
 # (context, question, answer, answer_start)
 GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
@@ -67,3 +70,18 @@ def open_windows(
     """The windows and the paragraphs of these examples."""
     folder = cache / windows(settings, examples, tokenizer, cache, run)
     return Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow")
+
+
+def find_answers(
+    settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows, scores
+) -> SimpleNamespace:
+    """What the files of predictions hold, from the start and end scores [n, 2] of each window."""
+    finder = AnswerFinder(settings, version_2, examples, windows, paragraphs)
+    found = find_all(finder, [finder.found_by_window(*each) for each in enumerate(scores)])
+    ids = [question.id for question in examples.questions]
+    text = nbest_file(ids, found)
+    nbest = json.loads(text)
+    assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
+    predictions = {id_: each.answer for id_, each in zip(ids, found, strict=True)}
+    odds = {id_: each.null_odds for id_, each in zip(ids, found, strict=True) if each.null_odds is not None}
+    return SimpleNamespace(predictions=predictions, nbest=nbest, null_odds=odds)

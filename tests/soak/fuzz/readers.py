@@ -1,6 +1,5 @@
 """Every reader of a user's files, called as the programs call it, and what must hold for what it accepts."""
 
-import contextlib
 import gzip
 import io
 import json
@@ -63,12 +62,7 @@ def made(by, **given):
         by(folder)
         paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
         kinds = {".json": "json", ".txt": "text"}
-        return {
-            k: (path.read_bytes(), kinds.get(path.suffix, "bytes")) for k, path in paths.items() if k not in given
-        }
-
-
-# -- corpora ------------------------------------------------------------------------------------------------------
+        return {k: (p.read_bytes(), kinds.get(p.suffix, "bytes")) for k, p in paths.items() if k not in given}
 
 
 def read_shards(folder, name):
@@ -84,16 +78,19 @@ def read_shards(folder, name):
 
 
 def read_records(folder, name):
+    """With the manifest, because a file that ends after a whole record is a whole file."""
+    from bert.corpus.shards import find_shards
     from bert.corpus.tfrecord import RecordRows
 
     flags = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": 1 << 15}
-    rows = RecordRows(str(folder / name), folder / "cache", **flags)
+    rows = RecordRows(find_shards(str(folder))[1], folder / "cache", **flags)
     return pickle.dumps(rows.take(np.arange(len(rows))))
 
 
 def read_texts(folder, name):
-    documents = read_documents(input_file=str(folder / name), split_sentences="split" in name)
-    assert all(document and all(sentence.encode() for sentence in document) for document in documents)
+    for document in read_documents(input_file=str(folder / name), split_sentences="split" in name):
+        assert document
+        assert all(sentence.encode() for sentence in document)
 
 
 def corpus_readers():
@@ -106,7 +103,7 @@ def corpus_readers():
     files, parquet, draw = made(build), {}, random.Random(0)
     shards = {name.removeprefix("arrow/"): content for name, content in files.items() if name.startswith("arrow/")}
     others = {name: shards.pop(name)[0] for name in list(shards) if "tokenizer/" in name}
-    records = {name[3:]: content for name, content in files.items() if name.endswith(".tfrecord")}
+    records = {k[3:]: v for k, v in files.items() if k.startswith("tf/") and "tokenizer/" not in k}
     texts = ["".join(draw.choices("abc dé한\n", k=draw.randrange(60))) for _ in range(300)]
     table = pa.table({"text": texts, "label": [draw.choice(["yes", "no"]) for _ in texts]})
     for compression in ("none", "snappy", "zstd"):
@@ -123,16 +120,14 @@ def corpus_readers():
     ]
 
 
-# -- models -------------------------------------------------------------------------------------------------------
-
 SENTENCES = ("the cat sat on the mat .", "a dog ran , and ran", "Émile saw 3 foxes [SEP] 가나다", "", "x" * 300)
 SPECIAL, LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "abcdefghijklmnopqrstuvwxyz0123456789.,"
 VOCAB = "\n".join([*SPECIAL, *LETTERS, *(f"##{x}" for x in LETTERS), "the", "cat", "dog", "##ing", ""]).encode()
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 24, "num_attention_heads": 4,
          "num_hidden_layers": 1, "type_vocab_size": 2, "vocab_size": 60}  # fmt: skip
 GOOGLE = SIZES | {"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1}
-CONFIG = GOOGLE | {"architectures": ["BertForSequenceClassification"], "classifier_dropout": None, "pad_token_id": 0,
-                   "id2label": {"0": "a"}, "layer_norm_eps": 1e-12, "model_type": "bert"}  # fmt: skip
+HF = {"architectures": ["BertForQuestionAnswering"], "classifier_dropout": None, "model_type": "bert"}
+CONFIG = GOOGLE | HF | {"pad_token_id": 0, "id2label": {"0": "a"}, "layer_norm_eps": 1e-12}
 
 
 def read_configuration(folder, name):
@@ -153,10 +148,8 @@ def read_tokenizer(folder, name):
         assert len(tokens) == len(places) == len(words.pieces(tokens))
         assert ((tokens >= 0) & (tokens < words.vocab_size)).all()
         assert not len(places) or (places.min() >= 0 and places.max() <= len(text))
-    assert (
-        len({words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id} & {*range(words.vocab_size)})
-        == 5
-    )
+    special = {words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id}
+    assert len(special & {*range(words.vocab_size)}) == 5
 
 
 def model_readers():
@@ -164,21 +157,17 @@ def model_readers():
     texts = [" ".join(draw.choices(("the", "cat", "dogs", "ran", "보다", "saw"), k=9)) for _ in range(300)]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=40, minloglevel=3, hard_vocab_limit=False,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=SPECIAL[2:],
+        unk_id=1, pad_id=0, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=SPECIAL[2:]
     )  # fmt: skip
     words = made(lambda folder: tokenizer.load(str(folder / "v")).save(folder), v=VOCAB)
     pieces = made(lambda folder: tokenizer.load(spm_model_file=str(folder / "m")).save(folder), m=model.getvalue())
-    vocabulary, configurations = (
-        {"vocab.txt": (VOCAB, "text")},
-        {"config.json": CONFIG, "bert_config.json": GOOGLE},
-    )
+    vocabulary, pieces = {"vocab.txt": (VOCAB, "text")}, {k: v for k, v in pieces.items() if v[1] == "json"}
+    configurations = {"config.json": (as_json(CONFIG), "json"), "bert_config.json": (as_json(GOOGLE), "json")}
     return [
-        Reader(
-            "configuration", {k: (as_json(v), "json") for k, v in configurations.items()}, read_configuration, 10
-        ),
+        Reader("configuration", configurations, read_configuration, 10),
         Reader("vocab.txt", vocabulary, read_tokenizer, 4),
         Reader("folder of words", words | vocabulary, read_tokenizer, 6),
-        Reader("folder of pieces", {k: v for k, v in pieces.items() if v[1] == "json"}, read_tokenizer, 4),
+        Reader("folder of pieces", pieces, read_tokenizer, 4),
         Reader("SentencePiece", {"a.model": (model.getvalue(), "bytes")}, read_tokenizer, 2),
     ]
 
@@ -205,8 +194,6 @@ def weight_readers():
     return [Reader("safetensors", whole, read, 2), Reader("in parts", parts, read, 2), Reader("TF1", old, read, 2)]
 
 
-# -- data of the tasks --------------------------------------------------------------------------------------------
-
 LABELLED = {
     "a.csv": (b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n', "text"),
     "a.tsv": ('text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode(), "text"),
@@ -222,13 +209,11 @@ def read_classifier(folder, name):
     from tasks.classifier.tasks import Columns, find_task
     from tasks.classifier.texts import labels_of, read_file, read_task
 
-    columns, is_numeric = Columns("text", None, "label", id=""), "number" in name
+    is_numeric, needs = "number" in name, {"numeric_labels": "number" in name, "needs_labels": True}
     if "/" in name:
         texts = read_task(find_task(name.split("/")[0].lower()), str(folder), "train")
     else:
-        texts = read_file(
-            str(folder / name), "--train_file", columns, numeric_labels=is_numeric, needs_labels=True
-        )
+        texts = read_file(str(folder / name), "--train_file", Columns("text", None, "label", id=""), **needs)
     assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_of(texts))
     assert 0 < len(texts) == len(texts.first) == len(texts.ids) == len(texts.labels)
     "".join([*texts.first, *(texts.second or ())]).encode()
@@ -261,11 +246,8 @@ def read_squad(folder, name):
 
 def squad_readers():
     entries = [*make_entries(4, 0), ("émile saw 3 foxes , and \u202f two hares", "who ?", "mile", 1)]
-    v1, v2 = (
-        as_json(squad_json(entries, **more)) for more in ({}, {"is_impossible": False, "plausible_answers": []})
-    )
-    impossible = as_json(squad_json(entries[:2], is_impossible=True, answers=[]))
-    files = {"train-v1.json": v1, "dev-v1.json": v1, "train-v2.json": v2, "dev-v2.json": impossible}
+    v1, v2 = (as_json(squad_json(entries, **more)) for more in ({}, {"is_impossible": False}))
+    files = {"train-v1.json": v1, "dev-v1.json": v1, "train-v2.json": v2, "dev-v2.json": v2}
     files, others = {k: (v, "json") for k, v in files.items()}, {"vocab.txt": VOCAB, "train.json": v1}
     cache = made(lambda folder: read_squad(folder, "cache/"), **others)
     return [
@@ -274,26 +256,17 @@ def squad_readers():
     ]
 
 
-# -- runs and flags -----------------------------------------------------------------------------------------------
-
-STATE = {"position": 640, "step": 20, "steps": 100, "global_batch_size": 32, "evaluations": [[320, 0.5], [640, 0.75]],
+STATE = {"position": 640, "step": 20, "steps": 100, "global_batch_size": 32, "evaluations": [[320, 0.5]],
          "settings": {"--seed": 42, "--learning_rate": 5e-5, "--num_train_steps": None}}  # fmt: skip
-METRICS = [
-    {"step": n, "rows": 64 * n, "loss": 4 - n / 20, "time": 1.5, "learning_rate": 1e-4} for n in (1, 20, 40)
-]
-METRICS.append({"step": 20, "time": 2.5, "rows": 1280, "eval_accuracy": 0.5, "eval_loss": 1.5})
+METRICS = [{"step": n, "rows": 64 * n, "loss": 4 - n / 20, "time": 1.5} for n in (1, 20, 40)]
 PLAN = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3, "rows": 100}
 RUN = {
-    "run.json": (
-        as_json({"config": {"seed": 42}, "plan": PLAN, "environment": {"command": ["bert-squad"]}}),
-        "json",
-    ),
-    "metrics.jsonl": (as_lines(*METRICS), "jsonl"),
+    "run.json": (as_json({"config": {"seed": 42}, "plan": PLAN, "environment": {"command": ["x"]}}), "json"),
+    "metrics.jsonl": (as_lines(*METRICS, {"step": 20, "rows": 1280, "eval_f1": 0.5, "eval_loss": 1.5}), "jsonl"),
     "result.json": (as_json({"scores": {"exact_match": 81.25, "f1": 88.5}, "seconds": 5}), "json"),
 }
-FLAGS = b"""--learning_rate=3e-5\n--num_train_epochs=2\n--max_seq_length=384\n--seed=7\n--doc_stride=128\n--log_steps=1
---warmup_proportion=0.1\n--global_batch_size=32\n--max_answer_length=30"""
-JSON = as_json({"a": [1, -2.5, 1e-7, None, True, "text \u2603 \U0001f600"], "b": {"c": [{}, ""]}, "": 0})
+ANY = as_json({"a": [1, -2.5, 1e-7, None, True, "text \u2603 \U0001f600"], "b": {"c": [{}, ""]}, "": 0})
+JSON = {"a.json": (ANY, "json"), "b.json.gz": (gzip.compress(ANY), "json.gz")}
 
 
 def read_checkpoint(folder, name):
@@ -315,29 +288,7 @@ def read_run(folder, name):
     is_drawn = zlib.crc32((folder / name).read_bytes()) % 20 == 0
     Run(folder, is_writer=True).rewind_metrics(2560)
     runs = report.read_runs([folder])
-    assert "data:image/png;base64," in report.make_page(runs) if is_drawn else all(run.steps for run in runs)
-
-
-def read_flags(folder, name):
-    """A refusal must be one line on standard error, with status 2."""
-    from tasks import flags
-    from tasks.squad.program import Config
-
-    words = (folder / name).read_bytes().decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
-    argv = [
-        word for word in words if word and word.strip("-")[:1] not in ("h", "v", "f", "c")
-    ]  # help, version, files
-    argv, printed, status = [f"--config={folder / name}"] if name == "a.toml" else argv, io.StringIO(), 0
-    given = ["--output_dir=o", "--do_train", "--train_file=t", *argv]
-    try:
-        with contextlib.redirect_stderr(printed):
-            values = flags.parse(Config, given, prog="bert-squad", description="")
-    except SystemExit as stop:
-        status = stop.code
-    if status:
-        assert (status, printed.getvalue().count("\n")) == (2, 1), printed.getvalue()
-        raise InputError(printed.getvalue())
-    assert all(math.isfinite(value) for value in vars(values).values() if isinstance(value, float | int))
+    assert "data:image/png;base64," in report.make_page(runs) if is_drawn else runs[0].steps
 
 
 def read_any_json(folder, name):
@@ -348,14 +299,10 @@ def other_readers():
     state = as_json(STATE)
     sealed = made(lambda folder: manifest.seal(folder, 640), **{"state.json": state})
     return [
-        Reader(
-            "JSON", {"a.json": (JSON, "json"), "b.json.gz": (gzip.compress(JSON), "json.gz")}, read_any_json, 6
-        ),
+        Reader("JSON", JSON, read_any_json, 6),
         Reader("state.json", {"state.json": (state, "json")}, read_checkpoint, 5),
         Reader("manifest", sealed, read_checkpoint, 5, {"state.json": state}),
         Reader("run", RUN, read_run, 7),
-        Reader("flags", {"a.flags": (FLAGS, "text")}, read_flags, 6),
-        Reader("TOML", {"a.toml": (FLAGS.replace(b"--", b""), "text")}, read_flags, 5),
     ]
 
 

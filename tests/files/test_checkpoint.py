@@ -1,0 +1,258 @@
+"""Checkpoints are whole or not there, and training goes on from them at the exact row."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+from harness import toy
+from harness.mpi import ENVIRONMENT, ROOT
+from harness.refusals import refused
+
+from distributed import checkpoint
+from distributed.checkpoint import State, complete_checkpoints, newest_intact, read_state
+from distributed.collectives.local import LocalCollectives
+from distributed.order import Order
+from distributed.world import World
+from ringbert.errors import Preempted
+from ringbert.manifest import seal
+
+WORLD, COLLECTIVES = World(), LocalCollectives()
+
+
+@pytest.fixture
+def saver(tmp_path):
+    return toy.Saver(WORLD, COLLECTIVES, tmp_path)
+
+
+def unexpected(text):
+    raise AssertionError(f"a needless warning: {text}")
+
+
+def change_variables(saver):
+    for variable in (*saver.optimizer.trainable, *saver.optimizer.optimizer.variables[2:]):
+        variable.assign(variable.value + 1.0)
+
+
+def flip_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_checkpoint_holds_the_optimizers_variables_and_the_state(saver, tmp_path):
+    saver.optimizer.optimizer.iterations.assign(12)
+    for number, variable in enumerate(saver.optimizer.optimizer.variables[2:]):
+        variable.assign(np.full(variable.shape, number + 0.5))
+    path = saver.save(120)
+    files = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}
+    assert {file.name for file in path.iterdir()} == files
+    assert read_state(path) == State(120, 12, 100, 10, {"--seed": 7})
+    other = toy.Saver(WORLD, COLLECTIVES, tmp_path / "other")
+    other.checkpoints.restore(path, other.optimizer)
+    assert other.optimizer.steps_done == 12
+    for name, variable in saver.optimizer.state().items():
+        restored = other.optimizer.state()[name]
+        assert restored.dtype == variable.dtype
+        np.testing.assert_array_equal(restored.numpy(), variable.numpy(), err_msg=name)
+    wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    optimizer = toy.make_optimizer(wider, WORLD, COLLECTIVES)
+    refused(lambda: saver.checkpoints.restore(path, optimizer), path)
+
+
+def test_what_is_written_is_what_stood_at_the_save_while_training_goes_on(saver):
+    may_write, before = threading.Event(), toy.flat(saver.optimizer)
+    saver.before_each_model(lambda into: may_write.wait(60))
+    saver.checkpoints.save(saver.optimizer, State(10, 1, 100, 10, {}))
+    change_variables(saver)
+    assert saver.positions() == []
+    may_write.set()
+    saver.checkpoints.finish()
+    (path,) = complete_checkpoints(saver.folder)
+    assert not np.array_equal(toy.flat(saver.optimizer), before)
+    toy.load_model(saver.model, path)
+    saver.checkpoints.restore(path, saver.optimizer)
+    np.testing.assert_array_equal(toy.flat(saver.optimizer), before)
+    assert not any(variable.numpy().any() for variable in saver.optimizer.optimizer.variables[2:])
+
+
+def test_the_newest_are_kept(tmp_path):
+    saver = toy.Saver(WORLD, COLLECTIVES, tmp_path, keep=2)
+    for position in (10, 20, 30, 40, 40):
+        saver.save(position)
+    assert saver.names() == ["rows-000000000030", "rows-000000000040"]
+    saver.save(50, step=3, steps=50, global_batch_size=20)  # with twice the ranks
+    assert saver.positions() == [40, 50]
+    assert saver.save(10).is_dir()  # a run that starts anew from an early state keeps what it has just written
+
+
+def test_a_run_that_starts_anew_puts_the_old_checkpoints_aside(saver):
+    assert checkpoint.set_aside(saver.folder) is None
+    old = saver.save(50).name
+    aside = checkpoint.set_aside(saver.folder)
+    saver.save(20)
+    assert (saver.positions(), [path.name for path in aside.iterdir()]) == ([20], [old])
+
+
+def test_the_best_survives_other_ranks_whose_steps_have_the_same_numbers(tmp_path):
+    """Step 2 of one rank is at row 20, step 2 of four ranks at row 80."""
+    saver, evaluations = toy.Saver(WORLD, COLLECTIVES, tmp_path, keep=1), [[20.0, 0.9]]
+    best = saver.save(20, step=2, evaluations=evaluations)
+    weights = (best / "model.safetensors").read_bytes()
+    change_variables(saver)
+    for step in (1, 2, 3):
+        saver.save(40 * step, step=step, global_batch_size=40, evaluations=evaluations)
+        assert saver.positions() == [20, 40 * step]
+    assert (best / "model.safetensors").read_bytes() == weights
+    assert checkpoint.checkpoint_at(saver.folder, 20).state.global_batch_size == 10
+    flip_a_byte(best / "model.safetensors")
+    refused(lambda: checkpoint.checkpoint_at(saver.folder, 20), best, "model.safetensors")
+    shutil.rmtree(best)
+    refused(lambda: checkpoint.checkpoint_at(saver.folder, 20), saver.folder, "20")
+
+
+def test_a_training_in_two_parts_ends_with_the_same_bits(tmp_path):
+    whole, weighed = toy.flat(toy.train(WORLD, COLLECTIVES, tmp_path / "whole")[0]), []
+
+    def weights(batch):
+        weighed.append(batch)
+        if len(weighed) == 9:
+            WORLD.stop_wanted.set()
+        return toy.weights(batch)
+
+    with pytest.raises(Preempted):
+        toy.train(WORLD, COLLECTIVES, tmp_path / "parts", weights=weights)
+    (path,) = complete_checkpoints(tmp_path / "parts/checkpoints")
+    state = read_state(path)
+    assert (state.step, state.position, state.steps) == (9, 9 * toy.GLOBAL_BATCH, 20)
+    optimizer, state = toy.train(WORLD, COLLECTIVES, tmp_path / "parts")
+    assert (state.step, state.position) == (20, 20 * toy.GLOBAL_BATCH)
+    assert toy.flat(optimizer).tobytes() == whole.tobytes()
+
+
+def test_another_batch_goes_on_at_the_same_row(tmp_path):
+    rows_seen = []
+
+    def collate(fields):
+        rows_seen.extend(fields["row"])
+        return toy.collate(fields)
+
+    toy.train(WORLD, COLLECTIVES, tmp_path, steps=7, save_every=2)
+    newest = complete_checkpoints(tmp_path / "checkpoints")[-1]
+    state = asdict(read_state(newest)) | {"steps": 20}  # the middle of a longer training
+    (newest / "manifest.json").unlink()
+    (newest / "state.json").write_text(json.dumps(state))
+    seal(newest, 98)
+    _, state = toy.train(WORLD, COLLECTIVES, tmp_path, steps=28, global_batch=10, collate=collate, save_every=4)
+    # 98 rows are done, which is 9.8 steps of 10: 18 of 28 are left.
+    assert rows_seen == Order(toy.NUM_ROWS, 7).rows_at(98, 98 + 180).tolist(), "rows are lost or seen again"
+    assert (state.step, state.position, state.global_batch_size) == (28, 278, 10)
+    positions = [read_state(path).position for path in complete_checkpoints(tmp_path / "checkpoints")]
+    assert positions == [98 + 10 * (step - 10) for step in (12, 16, 20, 24, 28)]
+
+
+def test_a_checkpoint_is_written_after_some_time_whatever_the_steps(tmp_path):
+    toy.train(WORLD, COLLECTIVES, tmp_path, steps=4, save_minutes=1e-9)  # the second step is the first to ask
+    assert [read_state(path).step for path in complete_checkpoints(tmp_path / "checkpoints")] == [2, 3, 4]
+
+
+def test_changed_settings_are_refused_with_both_values(tmp_path):
+    checkpoint.check_settings({"a": 1, "b": None}, {"b": None, "a": 1}, tmp_path)
+    for values in (({"--rate": 1.5}, {"--rate": 2.5}), ({"--rate": 1.5}, {}), ({}, {"--rate": 2.5})):
+        check = partial(checkpoint.check_settings, *values, tmp_path)
+        refused(check, tmp_path, "--rate", *values[0].values(), *values[1].values())
+
+
+def entry(path, name, value):
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"][name] = value
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def link(path, target):
+    path.unlink()
+    path.symlink_to(target)
+
+
+# What is done to a checkpoint, and which of its files the warning names.
+DAMAGE = [
+    ("model.safetensors", flip_a_byte), ("optimizer.safetensors", flip_a_byte), ("state.json", flip_a_byte),
+    ("model.safetensors", lambda path: os.truncate(path, 600)), ("state.json", lambda path: path.unlink()),
+    ("manifest.json", lambda path: os.truncate(path, 50)), ("manifest.json", lambda path: path.unlink()),
+    ("state.json", lambda path: link(path, "/dev/zero")), ("manifest.json", lambda path: link(path, "/dev/zero")),
+    ("outside", lambda path: entry(path.parent, "../outside", [1, "0"])),
+    ("zero", lambda path: entry(path.parent, "/dev/zero", [0, "0"])),
+    ("state.json", lambda path: entry(path.parent, "state.json", 7)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("named", "harm"), DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_left(saver, named, harm):
+    older, newest = saver.save(10), saver.save(20)
+    harm(newest / named)
+    warnings = []
+    assert newest_intact(saver.folder, warnings.append).path == older, "the damaged one is used"
+    assert all(str(newest) in warning and named in warning for warning in warnings)
+    assert len(warnings) == 1
+    harm(older / named)
+    refused(lambda: newest_intact(saver.folder, unexpected), saver.folder, named)
+    saver.save(20)
+    assert newest_intact(saver.folder, lambda warning: None).state.position == 20, "written again, it is whole"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
+def test_no_room_for_a_file_leaves_the_older_checkpoints(saver, name):
+    """Writing beyond this size of a file fails, as beyond the end of a disk."""
+    # Many small files make the manifest, which is written last, the largest file.
+    saver.before_each_model(lambda into: [(into / f"file-{n}").write_text("x") for n in range(100)])
+    path = saver.save(10)
+    before = {file: file.read_bytes() for file in path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    smaller = max(len(content) for content in before.values() if len(content) < len(before[path / name]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (smaller, limits[1]))
+    try:
+        refused(lambda: saver.save(20), saver.folder / "rows-000000000020")
+        refused(lambda: saver.save(10), path)
+        saver.checkpoints.save(saver.optimizer, State(30, 3, 100, 10, {}))  # written while training goes on
+        refused(saver.checkpoints.finish, saver.folder / "rows-000000000030")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert saver.names() == [path.name]
+    assert {file: file.read_bytes() for file in path.iterdir()} == before
+    saver.save(20)
+    assert saver.positions() == [10, 20]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from harness import toy
+from distributed.collectives.local import LocalCollectives
+from distributed.world import World
+
+saver = toy.Saver(World(), LocalCollectives(), Path(sys.argv[1]))
+saver.save(10)
+saver.save(20)
+saver.before_each_model(lambda into: ((into / "half").write_text("x"), os.kill(os.getpid(), 9)))
+saver.save(30)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_killed_in_a_write_leaves_the_older_checkpoints(saver, tmp_path):
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, timeout=100)
+    assert done.returncode == -signal.SIGKILL
+    assert len(saver.names()) == 3, "the case is about what a kill leaves"
+    assert newest_intact(saver.folder, unexpected).state.position == 20
+    saver.save(30)
+    assert saver.names() == ["rows-000000000010", "rows-000000000020", "rows-000000000030"]

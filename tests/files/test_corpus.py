@@ -1,0 +1,281 @@
+"""Building a corpus: its text, the same bytes whoever does the work, kills, and shards that belong together."""
+
+import gzip
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from harness import corpora
+from harness.mpi import ROOT
+from harness.real_data import real
+from harness.real_tokenizers import albert, multilingual
+from harness.refusals import refused
+
+from bert.corpus import encoder
+from bert.corpus.sentences import split_sentences
+from bert.corpus.shards import open_table, verify
+from bert.text import tokenizer
+
+TEXTS = [
+    ["The first.", "그는 갔다.", "x " * 30 + "x"],
+    ["One alone."],
+    ["café – naïve", "Ünder"],
+    ["last", "of all"],
+]
+PLAIN = "\n".join("".join(f"{sentence}\n" for sentence in text) for text in TEXTS)
+
+
+def test_every_form_of_text_gives_the_same_documents(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "a.txt").write_text(PLAIN)
+    (tmp_path / "b.txt").write_bytes(PLAIN.replace("\n\n", "\n \n\n").replace("\n", "\r\n").encode())
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(PLAIN.encode()))
+    with pa.CompressedOutputStream(pa.OSFile(str(tmp_path / "d.txt.zst"), "wb"), "zstd") as file:
+        file.write(PLAIN.encode())
+    rows = [{"body": "\n".join(text), "id": number} for number, text in enumerate(TEXTS)] + [
+        {"body": None, "id": 9}
+    ]
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    for name in ("f.parquet", "set/train.parquet"):
+        pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / name, row_group_size=2)
+    for name in ("[ab].txt", "c.txt.gz", "d.txt.zst", "e.jsonl", "f.parquet"):
+        expected = TEXTS * (2 if name == "[ab].txt" else 1)
+        assert corpora.read_documents(input_file=str(tmp_path / name), text_column="body") == expected, name
+    assert corpora.read_documents(dataset_name=str(tmp_path / "set"), text_column="body") == TEXTS
+    for source in ({"input_file": str(tmp_path / "f.parquet")}, {"dataset_name": str(tmp_path / "set")}):
+        refused(lambda source=source: corpora.read_documents(**source), *source.values(), "--text_column", "body")
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 7, 50, 200, 5000])
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_bytes, kind):
+    draw, texts = random.Random(unit_bytes), []
+    for _ in range(60):
+        lines = ["".join(draw.choices("abé한 ", k=draw.randint(1, 40))).strip() for _ in range(draw.randint(1, 6))]
+        texts.append([line or "x" for line in lines])
+    documents = ["\n".join(text) for text in texts]
+    whole = (
+        "\n\n".join(documents) if kind == "txt" else "\n".join(json.dumps({"text": text}) for text in documents)
+    )
+    (tmp_path / f"a.{kind}").write_text(whole + "\n")
+    corpora.small_units(monkeypatch, unit_bytes)
+    assert corpora.read_documents(input_file=str(tmp_path / f"a.{kind}")) == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "named"),
+    [
+        ("a.txt", "한국어\n".encode() * 40 + b"ab\xff\n", "byte 402"),
+        ("a.txt", b"\n\n   \n", "no text"),
+        ("a.txt", b"", "empty"),
+        ("a.jsonl", b'{"text": "good"}\n{"text": 3}\n', "byte 17"),
+        ("a.jsonl", b'{"text": "good"}\n{"text": "cut\n', "byte 17"),
+        ("a.jsonl", b'{"text": "good"}\n{"text": "a \\ud800 b"}\n', "byte 17"),
+        ("a.parquet", b"PAR1" + bytes(100), ""),
+        ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9999).hex().encode())[:-1000], ""),
+        ("a.txt", b"short\n" + b"x" * (40 << 20), "longer"),
+        ("a.txt", b"w5 w6 unknown words\n\nw7 w8\n", "--allow_unknown"),
+        ("a.txt", b"w5 w6\nw7 w8\n", "one document"),
+    ],
+)  # fmt: skip
+def test_text_that_cannot_be_a_corpus_is_one_line(tmp_path, name, data, named):
+    corpora.write(tmp_path, corpora.make_texts(1))
+    (tmp_path / name).write_bytes(data)
+    file = {} if named in ("no text", "--allow_unknown", "one document") else {str(tmp_path / name)}
+    refused(lambda: corpora.build(tmp_path, input_file=str(tmp_path / name)), *file, named)
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["Mr. Bennet was odd.", "His wife was not!"],
+        ['"You must know," said she, "that he is here."', '"Is he?"', "He is."],
+        ["It cost $3.50, i.e. little.", "See J. R. Smith et al. for more…", "Then 4 came."],
+        ["그는 집에 갔다.", "왜 갔을까?", "모른다!"],
+        ["我来了。", "你呢？", "「好。」", "再见"],
+        ["Is it so? asked he.", "No."],
+        ["It was I.", "He saw it."],
+    ],
+)
+def test_sentences_of_running_text(expected):
+    assert split_sentences(("" if "。" in expected[0] else " ").join(expected)) == expected
+
+
+def test_splitting_novels_loses_no_word():
+    novel = real("text/british_fiction") / "Austen_Emma.txt"
+    whole = novel.read_text(encoding="utf-8").split()
+    found = corpora.read_documents(input_file=str(novel), split_sentences=True, document_separator="file")
+    sentences = [sentence.split() for text in found for sentence in text]
+    assert [word for sentence in sentences for word in sentence] == whole
+    assert 10 < len(whole) / len(sentences) < 30  # English prose has about 20 words to a sentence
+
+
+def test_words_are_encoded_as_the_tokenizer_does():
+    """Odd characters, and real text in two languages."""
+    odd = ["a\x1cb c\x85d\x0be\tf", "x\u2028y\u3000z\u00a0w", "[SEP] ##ing", "é e\u0301 \u0301e", "ΑΣ σ",
+           "\ufffd \x00", "㈜ 北京 don't--x", "中文，测试。x “é”—ы  、\u3400龥豈"]  # fmt: skip
+    novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8").split("\n")[:500]
+    lines = [*odd, *novel, "", *real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:300]]
+    for words in (multilingual(), albert()):
+        expected, encode = words.encode(lines)[0], encoder.Encoder(encoder.Words.of(words))
+        parts = [encode(lines[at : at + 100]) for at in range(0, len(lines), 100)]
+        assert np.concatenate([lengths for _, lengths in parts]).tolist() == [len(ids) for ids in expected]
+        assert np.array_equal(np.concatenate([values for values, _ in parts]), np.concatenate(expected))
+
+
+def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stays(tmp_path, monkeypatch):
+    corpora.write(tmp_path, corpora.make_texts(40))
+    corpora.small_units(monkeypatch, 1 << 14)
+    one, _ = corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
+    corpora.build(tmp_path, "two", workers=2, num_shards=3, dupe_factor=2)
+    assert corpora.content(tmp_path / "one") == corpora.content(tmp_path / "two")
+    seven, manifest = corpora.build(tmp_path, "seven", num_shards=7, dupe_factor=2)
+    assert one == seven
+    sizes = [shard["examples"] for shard in manifest["shards"]]
+    assert max(sizes) - min(sizes) <= 1
+    assert corpora.build(tmp_path, "seed", num_shards=3, dupe_factor=2, random_seed=1)[0] != one
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")}
+    corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")} == times
+    refused(lambda: corpora.build(tmp_path, "one", num_shards=3, max_seq_length=32), "max_seq_length", 128, 32)
+
+
+def large_text(folder, num_bytes):
+    """A text of this size, with the vocabulary beside it."""
+    corpora.write(folder, corpora.make_texts(200), "a.txt")
+    one = (folder / "a.txt").read_bytes() + b"\n\n"
+    (folder / "a.txt").write_bytes(one * (num_bytes // len(one)))
+    return ["build", "--input_file=a.txt", "--vocab_file=vocab.txt", "--masking=static", "--dupe_factor=1"]
+
+
+@pytest.mark.slow
+def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path):
+    """By ranks under mpirun too; 20 MB are several units of work."""
+    given = [*large_text(tmp_path, 20_000_000), "--num_shards=8"]
+    assert corpora.bert_corpus(*given, "--output_dir=whole", "--num_workers=2", folder=tmp_path).returncode == 0
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for name, finished, ranks in (("early", 8, ["-m", "distributed.launch", "-np", "2", "--"]), ("late", 24, [])):
+        command = ["-m", "tasks.corpus", *given, f"--output_dir={name}", "--num_workers=2"]
+        with subprocess.Popen([sys.executable, *command], cwd=tmp_path, env=environment) as process:
+            while sum(path.is_file() for path in (tmp_path / name).rglob("*")) < finished:
+                assert process.poll() is None, "the build ended before it could be killed"
+                time.sleep(0.001)
+            workers = children_of(process.pid)
+            process.kill()
+        assert len(workers) >= 2
+        until = time.monotonic() + 60
+        while any(Path(f"/proc/{worker}").exists() for worker in workers):
+            assert time.monotonic() < until, "workers outlive the process that started them"
+            time.sleep(0.05)
+        refused(partial(open_table, str(tmp_path / name)), tmp_path / name, "bert-corpus build")
+        again = [sys.executable, *ranks, *([sys.executable] if ranks else []), *command]
+        subprocess.run(again, cwd=tmp_path, env=environment, timeout=200, check=True)
+        assert corpora.content(tmp_path / name) == corpora.content(tmp_path / "whole")
+
+
+def children_of(parent):
+    tasks = Path(f"/proc/{parent}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def test_unfinished_work_with_other_settings_or_input_is_refused(tmp_path, monkeypatch):
+    corpora.write(tmp_path, corpora.make_texts(40))
+    corpora.small_units(monkeypatch, 1 << 14)
+    with (tmp_path / "a.txt.part").open("ab") as file:
+        file.write(b"\n\nbad \xff")  # found in the last unit
+    refused(lambda: corpora.build(tmp_path), "a.txt.part")
+    refused(lambda: corpora.build(tmp_path, short_seq_prob=0.2), "short_seq_prob", 0.1, 0.2)
+    (tmp_path / "b.txt.part").write_text("w7 w8\n")
+    refused(lambda: corpora.build(tmp_path), "input file")
+
+
+@pytest.mark.slow
+def test_googles_command_line_and_a_vocabulary_of_the_corpus(tmp_path):
+    """The command of google-research/bert's README, with its names of files."""
+    novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8")[:100_000]
+    (tmp_path / "sample_text.txt").write_text(novel)
+    done = corpora.bert_corpus(
+        "vocab", "--input_file=*.txt", "--output_dir=v", "--vocab_size=1000", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    google = [
+        "--input_file=./sample_text.txt", "--output_file=tf_examples.tfrecord", "--vocab_file=v/vocab.txt",
+        "--do_lower_case=True", "--max_seq_length=128", "--max_predictions_per_seq=20", "--masked_lm_prob=0.15",
+        "--random_seed=12345", "--dupe_factor=5",
+    ]  # fmt: skip
+    done = corpora.bert_corpus("build", *google, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    manifest = open_table(str(tmp_path / "tf_examples.tfrecord"))[1]
+    assert (manifest["settings"]["dupe_factor"], manifest["vocab_size"]) == (5, 1000)
+    assert manifest["counts"]["unknown_share"] < 0.01
+
+
+def test_tfrecord_shards_hold_the_same_examples(tmp_path):
+    from harness.tfrecords import RecordRows
+
+    corpora.write(tmp_path, corpora.make_texts(10))
+    settings = {"dupe_factor": 2, "max_seq_length": 48, "num_shards": 2}
+    rows, _ = corpora.build(tmp_path, "arrow", masking="static", **settings)
+    words, output = tokenizer.load(str(tmp_path / "vocab.txt")), tmp_path / "tfrecord"
+    corpora.build_with(corpora.settings_of(tmp_path, "tfrecord", format="tfrecord", **settings), words)
+    flags = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": words.vocab_size}
+    read = RecordRows(f"{output}/shard-*", tmp_path / "cache", **flags)
+    found = read.take(np.arange(len(read)))
+    for name, column in found.items():
+        if isinstance(column, tuple):
+            column = np.split(column[0], column[1][1:-1])
+        assert [np.asarray(value).tolist() for value in column] == [row[name] for row in rows], name
+    assert verify(output)[1] == []
+    refused(lambda: open_table(str(output)), output)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    corpora.write(tmp_path, corpora.make_texts(20))
+    corpora.build(tmp_path, num_shards=3)
+    assert verify(tmp_path / "shards")[1] == []
+    return tmp_path / "shards"
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "cut", "empty"])
+def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage):
+    path = shards / "shard-00001-of-00003.arrow"
+    data = path.read_bytes()
+    flipped = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes({"cut": data[:-100], "empty": b"", "flipped": flipped}[damage])
+    (problem,) = verify(shards)[1]
+    assert str(path) in problem
+    for patterns in (str(shards), f"{shards}/*", f"{shards}/shard-*.arrow"):
+        refused(lambda patterns=patterns: open_table(patterns), "--input_file", path)
+    assert open_table(f"{shards}/shard-00000-*,{shards}/shard-00002-*")[0].num_rows > 0
+    if damage == "flipped":
+        done = corpora.bert_corpus("verify", f"--input_dir={shards}", folder=shards)
+        assert done.returncode == 1
+        assert re.fullmatch(rf"bert-corpus verify: error: .*{path}.*\n", done.stderr)
+
+
+def test_shards_that_do_not_belong_together_are_refused(tmp_path, shards):
+    corpora.build(tmp_path, "other", max_seq_length=64)
+    refused(lambda: open_table(f"{shards}/*.arrow,{tmp_path}/other/*.arrow"), "max_seq_length", 128, 64)
+    corpora.build(tmp_path, "more", num_shards=2)
+    table, manifest = open_table(f"{shards},{tmp_path}/more")
+    assert table.num_rows == 2 * manifest["counts"]["examples"]
+    (tmp_path / "other" / "shard-00000-of-00001.arrow").rename(shards / "shard-00000-of-00001.arrow")
+    refused(lambda: open_table(f"{shards}/*"), "shard-00000-of-00001.arrow")
+    assert verify(shards)[1]
+    (shards / "manifest.json").unlink()
+    refused(lambda: open_table(f"{shards}/*"), "manifest.json")
+    refused(lambda: open_table(f"{tmp_path}/nowhere/*"), f"{tmp_path}/nowhere/*")

@@ -1,0 +1,136 @@
+"""Folders and files appear whole or not at all, whoever builds them at once and whatever a kill leaves."""
+
+import gzip
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+from harness.mpi import ROOT
+from harness.refusals import refused
+
+from ringbert import files
+from ringbert.files import build_folder, replace_folder, replacing
+from ringbert.hashing import digest
+
+BUILDER = """
+import os, signal, sys, time
+from pathlib import Path
+from ringbert.files import build_folder
+folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+def build(into):
+    (into / "first").write_text(name)
+    (folder / f"{name} builds").touch()
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while len(list(folder.glob("* builds"))) < int(how):
+        time.sleep(0.01)
+    (into / "second").write_text(name)
+final = folder / "cache" / "key"
+build_folder(final, build)
+print((final / "first").read_text(), (final / "second").read_text())
+"""
+
+
+def builder(folder, name, how):
+    command = [sys.executable, "-c", BUILDER, str(folder), name, how]
+    return subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def writer(text):
+    return lambda folder: (folder / "data").write_text(text)
+
+
+def failing(folder):
+    (folder / "data").write_text("half")
+    raise OSError("the disk is full")
+
+
+def test_a_folder_is_built_once_beside_its_place_or_not_at_all(tmp_path):
+    final = tmp_path / "new" / "key"
+    with pytest.raises(OSError, match="the disk is full"):
+        build_folder(final, failing)
+    assert os.listdir(tmp_path / "new") == []
+    assert build_folder(final, lambda folder: (folder / "data").write_text(folder.name))
+    assert not build_folder(final, failing)
+    assert (final / "data").read_text() != "key", "it was built in place"
+    assert os.listdir(final.parent) == ["key"]
+
+
+def test_a_killed_build_is_not_taken_for_data_and_goes_with_the_next(tmp_path):
+    with builder(tmp_path, "killed", "killed") as killed:
+        assert killed.wait(60) == -signal.SIGKILL
+    assert len(os.listdir(tmp_path / "cache")) == 1, "the case is about what is left over"
+    assert build_folder(tmp_path / "cache" / "key", writer("again"))
+    assert os.listdir(tmp_path / "cache") == ["key"]
+
+
+def test_jobs_that_build_the_same_at_the_same_time_all_get_one_whole_folder(tmp_path):
+    jobs = [builder(tmp_path, f"job{number}", "3") for number in range(3)]  # each waits for all three
+    lines = [job.communicate(timeout=60)[0].split() for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0, 0]
+    assert len({name for line in lines for name in line}) == 1, f"files of several builds are mixed: {lines}"
+    assert os.listdir(tmp_path / "cache") == ["key"]
+
+
+def test_a_file_in_the_folders_place_is_named_and_kept(tmp_path):
+    (tmp_path / "key").write_text("a stray")
+    refused(lambda: build_folder(tmp_path / "key", writer("rows")), tmp_path / "key")
+    assert (tmp_path / "key").read_text() == "a stray"
+
+
+def test_a_folder_is_replaced_as_a_whole_or_stays(tmp_path):
+    final = tmp_path / "model"
+    replace_folder(final, writer("old"))
+    with pytest.raises(OSError, match="the disk is full"):
+        replace_folder(final, failing)
+    assert (final / "data").read_text() == "old"
+    replace_folder(final, lambda folder: (folder / "other").write_text((final / "data").read_text() + " new"))
+    assert [(path.name, path.read_text()) for path in final.iterdir()] == [("other", "old new")]
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(TypeError), replacing(path) as file:
+        file.writelines([b"half", "no bytes"])
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_built_files_have_the_permissions_of_new_ones(tmp_path):
+    before = os.umask(0o027)
+    try:
+        build_folder(tmp_path / "key", lambda folder: (folder / "data").touch(mode=0o600))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "key" / "data").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_digest_depends_on_the_bytes_of_files_and_on_other_values(tmp_path):
+    for name, text in {"a": "one", "b": "one", "c": "two"}.items():
+        (tmp_path / name).write_text(text)
+    assert digest(tmp_path / "a", 1) == digest(tmp_path / "b", 1)
+    assert digest({"x": 1, "y": 2}) == digest({"y": 2, "x": 1})
+    values = [(tmp_path / "a", 1), (tmp_path / "c", 1), (tmp_path / "a", 2), ("a", "b"), ("ab",), ({"x": 1},),
+              (["x", 1],)]  # fmt: skip
+    assert len({digest(*value) for value in values}) == len(values)
+
+
+def test_text_that_compresses_a_hundred_times_is_read_and_a_bomb_is_refused(tmp_path):
+    line = random.Random(0).randbytes(300).hex()
+    text = "".join(f"{line}{number}\n" for number in range(20_000))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode(), 9))
+    assert len(text) / (tmp_path / "a.txt.gz").stat().st_size > 50
+    assert files.read_text(tmp_path / "a.txt.gz") == text
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(30 << 20)) * 10)
+    refused(lambda: files.read_text(tmp_path / "bomb.gz"), tmp_path / "bomb.gz")

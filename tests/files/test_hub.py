@@ -1,0 +1,108 @@
+"""Revisions of the hub's models and data sets, from a cache in the layout that huggingface_hub writes."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from harness.corpora import read_documents
+from harness.refusals import refused
+from harness.texts import write_model
+
+from bert import hub, weights
+from bert.corpus.inputs import load_data_set
+from tasks.origin import ModelSettings, Needs, origin_of_model
+
+OLD, NEW, OTHER = (hashlib.sha1(name.encode()).hexdigest() for name in ("old", "new", "other"))
+
+
+def add_commit(cache, repository, commit, files):
+    """A commit in the hub's cache: files named by their content, and links to them."""
+    folder = cache / repository
+    (folder / "blobs").mkdir(parents=True, exist_ok=True)
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    for file in files.iterdir():
+        blob = folder / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+        shutil.copy(file, blob)
+        (folder / "snapshots" / commit / file.name).symlink_to(Path("../../blobs", blob.name))
+
+
+def name_commit(cache, repository, name, commit):
+    path = cache / repository / "refs" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(commit)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The hub's cache with two commits of the model someone/tiny: OLD is tagged v1, NEW is main."""
+    folder = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
+    for commit, name, num_layers in ((OLD, "v1", 1), (NEW, "main", 2)):
+        files = tmp_path / commit
+        write_model(files, num_layers)
+        config = json.loads((files / "bert_config.json").read_text())
+        (files / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
+        (files / "bert_config.json").unlink()
+        add_commit(folder, "models--someone--tiny", commit, files)
+        name_commit(folder, "models--someone--tiny", name, commit)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("revision", "commit", "num_layers"), [(None, NEW, 2), ("main", NEW, 2), ("v1", OLD, 1), (OLD, OLD, 1)]
+)
+def test_configuration_vocabulary_and_weights_are_those_of_the_revision(cache, revision, commit, num_layers):
+    settings = ModelSettings(model="someone/tiny", model_revision=revision)
+    origin = origin_of_model(settings, print, Needs(max_seq_length=64))
+    assert origin.weights == cache / "models--someone--tiny" / "snapshots" / commit
+    assert origin.bert_config.num_hidden_layers == num_layers
+    assert origin.words.source.endswith(f"{commit}/vocab.txt")
+    assert origin.commit == commit
+    assert commit in origin.reason
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_revision_that_is_not_there_or_of_no_hub_model_is_refused(tmp_path):
+    refused(lambda: weights.find("someone/tiny", OTHER), "someone/tiny", f"--model_revision {OTHER}")
+    refused(lambda: weights.find(str(tmp_path), "v1"), "--model_revision", tmp_path)
+    for others in ({}, {"init_checkpoint": "bert_model.ckpt"}):
+        with pytest.raises(ValueError, match="--model_revision"):
+            ModelSettings(model_revision="v1", **others)
+
+
+@pytest.fixture
+def data_sets(tmp_path, monkeypatch):
+    """The cache of `datasets` with one commit of someone/texts, and the hub's notes on its revisions."""
+    import datasets
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    load_data_set.cache_clear()
+    (tmp_path / "texts").mkdir()
+    datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(tmp_path / "texts" / "train.parquet")
+    datasets.load_dataset(str(tmp_path / "texts"), split="train", cache_dir=str(tmp_path / "made"))
+    (made,) = (path.parent for path in (tmp_path / "made").rglob("dataset_info.json"))
+    shutil.copytree(made, tmp_path / "datasets" / "someone___texts" / "default" / "0.0.0" / NEW)
+    for name, commit in (("main", NEW), ("v1", OLD)):
+        name_commit(tmp_path / "hub", "datasets--someone--texts", name, commit)
+    return tmp_path / "texts"
+
+
+def test_data_are_those_of_the_revision_or_refused(data_sets):
+    """`datasets` alone would take the newest copy of its cache, of whatever revision."""
+
+    def read(name, revision=None):
+        return read_documents(dataset_name=str(name), dataset_revision=revision)
+
+    for revision in (None, "main", NEW):
+        assert read("someone/texts", revision) == [["one"], ["two"]]
+    for revision in ("v1", OLD, "v2"):
+        line = refused(lambda revision=revision: read("someone/texts", revision), "someone/texts", revision)
+        assert "--dataset_revision" in line
+    assert read(data_sets) == [["one"], ["two"]]
+    refused(lambda: read(data_sets, "v1"), "--dataset_revision", data_sets)
+    commits = [hub.cached_commit("someone/texts", revision) for revision in (None, "v1", OTHER, "v2")]
+    assert commits == [NEW, OLD, OTHER, None]

@@ -1,0 +1,82 @@
+"""JSON of any origin is read as what it says, or refused in one line."""
+
+import contextlib
+import json
+import math
+import os
+
+import pytest
+from harness.refusals import refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringbert.errors import InputError
+from ringbert.json_files import parse_json, read_json, read_object
+
+QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=12,
+)
+
+
+@QUICK
+@given(VALUES, st.booleans())
+def test_what_python_writes_is_read_back(value, ascii):
+    text = json.dumps(value, ensure_ascii=ascii)
+    assert parse_json(text) == parse_json(text, allow_nan=True) == value
+
+
+@QUICK
+@given(st.text(alphabet=list('[]{}":,0123456789.eE+-\\ud8NaInfity\n \ud83d\ude00truefalsn\x00é'), max_size=60))
+def test_any_text_is_a_value_or_a_refusal(text):
+    for allow_nan in (False, True):
+        with contextlib.suppress(InputError):
+            value = parse_json(text, allow_nan=allow_nan)
+            json.dumps(value, ensure_ascii=False, allow_nan=allow_nan).encode()
+            assert json.loads(text) == value or text.lower().count("nan")
+
+
+@QUICK
+@given(st.binary(max_size=60))
+def test_any_file_is_a_value_or_a_refusal_that_names_it(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_bytes(data)
+    with contextlib.suppress(ValueError):
+        json.loads(data)
+        return
+    refused(lambda: read_json(path), path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, "[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500, "9" * 5000, "[1e999]", "NaN",
+     '{"b": {"c": 1, "c": 2}}', '["b\\ud800"]', '{"\\udfff": 1}', '"\\ud800"', "{'a': 1}", "", "1 2"],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_what_is_no_json_or_barely_is_refused(text):
+    assert len(refused(lambda: parse_json(text))) < 300
+
+
+def test_what_stays_allowed():
+    assert parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
+    assert parse_json("1" + "0" * 30) == 10**30  # transformers writes it for a length without a limit
+    assert parse_json('{"a": "' + "[" * 200 + '"}') == {"a": "[" * 200}
+    assert math.isnan(parse_json("NaN", allow_nan=True))
+    assert parse_json("[1e999, -Infinity]", allow_nan=True) == [math.inf, -math.inf]
+
+
+def test_an_object_is_read_from_a_file_with_an_end(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert read_json(path) == read_object(path) == {"a": 1}
+    for content in ('{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}', b"[1]", b"null", b"1.5", b'{"a"'):
+        path.write_bytes(content)
+        refused(lambda: read_object(path), path)
+        refused(lambda: read_object(path, "--model"), "--model")
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", 1 << 33)  # sparse
+    for path in (tmp_path, tmp_path / "large.json", tmp_path.joinpath("/dev/zero")):
+        refused(lambda path=path: read_object(path), path)

@@ -1,0 +1,162 @@
+"""Masks against Google's algorithm (create_pretraining_data.py, written out below)."""
+
+import random
+
+import numpy as np
+import pytest
+
+from bert.corpus.masking import Masking, example_keys, mask
+
+VOCAB, CLS, SEP, MASK = 1000, 1, 2, 3
+CONTINUES = np.arange(VOCAB) % 3 == 0  # [MASK] among them: it stands in no text
+WHOLE_WORDS = pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
+
+
+def masking(whole_words=False, **settings):
+    return Masking(VOCAB, MASK, (CLS, SEP), continues_word=CONTINUES if whole_words else None, **settings)
+
+
+def examples(lengths, seed=0):
+    """[CLS] a [SEP] b [SEP] of each length; b may begin in the middle of a word."""
+    chance, made = np.random.default_rng(seed), []
+    for length in lengths:
+        tokens = chance.integers(4, VOCAB, length)
+        tokens[[0, length // 2, -1]] = CLS, SEP, SEP
+        made.append(tokens.astype(np.int32))
+    return made
+
+
+def flat(tokens):
+    return np.concatenate([np.empty(0, np.int32), *tokens]), np.cumsum([0, *map(len, tokens)])
+
+
+def parts(masked, offsets):
+    """(values, positions, original ids) of each example."""
+    at = masked.position_offsets
+    return [
+        (masked.values[offsets[i] : offsets[i + 1]].tolist(), masked.positions[at[i] : at[i + 1]].tolist(),
+         masked.original_ids[at[i] : at[i + 1]].tolist())
+        for i in range(len(offsets) - 1)
+    ]  # fmt: skip
+
+
+def words_of(tokens, whole_words):
+    words = []
+    for place, token in enumerate(tokens):
+        if token in (CLS, SEP):
+            continue
+        if whole_words and words and CONTINUES[token]:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    return words
+
+
+def google_places(tokens, words, probability, most):
+    """The places that are predicted, given the words in random order."""
+    number, places = min(most, max(1, round(len(tokens) * probability))), []
+    for word in words:
+        if len(places) >= number:
+            break
+        if len(places) + len(word) <= number:
+            places += word
+    return sorted(places)
+
+
+@WHOLE_WORDS
+def test_the_number_and_places_are_distributed_as_googles(whole_words):
+    """One example masked 10,000 times by us and by Google's algorithm with Python's generator.
+
+    Differences of two shares are held against 5 standard deviations: passed by chance once in 10^6 for each of the
+    64 places; the seeds are fixed.
+    """
+    times = 10_000
+    tokens = examples([64], seed=4)[0]
+    values, offsets = flat([tokens] * times)
+    found = mask(
+        values, offsets, example_keys(1, np.arange(times)), masking(whole_words, max_predictions_per_seq=8)
+    )
+    ours = np.bincount(found.positions, minlength=64)
+    numbers = np.bincount(np.diff(found.position_offsets), minlength=9)
+    generator, theirs, their_numbers = random.Random(0), np.zeros(64), np.zeros(9)
+    words = words_of(tokens.tolist(), whole_words)
+    assert not whole_words or max(map(len, words)) >= 3
+    for _ in range(times):
+        generator.shuffle(words)
+        places = google_places(tokens, words, 0.15, 8)
+        theirs[places] += 1
+        their_numbers[len(places)] += 1
+    for a, b in ((ours, theirs), (numbers, their_numbers)):
+        share = (a + b) / (2 * times)
+        deviation = np.sqrt(2 * share * (1 - share) / times)
+        np.testing.assert_array_less(np.abs(a - b) / times, 5 * deviation + 1e-12)
+
+
+@WHOLE_WORDS
+def test_eighty_ten_ten(whole_words):
+    values, offsets = flat(examples([128] * 2000))
+    found = mask(values, offsets, example_keys(0, np.arange(2000)), masking(whole_words))
+    rows = np.repeat(np.arange(2000), np.diff(found.position_offsets))
+    now = found.values[offsets[rows] + found.positions]
+    # A random word may be [MASK] or the token itself: 0.1 / 1000 of the cases.
+    for share, came in ((0.8, now == MASK), (0.1, now == found.original_ids)):
+        expected = share + 0.1 / VOCAB
+        assert abs(came.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / len(now))
+    counts = np.bincount(now[(now != MASK) & (now != found.original_ids)], minlength=VOCAB)
+    counts = np.delete(counts, MASK)
+    # χ² has mean 998 and variance 2 · 998. A draw that is the token itself is not seen: it takes 0.1 % from each.
+    assert abs(np.sum((counts - counts.mean()) ** 2) / counts.mean() - 998) < 5 * np.sqrt(2 * 998)
+    assert counts[:3].sum() > 0, "special tokens are words of the vocabulary too"
+
+
+@WHOLE_WORDS
+def test_masks_give_back_the_original_in_whole_words(whole_words):
+    tokens = examples(list(range(3, 200)))
+    values, offsets = flat(tokens)
+    before = values.copy()
+    found = mask(values, offsets, example_keys(5, np.arange(len(tokens))), masking(whole_words))
+    np.testing.assert_array_equal(values, before)
+    for ids, (now, positions, original) in zip(tokens, parts(found, offsets), strict=True):
+        assert positions == sorted(set(positions))
+        restored = np.array(now)
+        restored[positions] = original
+        np.testing.assert_array_equal(restored, ids)
+        words = words_of(ids.tolist(), whole_words)
+        assert set(positions) <= {place for word in words for place in word}
+        assert all(len(set(word) & set(positions)) in (0, len(word)) for word in words)
+    assert np.sum(found.values != before) > 1000
+
+
+def test_the_number_to_predict_is_pythons_round():
+    lengths = list(range(5, 513))
+    values, offsets = flat(examples(lengths))
+    for probability, most in ((0.15, 1000), (0.15, 20), (0.5, 77)):  # 0.5 · 5 and 0.5 · 7 are halves
+        settings = masking(masked_lm_prob=probability, max_predictions_per_seq=most)
+        found = mask(values, offsets, example_keys(0, np.arange(len(lengths))), settings)
+        expected = [min(most, max(1, round(n * probability)), n - 3) for n in lengths]
+        assert np.diff(found.position_offsets).tolist() == expected
+
+
+@WHOLE_WORDS
+def test_an_example_has_the_same_masks_in_any_batch(whole_words):
+    tokens = [*examples([20, 128, 5, 77]), np.array([CLS, SEP], np.int32), np.array([], np.int32)]
+    keys = example_keys(3, np.arange(6), 1)
+    together = parts(mask(*flat(tokens), keys, masking(whole_words)), flat(tokens)[1])
+    assert [len(positions) for _, positions, _ in together[4:]] == [0, 0]
+    for order in ([], [0], [4], [2, 0, 5, 3, 3, 1]):
+        values, offsets = flat([tokens[i] for i in order])
+        found = mask(values, offsets, keys[order], masking(whole_words))
+        assert parts(found, offsets) == [together[i] for i in order]
+
+
+def test_keys_tell_seeds_rows_and_epochs_apart_and_epochs_have_independent_masks():
+    rows = np.arange(20_000)
+    keys = [example_keys(1, rows, 0), example_keys(1, rows, 1), example_keys(2, rows, 0), example_keys(1, rows),
+            example_keys(1, 0, rows)[2:], example_keys(2**63 + 5, rows, 0)]  # fmt: skip
+    assert len(np.unique(np.concatenate(keys))) == sum(map(len, keys))  # two alike once in 10^9 times
+    values, offsets = flat(examples([128] * 2000))
+    one, two = (mask(values, offsets, example_keys(0, rows[:2000], epoch), masking()) for epoch in (0, 1))
+    both = sum(
+        len({*a[1]} & {*b[1]}) for a, b in zip(parts(one, offsets), parts(two, offsets), strict=True)
+    )  # 19 of 125 twice: hypergeometric, mean 2.888 and variance 2.08 an example
+    assert abs(both - 2000 * 19 * 19 / 125) < 5 * np.sqrt(2000 * 2.08)

@@ -1,0 +1,121 @@
+"""Rows of a table in a file, the batches that ranks make of them, and batches made ahead in a thread."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from distributed.feed import Feed, prefetched
+from distributed.order import BlockOrder, Order
+from distributed.plan import PlanSettings, make_plan
+from distributed.rows import Rows, ragged, write_rows
+
+
+def table_of(num_rows, seed=0):
+    chance = np.random.default_rng(seed)
+    lists = [chance.integers(0, 99, size).astype(np.int32) for size in chance.integers(0, 6, num_rows)]
+    return pa.table({
+        "ids": ragged(lists, pa.int32()),
+        "small": ragged([values.astype(np.uint8) for values in lists], pa.uint8()),
+        "label": pa.array(chance.integers(-9, 9, num_rows), pa.int8()),
+        "score": pa.array(chance.random(num_rows, np.float32)),
+    })  # fmt: skip
+
+
+def written(folder):
+    table = table_of(40_000)
+    write_rows(folder / "rows.arrow", {name: table[name].combine_chunks() for name in table.column_names})
+    return Rows.open(folder / "rows.arrow")
+
+
+def in_many_chunks(folder):
+    lengths = [*np.random.default_rng(0).integers(0, 40, 200), 0, 1, 500]  # empty chunks among them
+    return Rows(pa.concat_tables([table_of(length, seed) for seed, length in enumerate(lengths)]))
+
+
+@pytest.mark.parametrize("make", [written, in_many_chunks])
+def test_rows_are_those_that_pyarrow_takes_in_their_stored_types(make, tmp_path):
+    rows, chance = make(tmp_path), np.random.default_rng(1)
+    n, one = len(rows), rows.table.combine_chunks()
+    assert rows.table.column("ids").num_chunks > 1, "the case is about chunk boundaries"
+    wanted = [np.array([]), [3], [n - 1, 0, 0, n - 1], np.arange(n)[::-1], chance.integers(0, n, 3000)]
+    wanted += [BlockOrder(n, seed=0).rows_at(start, start + 32) for start in range(0, n, n // 9)]
+    for indices in wanted:
+        indices = np.array(indices, np.int64)
+        fields, expected = rows.take(indices), one.take(pa.array(indices))
+        for name, dtype in {"label": np.int8, "score": np.float32}.items():
+            assert fields[name].dtype == dtype
+            np.testing.assert_array_equal(fields[name], expected[name].to_numpy())
+        for name, dtype in {"ids": np.int32, "small": np.uint8}.items():
+            (values, offsets), lists = fields[name], expected[name].to_pylist()
+            assert (values.dtype, offsets.dtype) == (dtype, np.int64)
+            assert values.tolist() == [value for values in lists for value in values]
+            assert offsets.tolist() == np.cumsum([0, *map(len, lists)]).tolist()
+        assert rows.lengths_at("ids", indices).tolist() == [len(ids) for ids in expected["ids"].to_pylist()]
+    np.testing.assert_array_equal(rows.column("label"), one["label"].to_numpy())
+    assert np.diff(rows.column("ids")[1]).tolist() == [len(ids) for ids in one["ids"].to_pylist()]
+    for outside in (-1, n):
+        with pytest.raises(IndexError):
+            rows.take(np.array([3, outside]))
+
+
+@pytest.mark.parametrize(("has_lengths", "is_fixed"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("size", "accumulation"), [(1, 1), (2, 1), (3, 2), (5, 4)])
+def test_ranks_and_micro_batches_share_a_step_out(has_lengths, is_fixed, size, accumulation):
+    """Each row of the step once, with the epoch of its position; 14 rows are fewer than 20 micro-batches."""
+    lengths = np.random.default_rng(1).integers(1, 30, 50)
+    lists, order = [np.ones(length, np.int32) for length in lengths], Order(50, 3)
+    rows = Rows(pa.table({"input_ids": ragged(lists, pa.int32())}))
+    of_rows = lengths.__getitem__ if has_lengths else None
+    feed = Feed(rows=rows, order=order, collate=dict, weights=dict, lengths=of_rows, collate_fixed=dict)
+    plan = make_plan(PlanSettings(global_batch_size=20, num_train_steps=9), 50, size)
+    plan = replace(plan, global_batch_size=14, accumulation=accumulation)
+    for position in range(0, 9 * 14, 14):  # position 42 begins the step with the end of the first epoch
+        batches = [batch for rank in range(size) for batch in feed.micro_batches(plan, rank, position, is_fixed)]
+        found = [pair for batch in batches for pair in zip(batch["row"], batch["epoch"], strict=True)]
+        places = np.arange(position, position + 14)
+        assert sorted(found) == sorted(zip(order.rows_at(position, position + 14), places // 50, strict=True))
+        for batch in batches:
+            assert np.diff(batch["input_ids"][1]).tolist() == lengths[batch["row"]].tolist()
+
+
+@pytest.fixture
+def threads():
+    """The threads that a test started and that still run."""
+    before = set(threading.enumerate())
+    yield lambda: set(threading.enumerate()) - before
+    give_up = time.monotonic() + 20
+    while set(threading.enumerate()) - before:
+        assert time.monotonic() < give_up, "a thread is left"
+        time.sleep(0.01)
+
+
+def test_prefetched_keeps_order_and_works_ahead_but_not_further(threads):
+    made = []
+    numbers = prefetched(lambda item: made.append(item) or (None if item == 2 else item), range(100), ahead=2)
+    assert [next(numbers) for _ in range(4)] == [0, 1, None, 3]
+    give_up = time.monotonic() + 20
+    while len(made) < 7 and time.monotonic() < give_up:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert made == list(range(7))  # the four taken, two in the queue, and one that waits for a place
+    assert len(threads()) == 1
+    numbers.close()
+    assert list(prefetched(str, [])) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, StopIteration])
+@pytest.mark.usefixtures("threads")
+def test_an_exception_in_the_thread_is_raised_where_the_values_are_used(error):
+    def make(item):
+        if item == 3:
+            raise error("row 3 is broken")
+        return item
+
+    numbers = prefetched(make, range(10))
+    assert [next(numbers) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(RuntimeError if error is StopIteration else error, match=r"row 3 is broken|StopIteration"):
+        next(numbers)

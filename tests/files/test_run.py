@@ -1,0 +1,107 @@
+"""The folder of a run, and what a run shows of its progress."""
+
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from harness.mpi import ROOT
+from harness.refusals import refused
+
+from distributed.run import Run, environment
+
+
+def test_only_rank_0_writes(tmp_path, capsys):
+    run = Run(tmp_path / "run", is_writer=False)
+    run.say("text")
+    run.write("sub/file", "text")
+    run.replace_folder("model", lambda folder: (folder / "file").touch())
+    run.metrics(1, {"loss": 1.0})
+    run.progress(1, "training").update(1)
+    run.lock()
+    run.close()
+    assert not (tmp_path / "run").exists()
+    assert capsys.readouterr().err == ""
+
+
+def test_what_cannot_be_written_is_named(run):
+    (run.folder / "file").write_text("old")
+    refused(lambda: run.write("file/below", "text"), run.folder / "file/below")
+    refused(lambda: run.replace_folder("file/model", lambda folder: None), run.folder / "file/model")
+    assert (run.folder / "file").read_text() == "old"
+
+
+def test_curves_that_cannot_be_written_do_not_end_the_run(run, capsys):
+    (run.folder / "metrics.jsonl").symlink_to("/dev/full")
+    (run.folder / "tensorboard").touch()
+    for step in (1, 2):
+        run.metrics(step, {"loss": 1.0})
+    run.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert f"{run.folder}/metrics.jsonl" in first
+    assert f"{run.folder}/tensorboard" in second
+
+
+def test_two_jobs_do_not_write_one_folder(run):
+    code = "import sys, time; from pathlib import Path; from distributed.run import Run;"
+    code += "run = Run(Path(sys.argv[1]), True); run.lock(); print('locked', flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", code, str(run.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
+        assert other.stdout.readline() == "locked\n"
+        refused(run.lock, run.folder, f"process {other.pid}")
+        other.kill()
+    for _ in range(2):  # a killed job leaves no lock
+        run.lock()
+        run.close()
+
+
+def test_a_resumed_run_logs_again_what_came_after_its_checkpoint(run):
+    for step in range(1, 6):
+        run.metrics(step, {"rows": 10 * step, "loss": 1.0})
+    run.close()
+    path = run.folder / "metrics.jsonl"
+    damaged = b'5\n{"rows": 1, "\xff": 1}\n{"rows": "1"}\n' + b"[" * 3000 + b'\n\xff\n{"step": 6, "ro'
+    path.write_bytes(path.read_bytes() + damaged)
+    run.rewind_metrics(30)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines if "step" in line] == [1, 2, 3]
+
+
+def test_git_is_not_run_in_the_folder_where_the_user_works(tmp_path, monkeypatch):
+    """A downloaded folder's configuration can name a program that git runs."""
+    monkeypatch.chdir(tmp_path)
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
+    trap.chmod(0o755)
+    for command in (["init", "-q"], ["config", "core.fsmonitor", str(trap)], ["status"]):
+        subprocess.run(["git", *command], check=True, capture_output=True)
+    assert (tmp_path / "sprung").exists(), "git no longer runs it: this test shows nothing"
+    (tmp_path / "sprung").unlink()
+    environment()
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that the progress sees, set by the test."""
+    now = SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now.s)
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return now
+
+
+@pytest.mark.parametrize(("total", "done"), [(100, 0), (1000, 900), (2, 0)])
+def test_without_a_terminal_a_line_comes_every_30_seconds(run, clock, capsys, total, done):
+    """The time left is that of the steps since the start; what takes 2 seconds is not worth a line."""
+    bar = run.progress(total, "training", initial=done)
+    for step in range(done + 1, total + 1):
+        clock.s += 1
+        bar.update(step, loss="0.25")
+    bar.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (4 if total > 2 else 0)
+    for line, step in zip(lines, (30, 60, 90, 100), strict=False):
+        assert all(part in line for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss 0.25"))

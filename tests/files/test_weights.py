@@ -1,0 +1,275 @@
+"""Weights from and to every format: TensorFlow 1 checkpoints and Hugging Face folders, loaded strictly."""
+
+import json
+import os
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from harness.refusals import refused
+from harness.weight_files import (
+    SHAPES_OF_HEADS,
+    SIZES,
+    assert_equal,
+    config,
+    published_shapes,
+    span_tensors,
+    values_of,
+    write_hf,
+    write_tf1,
+)
+from safetensors.numpy import load_file
+from transformers import AutoConfig, AutoTokenizer
+
+from bert import configuration, weights
+from bert.model import Bert
+from bert.tensor_names import HEAD_TENSORS, hugging_face_name
+from bert.text import tokenizer
+
+OF_PRETRAINING = [name for name in SHAPES_OF_HEADS if name.startswith(("cls/pred", "cls/seq"))]
+POOLER = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
+GOLDEN_FOLDERS = {"span": "span_gelu", "classifier": "classifier_gelu", "pretraining": "pretraining_gelu"}
+
+
+def values_in(model):
+    return {name: variable.numpy() for name, variable in model.named_tensors().items()}
+
+
+@pytest.mark.parametrize("place", ["bert_model.ckpt", "model.ckpt-123", "folder", "archive"])
+def test_a_checkpoint_is_found_by_prefix_and_by_folder(tmp_path, place):
+    """Google's archive holds bert_model.ckpt without a file `checkpoint`."""
+    there = values_of({"output_bias": (3,)})
+    name = {"folder": "model.ckpt-123", "archive": "bert_model.ckpt"}.get(place, place)
+    write_tf1(tmp_path / name, there)
+    if place != "folder":
+        (tmp_path / "checkpoint").unlink()
+    found = weights.read(weights.find(str(tmp_path if place in ("folder", "archive") else tmp_path / name)))
+    assert found.keys() == there.keys()
+    np.testing.assert_array_equal(found["output_bias"], there["output_bias"])
+
+
+def test_a_pretraining_checkpoint_fills_each_head(tmp_path):
+    there = values_of(published_shapes() | {name: SHAPES_OF_HEADS[name] for name in OF_PRETRAINING})
+    source = write_tf1(tmp_path / "bert_model.ckpt", there)
+    for head, unused in (("span", OF_PRETRAINING + POOLER), ("classifier", OF_PRETRAINING), ("pretraining", [])):
+        model = Bert(config(), head)
+        new = HEAD_TENSORS[head] if head != "pretraining" else ()
+        before = values_in(model)
+        report = weights.load(model, source, new=new)
+        missing = [name for name in new if name not in there]
+        assert_equal(model, before | there | {name: before[name] for name in missing})
+        assert sorted(report.missing) == sorted(missing)
+        assert report.unused == sorted(unused)
+        assert report.loaded == len(before) - len(missing)
+        assert all(name in str(report) for name in (*report.missing, *report.unused[:1]))
+
+
+@pytest.mark.parametrize("head", ["span", "classifier"])
+def test_a_round_trip_keeps_the_bits(tmp_path, head):
+    """TensorFlow 1 -> model -> safetensors -> model; the names and shapes are those of google-research/bert."""
+    model = Bert(config(), head)
+    there = values_of({name: tuple(variable.shape) for name, variable in model.named_tensors().items()})
+    published = published_shapes() | SHAPES_OF_HEADS
+    assert all(value.shape == published[name] for name, value in there.items())
+    weights.load(model, write_tf1(tmp_path / "bert_model.ckpt", there))
+    assert_equal(model, there)
+    weights.save(model, tmp_path / "saved")
+    again = Bert(configuration.read_config(tmp_path / "saved"), head, seed=9)
+    report = weights.load(again, weights.find(str(tmp_path / "saved")))
+    assert_equal(again, there)
+    assert (report.missing, report.unused, report.loaded) == ([], [], len(there))
+    written = {"architectures": again.config.architectures, "dtype": again.config.dtype}
+    assert again.config.to_dict() == model.config.to_dict() | written
+
+
+def test_a_classifier_checkpoint_of_another_number_of_labels(tmp_path):
+    there = values_of(published_shapes() | {"output_weights": (2, 32), "output_bias": (2,)})
+    source = write_tf1(tmp_path / "model.ckpt-9", there)
+    two, three = (Bert(config(num_labels=labels), "classifier") for labels in (2, 3))
+    weights.load(two, source)
+    assert_equal(two, there)
+    refused(lambda: weights.load(three, source), "output_weights", "(2, 32)", "(3, 32)")
+    before = {name: values_in(three)[name] for name in ("output_weights", "output_bias")}
+    weights.load(three, source, new=HEAD_TENSORS["classifier"])
+    assert_equal(three, there | before)
+
+
+@pytest.mark.parametrize("head", GOLDEN_FOLDERS)
+def test_the_names_are_those_of_transformers(goldens, tmp_path, head):
+    """What we write has the keys and values of what transformers wrote, for each architecture."""
+    folder = goldens / GOLDEN_FOLDERS[head]
+    model = Bert(configuration.read_config(folder), head)
+    report = weights.load(model, folder)
+    assert (report.missing, report.unused) == ([], [])
+    weights.save(model, tmp_path)
+    theirs, ours = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert sorted(ours) == sorted(theirs)
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+        assert ours[name].dtype == np.float32
+    written, read = AutoConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(folder)
+    for name in ("architectures", "hidden_act", "num_labels", "layer_norm_eps", "vocab_size"):
+        assert getattr(written, name) == getattr(read, name)
+
+
+def old_names(tensors):
+    """LayerNorm.weight and bias under the names of 2019."""
+    renamed = {re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name): value for name, value in tensors.items()}
+    return {re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name): value for name, value in renamed.items()}
+
+
+def without_prefix(tensors):
+    return {name.removeprefix("bert."): value for name, value in tensors.items()}
+
+
+def with_pooler_and_positions(tensors):
+    pooler = {"bert.pooler.dense.weight": np.zeros((32, 32), np.float32), "bert.pooler.dense.bias": np.zeros(32)}
+    return tensors | pooler | {"bert.embeddings.position_ids": np.arange(24)[None]}
+
+
+@pytest.mark.parametrize("change", [dict, without_prefix, old_names, with_pooler_and_positions])
+@pytest.mark.parametrize("shards", [0, 3])
+def test_folders_in_the_wild(goldens, tmp_path, change, shards):
+    expected, model = (Bert(config(num_labels=2), "span", seed=seed) for seed in (0, 1))
+    weights.load(expected, goldens / "span_gelu")
+    report = weights.load(model, write_hf(tmp_path / "there", change(span_tensors(goldens)), shards))
+    assert_equal(model, values_in(expected))
+    assert report.unused == (POOLER if change is with_pooler_and_positions else [])
+
+
+def test_a_folder_without_pooler(goldens, tmp_path):
+    """A span model does not need it, a classifier's may be new when training starts and never for prediction."""
+    source, classifier = write_hf(tmp_path / "there", span_tensors(goldens)), Bert(config(), "classifier")
+    report = weights.load(classifier, source, new=HEAD_TENSORS["classifier"])
+    assert sorted(report.missing) == sorted(HEAD_TENSORS["classifier"])
+    assert report.unused == ["cls/squad/output_bias", "cls/squad/output_weights"]
+    refused(lambda: weights.load(classifier, source), "bert/pooler/dense/kernel")
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_stored_types_become_float32(goldens, tmp_path, kind):
+    stored = {name: value.astype(kind) for name, value in span_tensors(goldens).items()}
+    model = Bert(config(num_labels=2), "span")
+    weights.load(model, write_hf(tmp_path / "there", stored))
+    for name, value in values_in(model).items():
+        key, transpose = hugging_face_name(name, "span")
+        np.testing.assert_array_equal(value, stored[key].astype(np.float32).T if transpose else stored[key])
+        assert value.dtype == np.float32
+
+
+def test_a_tied_decoder_is_left_out_and_an_untied_one_refused(goldens, tmp_path):
+    tensors = load_file(goldens / "pretraining_gelu" / "model.safetensors")
+    tied = tensors | {
+        "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
+        "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
+    }
+    model = Bert(config(num_labels=2), "pretraining")
+    assert weights.load(model, write_hf(tmp_path / "tied", tied)).unused == []
+    untied = tied | {"cls.predictions.decoder.weight": tied["cls.predictions.decoder.weight"] + 1}
+    refused(lambda: weights.load(model, write_hf(tmp_path / "untied", untied)), "word_embeddings")
+
+
+def test_the_saved_folder_is_one_of_transformers_and_readable_by_others(goldens, tmp_path):
+    """safetensors lets only the owner read what it writes."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ca", "##fé", "ca", "##fe", "he", "##llo"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    ours = tokenizer.load(str(tmp_path / "vocab.txt"), do_lower_case=False)
+    before = os.umask(0o027)
+    try:
+        weights.save(Bert(configuration.read_config(goldens / "span_gelu"), "span"), tmp_path / "model", ours)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o640}
+    assert AutoConfig.from_pretrained(tmp_path / "model").architectures == ["BertForQuestionAnswering"]
+    assert AutoTokenizer.from_pretrained(tmp_path / "model")("hello Café").input_ids == [2, 9, 10, 5, 6, 3]
+    again = tokenizer.load(folder=tmp_path / "model")
+    assert again.encode(["hello Café"])[0][0].tolist() == [9, 10, 5, 6]
+    assert again.digest == ours.digest
+
+
+KEY, NAME = "bert.encoder.layer.1.output.dense.weight", "bert/encoder/layer_1/output/dense/kernel"
+
+
+def spoilt(value, number):
+    changed = value.copy()
+    changed[3, 5] = number
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda there: there.pop(KEY), [NAME]),
+        (lambda there: there.update({KEY.replace("layer.1", "layer.2"): there[KEY]}), ["layer_2", "--bert_conf"]),
+        (lambda there: there.update({KEY: np.ascontiguousarray(there[KEY].T)}), [NAME, "(32, 64)", "(64, 32)"]),
+        (lambda there: there.update({KEY: spoilt(there[KEY], np.nan)}), [NAME]),
+        (lambda there: there.update({KEY: spoilt(there[KEY], np.inf)}), [NAME]),
+        (lambda there: there.pop("qa_outputs.weight"), ["cls/squad/output_weights"]),
+    ],
+    ids=["missing", "unknown", "transposed", "nan", "inf", "headless"],
+)
+def test_tensors_that_do_not_fit_are_named_and_the_model_stays(goldens, tmp_path, change, named):
+    tensors, model = span_tensors(goldens), Bert(config(num_labels=2), "span")
+    before = values_in(model)
+    change(tensors)
+    source = write_hf(tmp_path / "there", tensors)
+    refused(lambda: weights.load(model, source), source, *named)
+    assert_equal(model, before)
+
+
+def test_folders_and_names_without_a_model(tmp_path, monkeypatch):
+    """An index names files beside it only."""
+    monkeypatch.chdir(tmp_path)
+    for name in (str(tmp_path), "."):
+        refused(lambda name=name: weights.read(weights.find(name)), "model.safetensors")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
+    refused(lambda: weights.read(weights.find(".")), "pytorch_model.bin", "save_pretrained")
+    index = tmp_path / "model.safetensors.index.json"
+    for name in ("../model.safetensors", "/etc/passwd", "", 7):
+        index.write_text(json.dumps({"weight_map": {"a": name}}))
+        refused(lambda: weights.read(tmp_path), index)
+    for name in ("/nowhere/bert", "./nowhere", "bert_model.ckpt", "a/b/c", "nobody/nothing"):
+        refused(lambda name=name: weights.find(name), name)
+
+
+GOOGLE = SIZES | {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "initializer_range": 0.02}
+MORE = {"id2label": {"0": "no", "1": "yes"}, "model_type": "bert", "problem_type": "single_label_classification"}
+
+
+def configured(folder, values, name="config.json"):
+    (folder / name).write_text(json.dumps(values))
+    return configuration.config_from_file(folder / name)
+
+
+def test_both_forms_of_a_configuration_are_read(tmp_path):
+    assert configuration.read_config(tmp_path / "bert_model.ckpt") is None
+    for made in (configured(tmp_path, GOOGLE, "bert_config.json"), configured(tmp_path, GOOGLE | MORE)):
+        assert {name: getattr(made, name) for name in GOOGLE} == GOOGLE
+        assert (made.num_labels, made.layer_norm_eps, made.pad_token_id) == (2, 1e-12, 0)
+    assert configuration.read_config(tmp_path / "bert_model.ckpt").id2label == {0: "no", 1: "yes"}
+    harmless = {"to_dict": 3, "quantization_config": 5, "torch_dtype": "x", "_attn_implementation": [1]}
+    assert configured(tmp_path, GOOGLE | harmless).to_dict()["hidden_size"] == 32
+
+
+WRONG = [
+    {"hidden_size": "64"}, {"hidden_size": 64.0}, {"num_hidden_layers": True}, {"num_attention_heads": 0},
+    {"num_attention_heads": 5}, {"vocab_size": 10**12}, {"vocab_size": None}, {"hidden_dropout_prob": 1.5},
+    {"attention_probs_dropout_prob": 1}, {"layer_norm_eps": 1e-300}, {"initializer_range": 1e300},
+    {"hidden_act": "swish"}, {"position_embedding_type": "relative_key"}, {"is_decoder": True},
+    {"model_type": "roberta"}, {"id2label": ["no", "yes"]}, {"id2label": {"0": "a", "2": "b"}}, {"num_labels": 3},
+    {"problem_type": "span"}, {"architectures": [1]}, {"pad_token_id": 60},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", WRONG, ids=str)
+def test_a_wrong_value_is_named(tmp_path, changes):
+    line = refused(
+        lambda: configured(tmp_path, GOOGLE | MORE | changes), tmp_path / "config.json", next(iter(changes))
+    )
+    assert "--bert_config_file" in line
+
+
+def test_a_configuration_that_is_none_or_of_a_model_larger_than_the_machine_is_refused(tmp_path):
+    for values in ([], {"vocab_size": 7}, GOOGLE | {"hidden_size": 1 << 20, "num_attention_heads": 16}):
+        refused(lambda values=values: configured(tmp_path, values), tmp_path / "config.json")

@@ -1,0 +1,208 @@
+"""The scores against numbers that the official programs print, and against cases worked out by hand.
+
+The golden numbers come from other people's code run on the very inputs below: SQuAD 1.1 from the official
+script as allennlp 0.9.0 ships it (`allennlp/tools/squad_eval.py`), SQuAD 2.0 from `squad_evaluate` in
+transformers 4.46.3's `data/metrics/squad_metrics.py`, the official script as a library; KorQuAD from a
+transcription of its `evaluate-v1.0.py`. On Python 3.11 they were equal to the bit; they are compared to 1e-12
+because `sum` of floats differs in 3.12.
+"""
+
+import random
+
+import pytest
+
+from tasks.squad.metrics import korquad_v1, normalize_answer, normalize_korean_answer, squad_v1, squad_v2
+
+# fmt: off
+WORDS = [
+    "the", "The", "a", "an", "A", "cat", "Cat", "sat,", "on",
+    "U.S.", "mat.", "(1999)", "don't", "é", "É", "İ", "서울", "서울은",
+    "《춘향전》", "\u2018한국\u2019", "\u201c인용\u201d", "「책」", "<b>", "$5", "-", "...", "and/or",
+    "ﬁ", "Straße", "a-b", "the-",
+]
+# fmt: on
+
+GOLDEN_V1 = {
+    1: {"exact_match": 55.0, "f1": 35.164285714285725},
+    2: {"exact_match": 47.0, "f1": 32.65238095238095},
+    3: {"exact_match": 51.0, "f1": 32.91904761904762},
+}
+GOLDEN_KORQUAD = {
+    1: {"exact_match": 51.5, "f1": 39.4909873505445},
+    2: {"exact_match": 44.5, "f1": 39.484506644702996},
+    3: {"exact_match": 48.0, "f1": 41.179655983851035},
+}
+GOLDEN_V2 = {
+    (1, None): {
+        "exact": 42.0,
+        "f1": 43.51785714285713,
+        "total": 200,
+        "HasAns_exact": 38.59649122807018,
+        "HasAns_f1": 41.2593984962406,
+        "HasAns_total": 114,
+        "NoAns_exact": 46.51162790697674,
+        "NoAns_f1": 46.51162790697674,
+        "NoAns_total": 86,
+    },
+    (2, 1.0): {
+        "exact": 43.5,
+        "f1": 45.20952380952381,
+        "total": 200,
+        "HasAns_exact": 26.16822429906542,
+        "HasAns_f1": 29.36359590565198,
+        "HasAns_total": 107,
+        "NoAns_exact": 63.44086021505376,
+        "NoAns_f1": 63.44086021505376,
+        "NoAns_total": 93,
+        "best_exact": 49.0,
+        "best_exact_thresh": -2.84,
+        "best_f1": 49.892857142857146,
+        "best_f1_thresh": -0.9,
+    },
+    (3, -0.5): {
+        "exact": 44.5,
+        "f1": 45.50952380952381,
+        "total": 200,
+        "HasAns_exact": 15.044247787610619,
+        "HasAns_f1": 16.831015592077538,
+        "HasAns_total": 113,
+        "NoAns_exact": 82.75862068965517,
+        "NoAns_f1": 82.75862068965517,
+        "NoAns_total": 87,
+        "best_exact": 44.5,
+        "best_exact_thresh": -0.38,
+        "best_f1": 45.50952380952381,
+        "best_f1_thresh": -0.38,
+    },
+}
+
+
+def random_case(seed: int, *, unanswerable: float = 0.0):
+    """References, predictions and null odds of 200 questions."""
+    generator = random.Random(seed)
+
+    def text() -> str:
+        separator = " " if generator.random() < 0.9 else "\u3000"
+        return separator.join(generator.choice(WORDS) for _ in range(generator.randrange(5)))
+
+    references, predictions, odds = {}, {}, {}
+    for number in range(200):
+        answers = [text() for _ in range(generator.randrange(1, 4))]
+        answers = [] if generator.random() < unanswerable else answers
+        references[f"q{number}"] = answers
+        predictions[f"q{number}"] = generator.choice([*answers, text(), text(), ""])
+        odds[f"q{number}"] = round(generator.uniform(-3, 3), generator.choice([0, 2]))
+    return references, predictions, odds
+
+
+@pytest.mark.parametrize(("score", "golden"), [(squad_v1, GOLDEN_V1), (korquad_v1, GOLDEN_KORQUAD)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_v1_prints_the_official_numbers(score, golden, seed):
+    references, predictions, _ = random_case(seed)
+    del predictions["q7"]
+    assert score(references, predictions) == pytest.approx(golden[seed], rel=1e-12)
+
+
+@pytest.mark.parametrize(("seed", "threshold"), GOLDEN_V2)
+def test_v2_prints_the_official_numbers(seed, threshold):
+    references, predictions, odds = random_case(seed, unanswerable=0.4)
+    given = () if threshold is None else (odds, threshold)
+    assert squad_v2(references, predictions, *given) == pytest.approx(GOLDEN_V2[seed, threshold], rel=1e-12)
+
+
+# Worked out by hand.
+
+
+@pytest.mark.parametrize(
+    ("normalize", "text", "normalized"),
+    [
+        (normalize_answer, "The  Cat,\tsat.", "cat sat"),
+        (normalize_answer, "an a the", ""),
+        (normalize_answer, "another theory", "another theory"),
+        (normalize_answer, "the-end", "theend"),  # punctuation goes first: no word boundary is left
+        (normalize_answer, "É\u3000a É", "é é"),
+        (normalize_answer, "don\u2019t", "don\u2019t"),  # ASCII punctuation only
+        (normalize_korean_answer, "〈한국〉의 '역사'", "한국 의 역사"),
+        (normalize_korean_answer, "서울(Seoul)", "서울 seoul"),
+        (normalize_korean_answer, "1,234.5%", "12345"),
+        (normalize_korean_answer, "「책」", "「책」"),
+        (normalize_korean_answer, "the A", "the a"),
+    ],
+)
+def test_normalization(normalize, text, normalized):
+    assert normalize(text) == normalized
+
+
+@pytest.mark.parametrize(
+    ("score", "answers", "prediction", "exact_match", "f1"),
+    [
+        # "black cat" is neither answer; F1 is 2·1·(2/3)/(1+2/3) = 0.8 against the long one, 2/3 against "cat".
+        (squad_v1, ["cat", "a big black cat"], "The black cat", 0, 80),
+        # Shared bag {new: 1}: precision 1/2, recall 1/3.
+        (squad_v1, ["new york city"], "new new", 0, 40),
+        # Two texts without words are equal, and their F1 is 0.
+        (squad_v1, ["The"], "...", 100, 0),
+        (squad_v1, ["서울시"], "서울특별시", 0, 0),
+        # KorQuAD counts characters: 3 shared, precision 3/5, recall 3/3. Spaces matter to the exact match only.
+        (korquad_v1, ["서울시"], "서울 특별시", 0, 75),
+        (korquad_v1, ["이 몽룡"], "이몽룡", 0, 100),
+    ],
+)
+def test_v1_by_hand(score, answers, prediction, exact_match, f1):
+    expected = {"exact_match": exact_match, "f1": f1}
+    assert score({"q": answers}, {"q": prediction}) == pytest.approx(expected)
+    half = {name: value / 2 for name, value in expected.items()}  # a missing prediction counts
+    assert score({"q": answers, "r": ["x"]}, {"q": prediction, "unknown": "x"}) == pytest.approx(half)
+
+
+def test_v2_empty_prediction_is_right_only_without_an_answer():
+    scores = squad_v2({"yes": ["cat"], "no": []}, {"yes": "", "no": ""})
+    assert (scores["exact"], scores["HasAns_exact"], scores["NoAns_exact"]) == (50, 0, 100)
+    # An answer that normalizes to nothing expects the empty text.
+    assert squad_v2({"q": ["the"]}, {"q": ""})["HasAns_exact"] == 100
+    assert squad_v2({"q": ["the", "cat"]}, {"q": ""})["HasAns_exact"] == 0
+    assert not any(key.startswith("NoAns") for key in squad_v2({"q": ["x"]}, {"q": "x"}))
+    assert not any(key.startswith("HasAns") for key in squad_v2({"q": []}, {"q": ""}))
+
+
+def test_v2_blanks_above_the_threshold():
+    references, predictions = {"q1": ["x"], "q2": []}, {"q1": "x", "q2": "y"}
+    odds = {"q1": 1.0, "q2": 1.5}
+    assert squad_v2(references, predictions, odds, 1.0)["exact"] == 100  # 1.0 does not exceed 1.0
+    assert squad_v2(references, predictions, odds, 0.5)["exact"] == 50
+    assert squad_v2(references, predictions, odds, 2.0)["exact"] == 50
+
+
+def test_v2_best_threshold():
+    # Nothing answered: 1 of 4 right. Then by rising odds: right (2), half right in F1 (2 / 2.5), wrong on an
+    # unanswerable one (1 / 1.5), right (2 / 2.5): exact is best at -2.0, F1 at 0.5.
+    references = {"a": ["x"], "b": ["y z w"], "c": [], "d": ["v"]}
+    predictions = {"a": "x", "b": "y", "c": "u", "d": "v"}
+    scores = squad_v2(references, predictions, {"d": 3.0, "c": 2.0, "b": 0.5, "a": -2.0})
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (50.0, -2.0)
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (62.5, 0.5)
+    # It is 0 when answering nothing is best.
+    scores = squad_v2({"a": [], "b": ["x"]}, {"a": "u", "b": "v"}, {"a": -1.0, "b": -2.0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)
+
+
+def test_v2_at_its_best_threshold_reaches_its_best_score():
+    references, predictions, _ = random_case(4, unanswerable=0.4)
+    # The official search holds a prediction such as "the" wrong where its score holds it empty, so right.
+    predictions = {name: text if normalize_answer(text) else "" for name, text in predictions.items()}
+    odds = {question_id: number / 7 - 10 for number, question_id in enumerate(references)}
+    best = squad_v2(references, predictions, odds)
+    again = squad_v2(references, predictions, odds, best["best_f1_thresh"])
+    assert again["f1"] == pytest.approx(best["best_f1"])
+
+
+def test_what_cannot_be_scored():
+    for score in (squad_v1, korquad_v1, squad_v2):
+        with pytest.raises(ValueError, match="no questions"):
+            score({}, {"q": "x"})
+    with pytest.raises(ValueError, match="q2"):
+        squad_v1({"q1": ["x"], "q2": []}, {})
+    with pytest.raises(ValueError, match="q2"):
+        squad_v2({"q1": ["x"], "q2": []}, {"q1": "x"})
+    with pytest.raises(ValueError, match="q1"):
+        squad_v2({"q1": ["x"], "q2": []}, {"q1": "x", "q2": ""}, {"other": 1.0})

@@ -1,0 +1,171 @@
+"""SQuAD files and hub data sets: what is read, and what is refused."""
+
+import dataclasses
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from harness.refusals import refused
+from harness.squad_files import GOOD, SMALL, answer, open_windows, read_file, squad_json, write_squad
+from harness.texts import letters_tokenizer
+
+from tasks.squad.reading import Question, Source, read
+
+
+def test_what_is_read(tmp_path):
+    data, path = squad_json(GOOD), tmp_path / "a.json"
+    data["data"][0]["paragraphs"][0]["qas"][0]["answers"].append(answer("the cat", 0))
+    path.write_text(json.dumps(data))
+    examples = read_file(path)
+    assert examples.paragraphs == ["the cat sat", "a dog ran"]
+    assert examples.questions[1] == Question("q1", "who?", 1, (("dog", 2),))
+    assert examples.references == {"q0": ["cat", "the cat"], "q1": ["dog"]}
+    assert (examples.is_labelled, examples.misplaced) == (True, ())
+    first = read_file(path, limit=1)
+    assert ([question.id for question in first.questions], first.paragraphs) == (["q0"], ["the cat sat"])
+    packed = tmp_path / "a.json.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert dataclasses.replace(read_file(packed), source=examples.source) == examples
+
+
+def test_impossible_questions_need_version_2(tmp_path):
+    data, path = squad_json(GOOD), tmp_path / "a.json"
+    data["data"][0]["paragraphs"][0]["qas"][0] |= {"answers": [], "is_impossible": True}
+    path.write_text(json.dumps(data))
+    for is_training in (True, False):
+        refused(lambda is_training=is_training: read_file(path, is_training), path, "q0", "--version_2_with_neg")
+    examples = read_file(path, allow_impossible=True)
+    assert [question.is_impossible for question in examples.questions] == [True, False]
+
+
+def test_questions_without_answers_are_predicted_but_neither_trained_on_nor_scored_beside_others(tmp_path):
+    data, path = squad_json(GOOD), tmp_path / "a.json"
+    questions = [paragraph["qas"][0] for paragraph in data["data"][0]["paragraphs"]]
+    del questions[0]["answers"]
+    path.write_text(json.dumps(data))
+    refused(lambda: read_file(path), "--train_file", path, "q0")
+    refused(lambda: read_file(path, is_training=False), "--predict_file", "q0", "--version_2_with_negative")
+    del questions[1]["answers"]
+    path.write_text(json.dumps(data))
+    unlabelled = read_file(path, is_training=False)
+    assert (unlabelled.references["q0"], unlabelled.is_labelled) == ([], False)
+
+
+def test_a_file_to_predict_need_not_say_where_its_answers_are(tmp_path, run):
+    """Their texts are for scoring; no place is trained on."""
+    entries = [*(("the cat", "who?", "cat", place) for place in (99, None, -7)), GOOD[0]]
+    examples = read_file(write_squad(tmp_path / "a.json", entries), is_training=False)
+    assert examples.references["q1"] == ["cat"]
+    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), tmp_path, run)
+    assert rows.column("start_position")[:3].tolist() == [0, 0, 0]
+    assert rows.column("start_position")[3] > 0
+
+
+ENTRIES = {  # (entries, what the line names)
+    "empty context": ([(" \u202f\n", "who?", "", 0)], ["q0", "context"]),
+    "empty question": ([("the cat", " ", "cat", 4)], ["q0"]),
+    "past the end": ([("the cat", "who?", "cat", 5)], ["q0", "answer_start 5", "7"]),
+    "before the start": ([("the cat", "who?", "cat", -1)], ["q0", "answer_start -1"]),
+    "empty answer": ([("the cat", "who?", "", 4)], ["q0"]),
+    "no number": ([("the cat", "who?", "cat", "4")], ["q0", "answer_start"]),
+    "context no text": ([(7, "who?", "cat", 4)], ["q0"]),
+    "question no text": ([("the cat", None, "cat", 4)], ["q0"]),
+    "answer no text": ([("the cat", "who?", None, 4)], ["q0"]),
+    "half a surrogate": ([("the cat", "b\ud800?", "cat", 4)], ["\\ud800"]),
+    "no question": ([], []),
+}
+WHOLE = json.dumps(squad_json(GOOD))
+PACKED = gzip.compress(WHOLE.encode())
+FILES = {  # (extension, bytes, what the line names)
+    "missing": ("json", None, []),
+    "cut": ("json", WHOLE[:100].encode(), ["101"]),
+    "empty": ("json", b"", []),
+    "cut gzip": ("json.gz", PACKED[: len(PACKED) // 2], []),
+    "flipped gzip": ("json.gz", PACKED[:30] + bytes([PACKED[30] ^ 255]) + PACKED[31:], []),
+    "latin": ("json", '{"data":\n "é"}'.encode("latin-1"), ["line 2", "UTF-8"]),
+    "list": ("json", b"[1]", ["data"]),
+    "other": ("json", b'{"data": {"a": 1}}', ["data"]),
+    "no context": ("json", b'{"data": [{"paragraphs": [{"qas": []}]}]}', ["context"]),
+    "flat": ("json", b'{"data": [{"context": "a"}]}', ["paragraphs"]),
+    "words": ("json", b'{"data": ["a"]}', []),
+    "no start": ("json", WHOLE.replace('"answer_start"', '"start"', 1).encode(), ["answer_start", "question 1"]),
+    "same id": ("json", WHOLE.replace('"q1"', '"q0"').encode(), ["q0"]),
+}
+
+
+@pytest.mark.parametrize("case", ENTRIES)
+def test_broken_entries_are_named(tmp_path, case):
+    entries, named = ENTRIES[case]
+    path = write_squad(tmp_path / "broken.json", entries)
+    refused(lambda: read_file(path), "--train_file", path, *named)
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_broken_files_are_named(tmp_path, case):
+    extension, content, named = FILES[case]
+    path = tmp_path / f"broken.{extension}"
+    if content is not None:
+        path.write_bytes(content)
+    refused(lambda: read_file(path), "--train_file", path, *named)
+
+
+def test_misplaced_answers_are_left_out_as_google_does_until_they_are_too_many(tmp_path):
+    """More than 5 % of them mean that the contexts are another file's."""
+    entries = [*GOOD * 20]
+    entries[3] = ("a dog ran", "who?", "cow", 2)
+    path = write_squad(tmp_path / "a.json", entries)
+    examples = read_file(path)
+    assert (examples.misplaced, len(examples.questions)) == (("q3",), 39)
+    assert "q3" not in examples.references
+    assert len(read_file(path, is_training=False).questions) == 40  # for prediction its place does not matter
+    entries[5] = entries[7] = entries[3]
+    path = write_squad(tmp_path / "a.json", entries)
+    refused(lambda: read_file(path), path, "q3", "q5", "q7")
+
+
+def test_an_answer_inside_its_words_is_not_misplaced(tmp_path):
+    """run_squad.py compares with the whole words at the place, white space folded."""
+    entries = [("the  cat's\u202fhat sat", "what?", "cat's\u202fhat", 5), ("(1990)", "when?", "1990", 1)]
+    assert read_file(write_squad(tmp_path / "a.json", entries)).misplaced == ()
+
+
+# -- hub data sets ------------------------------------------------------------------------------------------------
+
+
+def hub_table(entries) -> pa.Table:
+    kind = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
+    answers = [{"text": [text] * bool(text), "answer_start": [start] * bool(text)} for *_, text, start in entries]
+    columns = {"context": [entry[0] for entry in entries], "question": [entry[1] for entry in entries]}
+    columns["id"] = [f"q{number}" for number in range(len(entries))]
+    return pa.table(columns | {"answers": pa.array(answers, kind)})
+
+
+def read_hub(name, split: str, is_training: bool, allow_impossible: bool = False, limit: int | None = None):
+    return read(Source(str(name), "--dataset_name", is_training, limit, split), allow_impossible)
+
+
+def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
+    folder, bare = tmp_path / "own", tmp_path / "bare"
+    folder.mkdir()
+    bare.mkdir()
+    entries = [*GOOD, ("the cat sat", "did what?", "sat", 8)]
+    pyarrow.parquet.write_table(hub_table(entries), folder / "train.parquet")
+    pyarrow.parquet.write_table(hub_table([*GOOD, ("nothing here", "who?", "", 0)]), folder / "validation.parquet")
+    pyarrow.parquet.write_table(hub_table(GOOD).drop_columns(["answers", "id"]), bare / "train.parquet")
+    examples = read_hub(folder, "train", is_training=True)
+    assert examples.paragraphs == ["the cat sat", "a dog ran"]
+    assert [question.paragraph for question in examples.questions] == [0, 1, 0]
+    assert examples.references == {"q0": ["cat"], "q1": ["dog"], "q2": ["sat"]}
+    assert len(read_hub(folder, "train", is_training=True, limit=2).questions) == 2
+    negative = read_hub(folder, "validation", is_training=False, allow_impossible=True)
+    assert [question.is_impossible for question in negative.questions] == [False, False, True]
+    for is_training in (True, False):
+        wrong = ("--dataset_name", folder, "validation", "q2")
+        refused(lambda is_training=is_training: read_hub(folder, "validation", is_training), *wrong)
+    refused(lambda: read_hub("nobody/nothing", "train", True), "--dataset_name", "nobody/nothing")
+    refused(lambda: read_hub(bare, "train", True), bare, "answers", "id")
+    refused(lambda: read_hub(bare, "validation", True), bare, "validation")

@@ -1,0 +1,99 @@
+"""SPMD without TensorFlow: the ranks count to 40, and rank 0 keeps the count in a file, as a checkpoint does.
+
+Usage: work.py FOLDER [FAULT]
+Each rank writes its process id to FOLDER/rank-N. With the fault "hold" the ranks stay at count 7 when they come
+there for the first time, after FOLDER/holding is made; other faults strike at count 5, rank 1 if they do not say
+more. Rank 0 prints "from COUNT" at each start.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from distributed.run import Run
+from distributed.watchdog.stalls import StallSettings
+from distributed.world import World
+from ringbert.errors import InputError
+
+END, FAULTY, HOLDING = 40, 5, 7
+STALLS = StallSettings(stall_warning=1, stall_timeout=4)
+folder, fault = Path(sys.argv[1]), (*sys.argv[2:], "")[0]
+file = folder / "count"
+
+
+class Planned(Exception):
+    """The failure under test."""
+
+
+def fail() -> None:
+    raise Planned("the planned failure")
+
+
+def refuse() -> None:
+    raise InputError("--train_file x.json: broken\n  in line 3")
+
+
+def strike(world: World) -> None:
+    match fault:
+        case "raise on all":
+            fail()
+        case "raise on first":
+            world.on_first(fail)
+        case "refuse on all":
+            refuse()
+        case "refuse on first":
+            world.on_first(refuse)
+        case "disagree":
+            world.agree({"the configuration": "same", "the vocabulary": f"digest-{world.rank}"})
+        case "rank 0 works":
+            world.on_first(time.sleep, 2 * STALLS.stall_timeout)
+    if world.rank != 1:
+        return
+    time.sleep(0.3)  # the others wait for this rank
+    match fault:
+        case "raise":
+            fail()
+        case "raise in a thread":
+            threading.Thread(target=fail).start()
+            time.sleep(1000)
+        case "refuse":
+            refuse()
+        case "exit with 3":
+            sys.exit(3)
+        case "exit with words":
+            sys.exit("the words")
+        case "leave":
+            sys.exit(0)
+        case "slow":
+            time.sleep(STALLS.stall_timeout - 1)
+        case "hang":
+            time.sleep(1000)
+
+
+def hold(world: World) -> None:
+    if not world.on_first((folder / "holding").exists):
+        world.on_first((folder / "holding").touch)
+        while True:
+            world.barrier()
+
+
+with World.join(None, program="prog", stalls=STALLS) as world:
+    run = Run.of(folder, world)
+    world.on_first(run.lock)
+    (folder / f"rank-{world.rank}").write_text(str(os.getpid()))
+    first = world.on_first(lambda: int(file.read_text()) if file.exists() else 0)
+    if world.rank == 0:
+        print(f"from {first}", flush=True)
+    for count in range(first, END):
+        if count == FAULTY:
+            strike(world)
+        if count == HOLDING and fault == "hold":
+            hold(world)
+        world.all_reduce_sum(np.ones(1))
+        if world.rank == 0:
+            file.write_text(str(count + 1))
+            time.sleep(0.02)

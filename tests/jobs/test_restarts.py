@@ -1,0 +1,55 @@
+"""bert-launch --restarts: a job that was killed goes on where it had saved, and other ends are final."""
+
+import signal
+
+import pytest
+from harness.jobs import assert_gone, launch, program, run, started
+
+
+def test_a_killed_job_goes_on_where_it_was(tmp_path):
+    with started(launch(2, *program("work.py", tmp_path, "hold"), flags=("--restarts=3",))) as job:
+        job.wait_for((tmp_path / "holding").exists)
+        killed = int((tmp_path / "rank-1").read_text())
+        job.strike(tmp_path / "rank-1")
+        done = job.end()
+    assert done.status == 0, done
+    assert done.stdout.splitlines() == ["from 0", "from 7"]
+    assert (tmp_path / "count").read_text() == "40"
+    assert_gone(killed)
+
+
+@pytest.mark.slow
+def test_restarts_end_when_there_are_no_more(tmp_path):
+    with started(launch(2, *program("work.py", tmp_path, "hold"), flags=("--restarts=1",))) as job:
+        job.wait_for((tmp_path / "holding").exists)
+        first = (tmp_path / "rank-1").read_text()
+        (tmp_path / "holding").unlink()  # the second start holds too
+        job.strike(tmp_path / "rank-1")
+        job.wait_for(lambda: (tmp_path / "holding").exists() and (tmp_path / "rank-1").read_text() != first)
+        job.strike(tmp_path / "rank-1")
+        done = job.end()
+    assert done.status not in (0, 75), done
+    assert done.stdout.splitlines() == ["from 0", "from 7"]
+
+
+@pytest.mark.slow
+def test_an_error_of_the_users_is_not_tried_again(tmp_path):
+    done = run(launch(2, *program("work.py", tmp_path, "refuse"), flags=("--restarts=3",)))
+    assert done.status == 1, done
+    assert done.stdout.splitlines() == ["from 0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_a_user_ends_is_not_started_again(tmp_path, number):
+    """The first signal asks the ranks to save; this program has nothing to save, and the second one ends it."""
+    with started(launch(2, *program("work.py", tmp_path, "hold"), flags=("--restarts=3",))) as job:
+        job.wait_for((tmp_path / "holding").exists)
+        ranks = [int((tmp_path / f"rank-{rank}").read_text()) for rank in range(2)]
+        job.process.send_signal(number)
+        job.wait_for(lambda: signal.Signals(number).name in job.done().stderr)
+        job.process.send_signal(number)
+        done = job.end()
+    assert done.status not in (0, 75), done
+    assert done.stdout.splitlines() == ["from 0"]
+    assert_gone(*ranks)

@@ -1,0 +1,76 @@
+"""Ranks on two hosts find their place on each and add up between them; strangers cannot take part."""
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from harness.hosts import available, simulated_hosts
+from harness.jobs import VARIABLES, launch, program
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(available() is not None, reason=available() or "")]
+
+# Prints those of the ports at which a server of TensorFlow answers, which would read files for whoever asks. It
+# speaks HTTP/2 (RFC 9113), where both sides begin with a frame of settings, which is of type 4.
+STRANGER = r"""
+import socket, sys
+for port in sys.argv[2:]:
+    try:
+        with socket.create_connection((sys.argv[1], int(port)), 3) as server:
+            server.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+            if server.recv(9)[3:4] == b"\4":
+                print(port)
+    except OSError:
+        pass
+"""
+
+
+def attacked(folder, num_hosts, **variables):
+    """The result of a job of two ranks a host, and how many of its servers answered to a further host."""
+    env = {**VARIABLES, **variables}
+    with simulated_hosts(num_hosts + 1) as hosts, ThreadPoolExecutor() as pool:
+        if num_hosts == 1:
+            command = launch(2, *program("ring.py", folder))
+            job = pool.submit(hosts.run, 0, command, timeout=240, env=env)
+        else:
+            command = program("ring.py", folder)
+            job = pool.submit(hosts.mpirun, 2, command, timeout=240, env=env, num_hosts=num_hosts)
+        files = [folder / f"ports-{host}" for host in range(num_hosts)]
+        while not all(file.exists() for file in files) and not job.done():
+            time.sleep(0.1)
+        answers = 0
+        for address, file in zip(hosts.addresses, files, strict=False):
+            ports = map(str, json.loads(file.read_text())) if file.exists() else ()
+            tried = hosts.run(num_hosts, [sys.executable, "-c", STRANGER, address, *ports], timeout=120)
+            assert tried.returncode == 0, tried.stderr
+            answers += len(tried.stdout.split())
+        (folder / "tried").touch()
+        done = job.result()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), answers
+
+
+def test_ranks_on_two_hosts_know_their_place_and_add_up_undisturbed(tmp_path):
+    """The second host's ranks know only the variables that bert-launch forwards, such as PYTHONPATH."""
+    result, answers = attacked(tmp_path, 2, RINGBERT_NETWORK="10.99.0.0/24")
+    assert result["num_nodes"] == 2
+    # rank, local_rank, local_size, node, host name: on the second host local_rank is not rank.
+    assert result["places"] == [
+        [0, 0, 2, 0, "host1"],
+        [1, 1, 2, 0, "host1"],
+        [2, 0, 2, 1, "host2"],
+        [3, 1, 2, 1, "host2"],
+    ]
+    assert answers == 0
+
+
+def test_strangers_reach_no_server_of_a_job_on_one_host(tmp_path):
+    result, answers = attacked(tmp_path, 1)
+    assert result["num_nodes"] == 1
+    assert answers == 0
+
+
+def test_strangers_reach_the_servers_of_a_job_whose_user_allows_it(tmp_path):
+    """Without this the others could not fail."""
+    assert attacked(tmp_path, 1, RINGBERT_OPEN_PORTS="1")[1] == 2

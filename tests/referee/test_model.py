@@ -1,0 +1,265 @@
+"""The model's scores and gradients are PyTorch's (tests/goldens, made by scripts/make_goldens.py) and those of the
+papers' formulas in float64, however rows are padded and grouped, and whatever XLA compiles."""
+
+import functools
+import json
+from math import erf, pi, sqrt, tanh
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness.batches import Computed, Computer, Row, random_rows
+from harness.models import KEY, error, wide_model
+from harness.plain_bert import plain
+from harness.real_data import real
+from safetensors.numpy import load_file
+from transformers import BertConfig
+
+from bert import configuration, weights
+from bert.model import Bert
+from bert.ops import ACTIVATIONS
+
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
+HEADS = ["span_gelu", "classifier_gelu", "pretraining_gelu", "pretraining_gelu_new"]
+# Two float32 programs that sum in different orders differ by some units of 6e-8 per operation; over the dozens of
+# dependent operations of two layers that is about 1e-5 of the largest value, 1e-4 leaves room for other libraries.
+TO_PYTORCH = 1e-4
+
+
+# -- against PyTorch ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def golden(name: str) -> tuple[Computer, dict[str, np.ndarray], list[Row]]:
+    """The model as we load it, PyTorch's numbers, and the rows of which they are."""
+    model = Bert(configuration.read_config(GOLDENS / name), name.split("_")[0])
+    weights.load(model, GOLDENS / name)
+    there = load_file(GOLDENS / name / "golden.safetensors")
+    return Computer(model), there, rows_of(there)
+
+
+def rows_of(there: dict[str, np.ndarray]) -> list[Row]:
+    length = there["input_ids"].shape[1]
+    rows = []
+    for number, mask in enumerate(there["attention_mask"].astype(bool)):
+        masked = zip(there.get("masked_tokens", []), there.get("masked_ids", []), strict=True)
+        ends = [
+            int(there[f"{end}_positions"][number]) if f"{end}_positions" in there else 0
+            for end in ("start", "end")
+        ]
+        rows.append(
+            Row(
+                there["input_ids"][number, mask].tolist(),
+                int((there["token_type_ids"][number, mask] == 0).sum()),
+                (ends[0], ends[1]),
+                int(there["labels"][number]) if "labels" in there else 0,
+                {int(token % length): int(id_) for token, id_ in masked if token // length == number},
+            )
+        )
+    return rows
+
+
+def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarray]:
+    """PyTorch's scores of each row, as in `Computed`."""
+    if "mlm" not in there:
+        return [scores[: len(row.input_ids)] for scores, row in zip(there["scores"], rows, strict=True)]
+    ends = np.cumsum([len(row.masked) for row in rows])
+    mlm = np.split(there["mlm"], ends[:-1])
+    return [np.concatenate([part.ravel(), nsp]) for part, nsp in zip(mlm, there["nsp"], strict=True)]
+
+
+def assert_gradients_are_those_of_pytorch(found: dict[str, np.ndarray], there: dict, head: str) -> None:
+    theirs = {key.removeprefix("gradient."): value for key, value in there.items() if key.startswith("gradient.")}
+    largest = max(np.abs(value).max() for value in theirs.values())
+    for key, ours in found.items():
+        their_name, transpose = weights.hugging_face_name(key, head)
+        their_gradient = theirs.pop(their_name)
+        # Softmax ignores a common addend: gradients of key biases, and of a span's last beta and bias, are 0.
+        scale = max(np.abs(their_gradient).max(), largest / 100)
+        np.testing.assert_allclose(
+            ours.T if transpose else ours, their_gradient, 0, TO_PYTORCH * scale, err_msg=key
+        )
+    assert not theirs
+
+
+@pytest.mark.parametrize("grouping", ["padded", "padded more", "by length"])
+@pytest.mark.parametrize("name", HEADS)
+def test_scores_and_gradients_are_those_of_pytorch_however_rows_are_padded(name, grouping):
+    compute, there, rows = golden(name)
+    computed = compute(rows, grouping)
+    for ours, theirs in zip(computed.scores, scores_there(there, rows), strict=True):
+        assert error(ours, theirs) < TO_PYTORCH
+    assert computed.loss == pytest.approx(float(there["loss"]), rel=TO_PYTORCH)
+    assert_gradients_are_those_of_pytorch(computed.gradients, there, compute.head)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS[:3])
+def test_a_step_that_xla_compiles_as_a_whole_has_the_gradients_of_pytorch(name):
+    """With a row that is all padding, and with a key although dropout is 0."""
+    compute, there, rows = golden(name)
+    config = compute.model.config.to_dict() | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    without_dropout = Bert(BertConfig.from_dict(config), compute.head)
+    without_dropout.set_weights(compute.model.get_weights())
+    computed = Computer(without_dropout)(rows, "compiled", KEY)
+    assert computed.loss == pytest.approx(float(there["loss"]), rel=TO_PYTORCH)
+    assert_gradients_are_those_of_pytorch(computed.gradients, there, compute.head)
+
+
+@pytest.mark.parametrize("name", HEADS[:2])
+def test_a_row_has_the_same_scores_alone_and_among_others(name):
+    compute, _, rows = golden(name)
+    together = compute(rows * 4, "by length").scores
+    for number, row in enumerate(rows):
+        for grouping in ("padded", "by length"):
+            assert error(compute([row], grouping).scores[0], together[number + 3]) < 1e-5  # other orders of sums
+
+
+def test_a_lost_row_is_seen():
+    """The comparisons of gradients can fail."""
+    compute, _, rows = golden("span_gelu")
+    whole, less = compute(rows).gradients, compute(rows[:2]).gradients
+    assert max(error(less[name], whole[name]) for name in whole if name.endswith("kernel")) > 0.1
+
+
+def features_of(model: Bert) -> Computer:
+    """A model without a head that has the same weights."""
+    features = Bert(model.config, "features")
+    for name, variable in features.named_tensors().items():
+        variable.assign(model.named_tensors()[name])
+    return Computer(features)
+
+
+def test_features_are_the_hidden_states_of_pytorch():
+    compute, there, rows = golden("span_gelu")
+    found = features_of(compute.model)(rows, "by length").scores
+    for number, row in enumerate(rows):
+        assert error(found[number], there["hidden_2"][number, : len(row.input_ids)]) < TO_PYTORCH
+
+
+@pytest.mark.slow
+def test_a_real_model_has_the_hidden_states_of_pytorch():
+    there = json.loads((GOLDENS / "minilm.json").read_text())
+    folder = real("minilm/model.safetensors").parent
+    model = Bert(configuration.read_config(folder), "span")
+    report = weights.load(model, folder, new=weights.HEAD_TENSORS["span"])
+    assert report.unused == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
+    assert report.missing == list(weights.HEAD_TENSORS["span"])
+    (state,) = features_of(model)([Row(there["input_ids"], len(there["input_ids"]))]).scores
+    ours = [float(state[token, part]) for token, part in there["places"]]
+    np.testing.assert_allclose(ours, there["values"][-1], rtol=0, atol=TO_PYTORCH * np.abs(state).max())
+    assert np.linalg.norm(state) == pytest.approx(there["norms"][-1], rel=TO_PYTORCH)
+
+
+# -- against the formulas -----------------------------------------------------------------------------------------
+
+# The first row is long enough for attention that takes a few heads at a time.
+ROWS = random_rows([130, 12, 40, 9], vocab_size=50)
+# Of scores and loss, and of gradients. bfloat16 has 8 bits and float16 11: 0.4 % and 0.05 % for each of some dozen
+# rounded values; gradients are sums over tokens that nearly cancel.
+TOLERANCES = {"float32": (2e-5, 2e-5), "mixed_bfloat16": (0.02, 0.1), "mixed_float16": (0.003, 0.02)}
+
+
+@functools.cache
+def wide(precision: str, activation: str) -> tuple[Computer, Computed]:
+    """A model, and what the formulas say that it computes of ROWS."""
+    model = wide_model(
+        precision, hidden_act=activation, max_position_embeddings=144, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    for number, variable in enumerate(model.trainable_variables):  # no two layers have equal values
+        variable.assign_add(2e-2 * tf.random.stateless_normal(variable.shape, [number, 1]))
+    return Computer(model), plain(model, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("precision", "activation", "grouping", "is_training"),
+    [
+        ("float32", "gelu", "by length", True),
+        ("float32", "gelu", "padded", True),
+        ("float32", "gelu", "by length", False),
+        ("mixed_bfloat16", "gelu_new", "by length", True),
+        ("mixed_bfloat16", "gelu_new", "padded", False),
+        pytest.param("mixed_float16", "gelu", "by length", True, marks=pytest.mark.slow),
+        pytest.param("float32", "gelu", "compiled", True, marks=pytest.mark.slow),
+        pytest.param("mixed_bfloat16", "gelu_new", "compiled", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_wide_enough_for_compiled_parts_computes_the_formulas(
+    precision, activation, grouping, is_training
+):
+    """Training has a key, though dropout is 0: other operations than for prediction are then the fastest."""
+    compute, expected = wide(precision, activation)
+    found = compute(ROWS, grouping, KEY if is_training else None)
+    to_scores, to_gradients = TOLERANCES[precision]
+    for ours, right in zip(found.scores, expected.scores, strict=True):
+        assert ours.dtype == np.float32
+        assert error(ours, right) < to_scores
+    assert found.loss == pytest.approx(expected.loss, rel=to_scores)
+    off = {}
+    largest = max(np.linalg.norm(gradient) for gradient in expected.gradients.values())
+    for name, right in expected.gradients.items():
+        ours = found.gradients[name]
+        assert ours.dtype == np.float32
+        # Gradients of the keys' biases, of the last beta and of the head's bias are 0 but for rounding.
+        off[name] = np.linalg.norm(ours - right) / max(np.linalg.norm(right), largest / 100)
+    assert max(off.values()) < to_gradients, off
+    if precision != "float32":  # or else nothing was computed in fewer bits
+        assert max(off.values()) > 10 * TOLERANCES["float32"][1]
+
+
+def test_activations_are_those_of_google():
+    x = np.linspace(-4, 4, 81, dtype=np.float32)
+    exact = [v * 0.5 * (1 + erf(v / sqrt(2))) for v in x.tolist()]
+    tanh_form = [v * 0.5 * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v**3))) for v in x.tolist()]
+    np.testing.assert_allclose(ACTIVATIONS["gelu"](x), exact, atol=1e-6)  # values to 4, float32's unit there 2e-7
+    np.testing.assert_allclose(ACTIVATIONS["gelu_new"](x), tanh_form, atol=1e-6)
+
+
+# -- initial values and settings ----------------------------------------------------------------------------------
+
+
+def test_initial_values_are_those_of_bert():
+    config = BertConfig(
+        vocab_size=2000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128
+    )
+    tensors = {name: v.numpy() for name, v in Bert(config, "pretraining", seed=4).named_tensors().items()}
+    for name, value in tensors.items():
+        if name.endswith("gamma"):
+            assert (value == 1).all()
+        elif name.endswith(("beta", "bias")):
+            assert (value == 0).all()
+        else:
+            assert np.abs(value).max() <= 0.04, name  # truncated at two standard deviations
+            assert 0 < value.std() < 0.02
+    # A normal distribution of 0.02 cut at two standard deviations has one of 0.0176.
+    assert tensors["bert/embeddings/word_embeddings"].std() == pytest.approx(0.0176, rel=0.01)
+    kernels = [value.ravel()[:50] for name, value in tensors.items() if name.endswith("kernel")]
+    assert len({kernel.tobytes() for kernel in kernels}) == len(kernels)  # no two tensors alike
+    again, other = (Bert(config, "pretraining", seed=seed).named_tensors() for seed in (4, 5))
+    for name in ("bert/embeddings/word_embeddings", "cls/predictions/transform/dense/kernel"):
+        np.testing.assert_array_equal(again[name], tensors[name])
+        assert not np.array_equal(other[name], tensors[name])
+
+
+@pytest.mark.parametrize(
+    ("changes", "head", "named"), [({"hidden_act": "swish"}, "span", "swish"), ({}, "spam", "spam")]
+)
+def test_a_wrong_setting_is_named(changes, head, named):
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with pytest.raises(ValueError, match=named):
+        Bert(BertConfig(**sizes, **changes), head)
+
+
+@pytest.mark.slow
+def test_recomputed_layers_give_the_same_bits():
+    model = wide_model("float32", num_hidden_layers=2)
+    rows = random_rows([16, 12, 9], vocab_size=50)
+    results = []
+    for recomputes in (False, True):
+        model.recomputes = recomputes
+        computed = Computer(model)(rows, "by length", KEY)
+        results.append([*computed.scores, *computed.gradients.values()])
+    for kept, again in zip(*results, strict=True):
+        assert kept.tobytes() == again.tobytes()

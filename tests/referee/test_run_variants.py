@@ -1,0 +1,91 @@
+"""A run computes the same whatever computes its steps: XLA, micro-batches, recomputed layers, fewer bits."""
+
+import keras
+import numpy as np
+import pytest
+from harness import classifier_runs
+from harness.classifier_runs import LEARN, classify, model_flags, own_files, write_rows
+from harness.program_runs import error_of, metrics_in
+from safetensors.numpy import load_file
+
+from tasks.job import set_precision
+
+pytestmark = pytest.mark.slow
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Examples of similar lengths, so that XLA compiles for one shape."""
+    folder = classifier_runs.write_data(tmp_path_factory.mktemp("data"))
+    words = {example: len(f"{example.first} {example.second}".split()) for example in classifier_runs.TRAIN}
+    rows = [(each.first, each.second, each.kind) for each, number in words.items() if 6 <= number <= 13]
+    write_rows(folder / "train.csv", classifier_runs.COLUMNS, rows, ",")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(data, tmp_path_factory):
+    return trained(data, tmp_path_factory.mktemp("base"))
+
+
+def trained(data, folder, *flags):
+    """Loss of each step, and the norm of its gradient."""
+    own = [*model_flags(data), *own_files(data), *LEARN, "--max_seq_length=16", "--global_batch_size=6"]
+    policy, precision = keras.config.dtype_policy(), [flag for flag in flags if flag.startswith("--precision=")]
+    set_precision(precision[0].removeprefix("--precision=") if precision else "fp32")
+    try:
+        classify(folder, *own, f"--num_train_steps={STEPS}", "--log_steps=1", *flags)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    lines = [line for line in metrics_in(folder) if "gradient_norm" in line]
+    return [[line[name] for line in lines] for name in ("loss", "gradient_norm")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "tolerance"),
+    [  # float32 sums in other orders, over some steps; bfloat16 and float16 round to 2^-9 and 2^-12
+        ("--gradient_accumulation_steps=3", 1e-4),
+        ("--recompute --gradient_accumulation_steps=2", 1e-4),
+        ("--xla=on --gradient_accumulation_steps=2", 1e-4),
+        ("--precision=bf16", 0.05),
+        ("--precision=fp16", 0.01),
+    ],
+)
+def test_a_variant_takes_the_steps_of_the_plain_run(flags, tolerance, data, base, tmp_path):
+    numbers = trained(data, tmp_path, *flags.split())
+    assert len(base[0]) == STEPS
+    np.testing.assert_allclose(numbers, base, rtol=tolerance)
+    if "--precision" in flags:
+        assert not np.allclose(numbers, base, rtol=1e-4)  # it did round
+
+
+def regression(data, folder, labels, *flags):
+    rows = [
+        (example.first, example.second, label)
+        for example, label in zip(classifier_runs.TRAIN, labels, strict=False)
+    ]
+    write_rows(folder / "train.csv", classifier_runs.COLUMNS, rows, ",")
+    columns = ("--text_column=body", "--text_pair_column=more", "--label_column=kind", "--regression")
+    train = (*LEARN, "--global_batch_size=8", f"--train_file={folder}/train.csv", "--save_checkpoints_steps=2")
+    return classify(folder / "run", *model_flags(data), *train, *columns, *flags)
+
+
+def test_a_step_whose_gradient_is_not_finite_is_named_and_left_out(data, tmp_path, capsys):
+    """The square of one label of 48 is more than float32 holds."""
+    labels = [1e30 if number == 20 else number % 5 for number in range(48)]
+    regression(data, tmp_path, labels, "--num_train_steps=6")
+    printed = capsys.readouterr().err
+    assert printed.count("the gradient is not finite") == 1
+    assert printed.count("inf") <= 2, printed
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert all(np.isfinite(value).all() for value in weights.values())
+
+
+def test_a_run_that_could_take_no_step_fails(data, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        regression(data, tmp_path, [1e30] * 16, "--num_train_steps=3")
+    assert stop.value.code == 1
+    assert "finite" in error_of(capsys.readouterr().err, "bert-classifier")
+    assert not (tmp_path / "run" / "model").exists()

@@ -1,0 +1,137 @@
+"""Training steps against NumPy: the gradient of all micro-batches together, clipped as by tf.clip_by_global_norm,
+applied as by Google, or skipped if they are not finite; on GPUs and CPUs, compiled in parts or as a whole."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness.google_optimizer import google_rate, google_step
+
+from bert.optimizer import AdamWeightDecay, WarmupDecay
+from distributed.collectives.local import LocalCollectives
+from distributed.gradient import Gradient, dropout_key
+from distributed.optimizer import AllreduceOptimizer
+from distributed.step_result import StepResult
+from distributed.world import World
+
+RATE, STEPS, WARMUP = 0.05, 6, 2
+SHAPE = 128, 260  # of the kernel: so large that the optimizer compiles its update
+KINDS = ["cpu", "gpu", "whole"]  # a GPU's steps are compiled by XLA, here for the CPU; "whole" as one function
+
+
+class Trainer:
+    """A linear layer with squared errors, trained from zero; `kind` is one of KINDS."""
+
+    def __init__(self, kind: str, scales_loss: bool = False, rate: float = RATE, shape: tuple[int, int] = SHAPE):
+        shapes = {"dense.kernel": shape, "dense.bias": shape[1:]}
+        self.kernel, self.bias = (keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items())
+        self.optimizer = AllreduceOptimizer(
+            AdamWeightDecay(WarmupDecay(rate, STEPS, WARMUP)), [self.kernel, self.bias],
+            World(device="cpu" if kind == "cpu" else "gpu"), LocalCollectives(), scales_loss=scales_loss,
+        )  # fmt: skip
+        self.is_whole = kind == "whole"
+        self.gradient = Gradient(self.optimizer, self.loss, is_fixed=self.is_whole, applies=self.is_whole)
+
+    def loss(self, batch, key):
+        off = batch["x"] @ self.kernel.value + self.bias.value - batch["y"]
+        return {"loss": tf.reduce_sum(tf.square(off))}
+
+    def step(self, number: int, micro_batches: list[dict]) -> StepResult:
+        weights = {"loss": float(sum(len(batch["x"]) for batch in micro_batches))}
+        keys = [dropout_key(0, number, piece, 0) for piece in range(len(micro_batches))]
+        output = self.gradient(micro_batches, self.optimizer.inverse_weights(weights), keys)
+        if self.is_whole:
+            return self.optimizer.result(output, weights)
+        return self.optimizer.update(self.optimizer.all_reduce(output), weights)
+
+    @property
+    def values(self) -> list[np.ndarray]:
+        return [self.kernel.numpy(), self.bias.numpy()]
+
+
+def batches_of(number: int, sizes: list[int], shape: tuple[int, int] = SHAPE) -> list[dict[str, np.ndarray]]:
+    generator = np.random.default_rng(number)
+    widths = {"x": shape[0], "y": shape[1]}
+    return [
+        {name: generator.normal(size=(size, width)).astype(np.float32) for name, width in widths.items()}
+        for size in sizes
+    ]
+
+
+class Formula:
+    """The same training in NumPy, in one batch per step."""
+
+    def __init__(self):
+        self.values = [np.zeros(SHAPE, np.float32), np.zeros(SHAPE[1], np.float32)]
+        self.moments = [(np.zeros_like(value), np.zeros_like(value)) for value in self.values]
+
+    def step(self, number: int, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        off = batch["x"] @ self.values[0] + self.values[1] - batch["y"]
+        gradients = [2 * batch["x"].T @ off / len(off), 2 * off.mean(0)]
+        norm = np.sqrt(sum(np.square(gradient, dtype=np.float64).sum() for gradient in gradients))
+        rate = google_rate(number, RATE, STEPS, WARMUP)
+        for place, gradient in enumerate(gradients):
+            clipped = (gradient * (1 / max(norm, 1))).astype(np.float32)
+            value, *moments = google_step(self.values[place], clipped, *self.moments[place], rate, place == 0)
+            self.values[place], self.moments[place] = value, moments
+        return {"loss": np.square(off, dtype=np.float64).sum() / len(off), "norm": norm, "rate": rate}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "scales_loss"),
+    [
+        ("cpu", [33], False),
+        ("cpu", [14, 14, 5], True),
+        ("gpu", [14, 14, 5], False),
+        ("whole", [33], False),
+        ("whole", [14, 14, 5], True),
+    ],
+)
+def test_steps_are_the_formula_of_the_big_batch(kind, sizes, scales_loss):
+    trainer, formula = Trainer(kind, scales_loss), Formula()
+    for number in range(4):
+        micro_batches = batches_of(number, sizes)
+        big = {name: np.concatenate([batch[name] for batch in micro_batches]) for name in ("x", "y")}
+        result, expected = trainer.step(number, micro_batches), formula.step(number, big)
+        assert result.applied
+        assert result.losses["loss"] == pytest.approx(expected["loss"], rel=1e-5)  # float32 sums
+        assert result.gradient_norm == pytest.approx(expected["norm"], rel=1e-5)
+        assert expected["norm"] > 1  # it is clipped
+        assert result.learning_rate == pytest.approx(expected["rate"], rel=1e-6)
+    for ours, right in zip(trainer.values, formula.values, strict=True):
+        # Adam divides by the root of the square: where a gradient nearly cancels, so do its digits.
+        np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-5)
+    assert trainer.optimizer.steps_done == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_that_is_not_finite_changes_nothing(kind):
+    trainer = Trainer(kind)
+    for number in range(3):
+        trainer.step(number, batches_of(number, [8, 8]))
+    before = trainer.values
+    spoilt = batches_of(3, [8, 8])
+    spoilt[0]["y"][2, 3] = np.inf
+    assert not trainer.step(3, spoilt).applied
+    for old, new in zip(before, trainer.values, strict=True):
+        assert old.tobytes() == new.tobytes()
+    assert trainer.optimizer.steps_done == 3
+    assert trainer.step(4, batches_of(4, [8, 8])).applied
+    assert np.isfinite(trainer.values[0]).all()
+
+
+@pytest.mark.parametrize("kind", ["cpu", pytest.param("whole", marks=pytest.mark.slow)])
+def test_the_loss_scale_halves_at_once_and_doubles_after_2000_finite_steps(kind):
+    """As torch.amp.GradScaler and keras.optimizers.LossScaleOptimizer. A skipped step starts the count again."""
+    trainer = Trainer(kind, scales_loss=True, rate=0.0, shape=(2, 3))
+    batch, spoilt = batches_of(0, [1, 1], (2, 3))
+    spoilt["y"][0, 0] = np.nan
+    first = trainer.step(0, [batch]).loss_scale
+    assert first > 1
+    result = trainer.step(1, [spoilt])
+    assert (result.applied, result.loss_scale) == (False, first / 2)
+    scales = [trainer.step(number, [batch]) for number in range(2000)]
+    assert [scales[number].loss_scale for number in (0, 1998, 1999)] == [first / 2, first / 2, first]
+    for number in range(30):
+        result = trainer.step(number, [spoilt])
+    assert result.loss_scale == 1  # never below

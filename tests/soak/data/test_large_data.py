@@ -1,0 +1,94 @@
+"""Corpora of gigabytes, compressed bombs, and thousands of flipped bits."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from harness.corpora import build, make_texts, read_documents, write
+from harness.mpi import ROOT
+from harness.refusals import refused
+from soak.fuzz.run import run
+
+from bert.corpus.shards import open_shards, open_table
+from distributed.order import BlockOrder
+from distributed.rows import BatchRows
+from ringbert.files import read_text
+
+MIB = (b"the same words, " * 127 + b"the same line.\n") * ((1 << 20) // 2047)  # long lines: they are read slowly
+PEAK = (
+    "import resource, sys; from tasks.corpus import main; main(sys.argv[1:]); "
+    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+)
+
+
+@pytest.mark.timeout(1800)
+def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(tmp_path):
+    """Peak memory of one process for 50 MB and for 500 MB of text; the shards' rows in the order of the stream."""
+    write(tmp_path, make_texts(200), "one.txt")
+    one, peaks = (tmp_path / "one.txt").read_bytes() + b"\n\n", []
+    for size in (50, 500):
+        with (tmp_path / f"{size}.txt").open("wb") as file:
+            for _ in range(size * 1_000_000 // len(one)):
+                file.write(one)
+        given = ["build", f"--input_file={size}.txt", f"--output_dir=of{size}", "--vocab_file=vocab.txt"]
+        command = [sys.executable, "-c", PEAK, *given, "--num_workers=1"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] < 1.1 * peaks[0]
+    parts, manifest = open_shards(str(tmp_path / "of500"), tmp_path / "cache")
+    rows, tokens = BatchRows(parts), 0
+    for start in range(0, len(rows), 1 << 14):
+        numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + (1 << 14), len(rows)))
+        tokens += int(rows.lengths_at("input_ids", numbers).sum())
+    assert len(rows) == manifest["counts"]["examples"]
+    assert tokens == sum(shard["tokens"] for shard in manifest["shards"])
+
+
+@pytest.mark.timeout(1800)
+def test_no_flipped_bit_of_a_shard_is_trained_on(tmp_path):
+    """With a cache that knows the intact file, and without one."""
+    write(tmp_path, make_texts(60))
+    build(tmp_path, max_seq_length=64, num_shards=2)
+    shards, draw = tmp_path / "shards", random.Random(0)
+    path = shards / "shard-00001-of-00002.arrow"
+    data, everything = (
+        path.read_bytes(),
+        np.arange(json.loads((shards / "manifest.json").read_text())["counts"]["examples"]),
+    )
+    BatchRows(open_shards(str(shards), tmp_path / "cache")[0]).take(everything)
+    for _ in range(1000):
+        place = draw.randrange(len(data))
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :])
+        for cache in (tmp_path / "cache", None):
+            refused(lambda c=cache: BatchRows(open_shards(str(shards), c)[0]).take(everything), path.name)
+    path.write_bytes(data)
+    assert open_table(str(shards))[0].num_rows == len(everything)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("reader", ["shards", "TFRecord", "cached windows", "texts", "SentencePiece"])
+def test_a_thousand_kinds_of_damage(tmp_path, reader):
+    _, faults = run(tmp_path, 1000, seed=1, names=[reader])
+    assert not faults, "\n".join(faults)
+
+
+def test_a_compressed_file_that_unpacks_without_end_is_refused(tmp_path):
+    """1 GiB in 1 MB of gzip; in 20 kB of Zstandard."""
+    with gzip.open(tmp_path / "bomb.txt.gz", "wb", 9) as packed:
+        for _ in range(1 << 10):
+            packed.write(MIB)
+    shutil.copy(tmp_path / "bomb.txt.gz", tmp_path / "bomb.csv.gz")
+    with pa.CompressedOutputStream(pa.OSFile(str(tmp_path / "bomb.txt.zst"), "wb"), "zstd") as packed:
+        for _ in range(1 << 10):
+            packed.write(MIB)
+    for name in ("bomb.txt.gz", "bomb.txt.zst"):
+        refused(lambda name=name: read_documents(input_file=str(tmp_path / name)), name)
+    refused(lambda: read_text(tmp_path / "bomb.csv.gz"), "bomb.csv.gz")
