@@ -10,7 +10,7 @@ export PATH=../../../.venv/bin:$PATH CUDA_VISIBLE_DEVICES=-1 # run.json stores h
 RINGBERT_CACHE=$(mktemp -d)
 export RINGBERT_CACHE
 trap 'rm -rf "$RINGBERT_CACHE"' EXIT
-rm -rf vocab corpus squad classifier seeds pretraining exported
+[[ ! -e squad ]] || { echo "error: the runs exist; they are never written again" >&2; exit 1; }
 
 # Runs a command and sends it a signal as soon as a file exists; it must then end with this status.
 interrupted() { # SIGNAL STATUS FILE COMMAND ...

@@ -3,7 +3,7 @@
     PYTHONPATH=tests python scripts/scaling.py docs/scaling_speed.png
 
 It runs examples/resnet_synthetic.py on one core, then on all cores: as ranks, as threads of one rank, and as
-ranks of two hosts with half of the cores each. The hosts are network namespaces of this machine (tests/hosts.py),
+ranks of two hosts with half of the cores each. The hosts are network namespaces of this machine (tests/harness/hosts.py),
 so their ranks sum over TCP. It prints a table in Markdown and draws it. Needs root, Open MPI 5 and matplotlib.
 """
 
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from hosts import Hosts, available, two_hosts
+from harness.hosts import Hosts, available, two_hosts
 
 from tasks.bench.process import ROOT, last_error, on_ranks
 from tasks.bench.scaling import Layout, layouts

@@ -107,15 +107,6 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_built_files_have_the_permissions_of_new_ones(tmp_path):
-    before = os.umask(0o027)
-    try:
-        build_folder(tmp_path / "key", lambda folder: (folder / "data").touch(mode=0o600))
-    finally:
-        os.umask(before)
-    assert (tmp_path / "key" / "data").stat().st_mode & 0o777 == 0o640
-
-
 def test_a_digest_depends_on_the_bytes_of_files_and_on_other_values(tmp_path):
     for name, text in {"a": "one", "b": "one", "c": "two"}.items():
         (tmp_path / name).write_text(text)

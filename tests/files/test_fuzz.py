@@ -6,7 +6,7 @@ from soak.fuzz.run import run
 CHECKED = ("shards", "TFRecord", "cached windows", "state.json", "manifest", "classifier")
 
 
-@pytest.mark.parametrize(("cases", "names"), [(80, CHECKED), pytest.param(300, (), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("cases", "names"), [(60, CHECKED), pytest.param(300, (), marks=pytest.mark.slow)])
 def test_damaged_files_are_read_right_or_refused(tmp_path, cases, names):
     counts, faults = run(tmp_path, cases, names=names)
     assert not faults, "\n".join(faults)

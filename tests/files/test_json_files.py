@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ringbert.errors import InputError
 from ringbert.json_files import parse_json, read_json, read_object
 
-QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
+QUICK = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(),

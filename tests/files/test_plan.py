@@ -96,15 +96,3 @@ def test_a_scaled_rate_above_what_bert_survives_is_warned_of():
 )  # fmt: skip
 def test_a_plan_without_steps_names_its_flag(flags, parts):
     refused(lambda: plan_of(**{"rows": 1000, "size": 1, **flags}), *parts)
-
-
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
-def test_after_deaths_the_steps_stay_and_micro_batches_do_not_grow(size, accumulation):
-    launched = plan_of(SQUAD_WINDOWS, 8, gradient_accumulation_steps=accumulation)
-    plan = launched.on_fewer_ranks(size)
-    same = ("rows", "global_batch_size", "steps", "warmup_steps", "learning_rate")
-    assert [getattr(plan, name) for name in same] == [getattr(launched, name) for name in same]
-    pieces = [piece for rank in range(size) for piece in plan.micro_batches(rank)]
-    assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(8 * BATCH))
-    assert max(piece.stop - piece.start for piece in pieces) <= BATCH // accumulation

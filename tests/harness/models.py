@@ -1,14 +1,18 @@
 """Models that several test files compute with, and how far two results are apart."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import tensorflow as tf
+from harness import texts
 from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import configuration, weights
 from bert.dropout import folded
 from bert.model import COMPILED_WIDTH, Bert
+from bert.text import tokenizer
 from tasks.squad.program import span_loss
 
 KEY = tf.constant([3, 5], tf.int32)
@@ -68,3 +72,14 @@ def wide_model(precision: str, **more) -> Bert:
     model = Bert(config, "span", seed=3)
     keras.config.set_dtype_policy(before)
     return model
+
+
+def save_model(folder: Path, head: str, **changes) -> Path:
+    """A Hugging Face folder of a tiny BERT with this head and random weights; `changes` are those of its
+    configuration."""
+    texts.write_model(folder / "source", num_layers=1)
+    words = tokenizer.load(str(folder / "source/vocab.txt"))
+    config = configuration.config_from_file(folder / "source/bert_config.json")
+    config = type(config).from_dict(config.to_dict() | changes)
+    weights.save(Bert(config, head, seed=3), folder / "model", words)
+    return folder / "model"

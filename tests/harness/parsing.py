@@ -1,66 +1,112 @@
-"""Parses flags as a program does, for the tests of flags."""
+"""Command lines as the programs read them. No other test knows where the settings of a program stand."""
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import contextlib
+import dataclasses
+import importlib
+import io
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ringbert.settings import setting
 from tasks import flags
 
-
-@dataclass(frozen=True)
-class Small:
-    """The settings of a small program."""
-
-    output_dir: str = setting(help="where the run is written", group="files")
-    model: str | None = setting(None, "name or folder", "files", aliases=("model_name_or_path",))
-    layers: str = setting("-1", "which layers, 100 % by number")
-    max_seq_length: int = setting(384, "tokens in a row", "training")
-    learning_rate: float = setting(5e-5, "peak rate", "training")
-    num_train_steps: int | None = setting(None, "steps", "training", shown_default="three epochs")
-    do_train: bool = setting(False, "train", "training")
-    do_lower_case: bool = setting(True, "lower case", "data")
-    precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "numbers", "machine")
-
-    def __post_init__(self) -> None:
-        if self.max_seq_length > 512:
-            raise ValueError(f"--max_seq_length must be at most\n  512, got {self.max_seq_length}")
-
-
-@dataclass(frozen=True)
-class Plain:
-    """No groups, no help, no precision."""
-
-    learning_rate: float = 5e-5
-    version: str = field(default="x", init=False)
-    max_seq_length: int = 128
-    do_train: bool = False
-
-
-@dataclass(frozen=True)
-class Words:
-    """Two fields for words without a flag, and flags between them."""
-
-    folder: str = setting(help="where it is", is_positional=True)
-    question: str = setting(help="what is asked", is_positional=True)
-    top_k: int = setting(1, "how many")
-    json: bool = setting(False, "as JSON")
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = {
+    "bert-squad": "tasks.squad.program:Config",
+    "bert-classifier": "tasks.classifier.program:Config",
+    "bert-pretraining": "tasks.pretraining.program:Config",
+    "bert-corpus build": "tasks.corpus:BuildConfig",
+    "bert-corpus vocab": "tasks.corpus:VocabConfig",
+    "bert-corpus verify": "tasks.corpus:VerifyConfig",
+    "bert-features": "tasks.features:Config",
+    "bert-ask": "tasks.ask:Config",
+    "bert-export": "tasks.export.program:Config",
+    "bert-doctor": "tasks.doctor.settings:Config",
+    "bert-bench step": "tasks.bench.step:StepConfig",
+    "bert-bench allreduce": "tasks.bench.allreduce:AllreduceConfig",
+    "bert-bench scaling": "tasks.bench.scaling:ScalingConfig",
+    "bert-bench start": "tasks.bench.start:StartConfig",
+    "bert-bench corpus": "tasks.bench.corpus:CorpusConfig",
+}
+# The fewest flags with which a command does something.
+LEAST: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(SETTINGS, ()),
+    "bert-squad": ("--output_dir=o", "--do_train", "--train_file=t"),
+    "bert-classifier": ("--output_dir=o", "--do_train", "--train_file=t", "--dev_file=d"),
+    "bert-pretraining": ("--output_dir=o", "--input_file=i", "--do_train"),
+    "bert-corpus build": ("--output_dir=o", "--input_file=i"),
+    "bert-corpus vocab": ("--output_dir=o", "--input_file=i"),
+    "bert-corpus verify": ("--input_dir=i",),
+    "bert-features": ("--input_file=i", "--output_file=o", "--model=m"),
+    "bert-ask": ("folder", "question", "context"),
+    "bert-export": ("folder", "out"),
+    "bert-bench corpus": ("--input_file=i", "--vocab_file=v"),
+}
 
 
-def parse(*argv: str, config_class: type = Small, output_dir: str | None = "out") -> Any:
-    start = [f"--output_dir={output_dir}"] if output_dir and config_class is Small else []
-    return flags.parse(config_class, [*start, *argv], prog="bert-squad", description="Fine-tune on SQuAD.")
+def named(place: str) -> Any:
+    """What `module:name` names."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *argv: str, **options: Any) -> str:
-    """The message of the one error line; checks status, prefix and that nothing else is printed."""
-    with pytest.raises(SystemExit) as exit:
-        parse(*argv, **options)
-    assert exit.value.code == 2
+def parsed(command: str, *argv: str) -> dict[str, Any]:
+    """The value of every setting of `command`, a program with its subcommand."""
+    return flat(flags.parse(named(SETTINGS[command]), argv, prog=command, description=""))
+
+
+def flat(config: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        values |= flat(value) if dataclasses.is_dataclass(value) else {field.name: value}
+    return values
+
+
+def refusal(capsys: pytest.CaptureFixture[str], command: str, *argv: str) -> str:
+    """The one line, without the program's name, with which it ends with status 2 because of its flags."""
+    with pytest.raises(SystemExit) as stop:
+        parsed(command, *argv)
+    return the_error(capsys, stop.value.code, command)
+
+
+def the_error(capsys: pytest.CaptureFixture[str], status: object, command: str, expected: int = 2) -> str:
     printed = capsys.readouterr()
-    assert printed.out == ""
+    assert (status, printed.out) == (expected, ""), printed.err
     assert printed.err.count("\n") == 1, printed.err
-    assert printed.err.endswith("\n")
-    assert printed.err.startswith("bert-squad: error: ")
-    return printed.err.removeprefix("bert-squad: error: ").strip()
+    assert printed.err.startswith(f"{command}: error: "), printed.err
+    assert len(printed.err) < 1500
+    return printed.err.removeprefix(f"{command}: error: ").rstrip("\n")
+
+
+def main_of(program: str) -> Callable:
+    """The function that pyproject.toml names for a program."""
+    return named(PROJECT["scripts"][program])
+
+
+def help_of(command: str, main: Callable | None = None) -> str:
+    """What `command --help` prints."""
+    program, *words = command.split()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        try:
+            status = (main or main_of(program))([*words, "--help"])
+        except SystemExit as stop:
+            status = stop.code
+    assert status in (0, None)
+    return output.getvalue()
+
+
+def flags_of(command: str) -> dict[str, str]:
+    """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; "" for a boolean."""
+    found = {}
+    for line in re.findall(r"^  (?:[A-Z]+, )?(-.*)$", help_of(command), re.MULTILINE):
+        for part in line.split(", "):
+            name, _, value = part.lstrip("-").removeprefix("[no]").partition(" ")
+            found[name] = value
+    return found

@@ -1,4 +1,4 @@
-"""SQuAD's windows against google-research/bert `run_squad.py`, written out below by its rules."""
+"""SQuAD's windows against google-research/bert `run_squad.py`."""
 
 import dataclasses
 import functools
@@ -6,69 +6,13 @@ import json
 
 import numpy as np
 import pytest
+from harness.google_squad import google_s_features
 from harness.real_data import real
 from harness.real_tokenizers import CHANGING, albert, uncased
 from harness.squad_files import GOOD, SMALL, open_windows, read_file, squad_json, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.settings import WindowSettings
-from tasks.squad.windows import window_starts
-
-# -- google-research/bert run_squad.py, read_squad_examples and convert_examples_to_features ----------------------
-
-
-def google_s_words(text: str) -> tuple[list[str], list[int]]:
-    """doc_tokens and char_to_word_offset."""
-    words, word_of_char, after_space = [], [], True
-    for c in text:
-        if c in " \t\r\n\u202f":
-            after_space = True
-        else:
-            if after_space:
-                words.append(c)
-            else:
-                words[-1] += c
-            after_space = False
-        word_of_char.append(len(words) - 1)
-    return words, word_of_char
-
-
-def google_s_improvement(doc_tokens, start, end, answer_tokens):
-    for new_start in range(start, end + 1):
-        for new_end in range(end, new_start - 1, -1):
-            if " ".join(doc_tokens[new_start : new_end + 1]) == " ".join(answer_tokens):
-                return new_start, new_end
-    return start, end
-
-
-def google_s_features(tokenize, context, question, answer, settings):
-    """[(tokens, token types, start_position, end_position)] of one question; `answer` is (text, start)."""
-    words, word_of_char = google_s_words(context)
-    text, offset = answer
-    start_word, end_word = word_of_char[offset], word_of_char[offset + len(text) - 1]
-    query_tokens = tokenize(question)[: settings.max_query_length]
-    first_token_of_word, all_doc_tokens = [], []
-    for word in words:
-        first_token_of_word.append(len(all_doc_tokens))
-        all_doc_tokens += tokenize(word)
-    tok_start = first_token_of_word[start_word]
-    first_token_of_word.append(len(all_doc_tokens))
-    tok_end = first_token_of_word[end_word + 1] - 1
-    tok_start, tok_end = google_s_improvement(all_doc_tokens, tok_start, tok_end, tokenize(text))
-    room = settings.max_seq_length - len(query_tokens) - 3
-    features, start_offset = [], 0
-    while start_offset < len(all_doc_tokens):
-        length = min(len(all_doc_tokens) - start_offset, room)
-        tokens = ["[CLS]", *query_tokens, "[SEP]", *all_doc_tokens[start_offset : start_offset + length], "[SEP]"]
-        types = [0] * (len(query_tokens) + 2) + [1] * (length + 1)
-        doc_offset = len(query_tokens) + 2 - start_offset
-        is_inside = tok_start >= start_offset and tok_end <= start_offset + length - 1
-        positions = (tok_start + doc_offset, tok_end + doc_offset) if is_inside else (0, 0)
-        features.append((tokens, types, *positions))
-        if start_offset + length == len(all_doc_tokens):
-            break
-        start_offset += min(length, settings.doc_stride)
-    return features
 
 
 def compare(settings, examples, ours, folder, run) -> int:
@@ -142,22 +86,12 @@ ODD_CONTEXTS = [
 ]
 
 
-@pytest.mark.parametrize("max_seq_length", [64, 11])
-def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length):
+@pytest.mark.parametrize(("max_seq_length", "doc_stride"), [(64, 3), (11, 3), (11, 50)])
+def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_stride):
     examples = read_file(write_squad(tmp_path / "odd.json", ODD_CONTEXTS))
     assert not examples.misplaced
-    settings = WindowSettings(max_seq_length=max_seq_length, doc_stride=3, max_query_length=5, allow_unknown=True)
-    compare(settings, examples, letters_tokenizer(tmp_path), tmp_path, run)
-
-
-def test_where_the_answers_are(tmp_path, run):
-    """By hand: the positions of `abab ab ab`, whose first word holds the answer twice."""
-    examples = read_file(write_squad(tmp_path / "odd.json", ODD_CONTEXTS[:3]))
-    rows, paragraphs = open_windows(SMALL, examples, letters_tokenizer(tmp_path), tmp_path, run)
-    # [CLS] w ##h ##a ##t ? [SEP] is 7 tokens; a ##b ##a ##b | a ##b: "ab" is not a ##b ##a ##b's middle, ##a ##b
-    assert rows.column("start_position")[1:].tolist() == [7, 11]
-    assert rows.column("end_position")[1:].tolist() == [8, 12]
-    assert paragraphs.table.to_pylist()[1]["spans"] == [0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10]
+    settings = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": 5}
+    compare(WindowSettings(**settings, allow_unknown=True), examples, letters_tokenizer(tmp_path), tmp_path, run)
 
 
 def test_an_impossible_question_has_no_place(tmp_path, run):
@@ -172,7 +106,16 @@ def test_an_impossible_question_has_no_place(tmp_path, run):
 
 def test_answers_lead_back_to_their_characters_through_a_normalizing_tokenizer(tmp_path, run):
     """SentencePiece's ﬁ -> fi, ㎏ -> kg, ½ -> 1⁄2."""
-    answers = ["ﬁrst …", "oﬀer①②", "ｗｉｄｔｈ", "cafe\u0301", "5㎏\x07", "½", "☃", "ｆｕｌｌ ｗｉｄｔｈ cafe\u0301"]
+    answers = [
+        "ﬁrst …",
+        "oﬀer①②",
+        "ｗｉｄｔｈ",
+        "cafe\u0301",
+        "5㎏\x07",
+        "½",
+        "☃",
+        "ｆｕｌｌ ｗｉｄｔｈ cafe\u0301",
+    ]
     entries = [(CHANGING, "Which?", text, CHANGING.index(text)) for text in answers]
     examples = read_file(write_squad(tmp_path / "train.json", entries))
     settings = WindowSettings(max_seq_length=128, doc_stride=64, max_query_length=16, allow_unknown=True)
@@ -191,33 +134,3 @@ def test_the_dev_windows_are_as_many_as_google_makes(tmp_path, run):
     assert len(rows) == 10_833
     assert int(np.diff(rows.column("input_ids")[1]).max()) == 384
     assert len(np.unique(rows.column("question"))) == 10_570
-
-
-@pytest.mark.slow
-def test_the_training_windows_are_as_many_as_google_makes():
-    examples = read_file(real("squad/train-v1.1.json"))
-    assert len(examples.questions) == 87_599
-    contexts, questions = (
-        [len(ids) for ids in uncased().encode_ids(texts)]
-        for texts in (examples.paragraphs, [question.text for question in examples.questions])
-    )
-    for max_seq_length, expected in ((384, 88_641), (256, 97_077)):
-        rooms = [max_seq_length - min(length, 64) - 3 for length in questions]
-        starts = [
-            window_starts(contexts[q.paragraph], room, 128)
-            for q, room in zip(examples.questions, rooms, strict=True)
-        ]
-        assert sum(map(len, starts)) == expected
-
-
-def test_a_long_stride_skips_no_token():
-    """Google's min(length, doc_stride)."""
-    assert window_starts(25, 10, 50) == [0, 10, 20]
-    assert window_starts(14, 10, 4) == [0, 4]
-    assert window_starts(15, 10, 4) == [0, 4, 8]
-
-
-def test_settings_leave_room_beside_the_question():
-    WindowSettings(max_seq_length=9, max_query_length=5)
-    with pytest.raises(ValueError, match="--max_seq_length 8"):
-        WindowSettings(max_seq_length=8, max_query_length=5)

@@ -6,8 +6,8 @@ prints the result as JSON.
 
 When rank RANK (its number at the start) comes to PLACE in step STEP or later, it writes its process id to
 FOLDER/RANK@PLACE@STEP, unless that is there, and waits to be killed. Places: "weights", "sum" and "summed" in a
-step, "evaluation", "save", and "write", where rank 0 writes a checkpoint. "torn": in step 8 rank 1 waits to be
-killed after the sum. Of the others, which have the sum too, rank 2 hears of the death before the update.
+step, "evaluation", "save" and "write", where rank 0 copies and writes a checkpoint. "torn": in step 8 rank 1 waits
+to be killed after the sum. Of the others, which have the sum too, rank 2 hears of the death before the update.
 "impatient": a rank that does not come is given up after 10 s.
 """
 
@@ -30,7 +30,7 @@ from distributed.world import World
 STEPS, TORN = 40, 8
 folder, arguments = Path(sys.argv[1]), sys.argv[2:]
 victims = [
-    (rank, place, int(step)) for rank, place, step in (text.split("@") for text in arguments if text != "torn")
+    (rank, place, int(step)) for rank, place, step in (text.split("@") for text in arguments if "@" in text)
 ]
 stalls = StallSettings(stall_warning=2, stall_timeout=10) if "impatient" in arguments else StallSettings()
 step = 0  # of the training, as long as nobody has died

@@ -159,10 +159,10 @@ def test_a_rank_that_stops_at_any_time_ends_the_training(tmp_path, seed):
 
 
 def test_a_death_while_a_training_saves_on_request(tmp_path, undisturbed):
-    with started(launch(3, *program("training.py", tmp_path, "1@save@5"), flags=ELASTIC)) as job:
+    with started(launch(3, *program("training.py", tmp_path, "0@save@0"), flags=ELASTIC)) as job:
         job.wait_for((tmp_path / "metrics.jsonl").exists)
         job.process.send_signal(signal.SIGUSR1)
-        job.strike(tmp_path / "1@save@5")
+        job.strike(tmp_path / "0@save@0")
         done = job.end()
     assert done.status == 75, done
     assert "Traceback" not in done.stderr, done

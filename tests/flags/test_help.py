@@ -1,0 +1,141 @@
+"""What programs print before they start: help, versions, errors; once per job, and without heavy imports."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from harness.mpi import ROOT, command_of
+from harness.parsing import PROJECT, flags_of, help_of, main_of, the_error
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+SQUAD = "from tasks.squad.program import main; main()"
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def python(code: str, *argv: str, ranks: int = 0, path: str = "", **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", code, *argv]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path, str(ROOT)]), "CUDA_VISIBLE_DEVICES": "-1"}
+    if ranks:
+        command, environment = command_of(ranks, command, environment)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run(command, cwd=ROOT, env=environment, text=True, timeout=60, **options)
+
+
+# -- help ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_program_imports_anything_heavy_to_print_its_help():
+    code = f"""
+import importlib, sys
+heavy = {{"tensorflow", "keras", "mpi4py", "transformers", "torch", "datasets", "matplotlib"}}
+for program, place in {PROJECT["scripts"]}.items():
+    module, _, name = place.partition(":")
+    sys.argv[0] = program
+    try:
+        status = getattr(importlib.import_module(module), name)(["--help"])
+    except SystemExit as stop:
+        status = stop.code
+    print(program, status or 0, *heavy & sys.modules.keys(), file=sys.stderr)
+"""
+    done = python(code)
+    assert done.stderr.splitlines() == [f"{program} 0" for program in PROJECT["scripts"]]
+    assert [name for name in PROJECT["scripts"] if f"usage: {name}" not in done.stdout] == []
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_help_lists_each_flag_with_its_default_and_fits_the_terminal(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = help_of("bert-squad")
+    assert max(len(line) for line in text.splitlines() if not line.startswith("usage")) <= width
+    flags = {"--max_seq_length N": "384", "--learning_rate X": "5e-05", "--[no]do_train": "false"}
+    for flag, default in flags.items():
+        assert f"(default: {default})" in text.partition(f"  {flag}\n")[2].partition("\n  -")[0]
+    assert flags_of("bert-squad")["model_name_or_path"] == "TEXT"
+    assert "FOLDER QUESTION CONTEXT" in " ".join(help_of("bert-ask").split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        ([], "usage: bert-corpus COMMAND"),
+        (["build", "-help"], "usage: bert-corpus build "),
+        (["build", "--format=arrow", "--help", "--nonsense"], "usage: bert-corpus build "),
+        (["--version"], f"ringbert {PROJECT['version']}\n"),
+    ],
+)
+def test_help_and_version_may_stand_anywhere(argv, text, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main_of("bert-corpus")(argv)
+    assert capsys.readouterr().out.startswith(text)
+
+
+@pytest.mark.parametrize(("word", "named"), [("biuld", "build?"), ("--do_train", "vocab, build, verify")])
+def test_an_unknown_command_names_the_nearest_or_all(word, named, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main_of("bert-corpus")([word])
+    message = the_error(capsys, stop.value.code, "bert-corpus")
+    assert word in message
+    assert all(name in message for name in named.split(", "))
+
+
+def test_help_into_a_closed_pipe_is_no_error():
+    """As with `--help | head -3`, when head has already ended."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = python(SQUAD, "--help", stdout=write_end)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- errors: one line over all processes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_first"),
+    [
+        ("", True),
+        ("OMPI_COMM_WORLD_RANK=0", True),
+        ("OMPI_COMM_WORLD_RANK=3", False),
+        ("PMI_RANK=1", False),
+        ("PMIX_RANK=2", False),
+        ("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", True),
+        ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", False),
+        ("SLURM_PROCID=1", True),  # a plain shell of sbatch
+        ("OMPI_COMM_WORLD_RANK=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", True),  # mpirun inside a step of Slurm
+    ],
+)
+def test_only_the_first_process_prints(variables, is_first, monkeypatch, capsys):
+    for variable in variables.split():
+        monkeypatch.setenv(*variable.split("="))
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    with pytest.raises(SystemExit, match="0"):
+        main_of("bert-squad")(["--help"])
+    assert bool(capsys.readouterr().out) == is_first
+    with pytest.raises(SystemExit, match="2"):
+        main_of("bert-squad")(["--lerning_rate=1"])
+    # Another rank that is still alive after a wait has an error that the first rank does not have, and prints it.
+    assert "--lerning_rate" in capsys.readouterr().err
+    assert len(waits) == (not is_first)
+
+
+def test_one_line_from_three_processes_and_status_2():
+    done = python(SQUAD, "--lerning_rate=1", ranks=3)
+    assert done.returncode == 2
+    assert (done.stdout + done.stderr).count("bert-squad: error: ") == 1, done.stderr
+
+
+def test_without_tensorflow_one_line_names_the_extras(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")\n")
+    argv = (f"--output_dir={tmp_path}/x", "--do_predict", "--predict_file=y")
+    done = python(SQUAD, *argv, path=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("bert-squad: error: TensorFlow")
+    assert "[cpu]" in done.stderr

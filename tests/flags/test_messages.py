@@ -1,0 +1,74 @@
+"""The exact sentences of common errors, in one table: users look for them on the web."""
+
+import re
+
+import pytest
+from harness.classifier_runs import write_data
+from harness.program_runs import bert
+from harness.squad_files import make_entries, write_squad
+from harness.texts import write_lines
+
+SQUAD = "squad --max_seq_length=60 --max_query_length=16 --vocab_file={vocab.txt} --train_file={squad.json}"
+OWN = (
+    "classifier --max_seq_length=60 --vocab_file={vocab.txt} --train_file={train.csv} --text_column=body "
+    "--label_column=kind"
+)
+FLAGS = {  # status 2
+    "squad --lerning_rate=1": "unknown flag --lerning_rate; did you mean --learning_rate?",
+    "squad --do_predict": "--do_train needs --train_file (or --dataset_name)",
+    "squad --config={bad.toml}": "--config {bad.toml}: unknown key lerning_rate; did you mean learning_rate?",
+    f"{SQUAD} --max_seq_length=12a": '--max_seq_length must be an integer, got "12a"',
+    f"{SQUAD} --learning_rate=11": "--learning_rate must be at most 10, got 11.0",
+    f"{SQUAD} --precision=fp8": '--precision must be fp32, bf16 or fp16, got "fp8"',
+}
+INPUT = {  # status 1; "…" is what a library says
+    f"{SQUAD} --train_file={{none}}": "--train_file {none}: no such file",
+    f"{SQUAD} --train_file={{cut.json}}": "--train_file {cut.json}: not valid JSON (…)",
+    f"{SQUAD} --train_file={{far.json}}": (
+        "--train_file {far.json}: question q0: answer_start 5000 with 4 characters reaches past the end of its "
+        "3-character context"
+    ),
+    f"{SQUAD} --vocab_file={{more.txt}}": (
+        "{more.txt} has 115 entries, the model's configuration 114: --vocab_file does not belong to this model"
+    ),
+    f"{SQUAD} --init_checkpoint={{none}}": "{none}: no such folder or checkpoint (--model, --init_checkpoint)",
+    f"{SQUAD} --init_checkpoint={{cut}}": "{cut}/model.safetensors: damaged, or not a safetensors file: …",
+    f"{SQUAD} --max_seq_length=500": "--max_seq_length must be at most the model's 128 positions, got 500",
+    f"{SQUAD} --train_batch_size=100": (
+        "no training step is left: 20 rows, batch 100 and 3 epochs make 0 steps of one rank, divided by 1 rank; "
+        "lower --train_batch_size or raise --num_train_epochs"
+    ),
+    f"{OWN} --text_column=text": "--train_file {train.csv}: no column 'text', only body, more, kind",
+    f"{OWN} --do_eval --dev_file={{n.tsv}}": "{n.tsv}: line 2: label 'plant' is not one of animal, colour, tool",
+    "pretraining --input_file={none}": "--input_file {none}: no file matches",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = write_data(tmp_path_factory.mktemp("data"))
+    write_squad(folder / "squad.json", make_entries(20, 1))
+    write_squad(folder / "far.json", [("abc", "d", "nope", 5000)])
+    write_lines(folder / "bad.toml", "lerning_rate = 1.0")
+    write_lines(folder / "cut.json", '{"data": [')
+    write_lines(folder / "cut/model.safetensors", "x" * 100)
+    write_lines(folder / "more.txt", *(folder / "vocab.txt").read_text().splitlines(), "more")
+    write_lines(folder / "n.tsv", "body\tmore\tkind", "a\tb\tplant")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RINGBERT_CACHE", str(folder / "cache"))
+        yield folder
+
+
+@pytest.mark.parametrize("line", [*FLAGS, *INPUT])
+def test_messages(line, data, tmp_path, capsys):
+    def filled(text: str) -> str:
+        return text.replace("{", f"{data}/").replace("}", "")
+
+    program, *argv = filled(line).split()
+    with pytest.raises(SystemExit) as stop:
+        bert(program, tmp_path / "out", "--do_train", f"--bert_config_file={data}/bert_config.json", *argv)
+    assert stop.value.code == (2 if line in FLAGS else 1)
+    expected = filled(f"bert-{program}: error: {(FLAGS | INPUT)[line]}")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(re.escape(expected).replace("…", ".+"), err.splitlines()[-1])

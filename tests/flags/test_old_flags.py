@@ -1,0 +1,157 @@
+"""The flags of Google's, lambdal's and NVIDIA's scripts: known, with their defaults, or ignored with a line."""
+
+import re
+
+import pytest
+from harness.parsing import LEAST, ROOT, flags_of, parsed, refusal
+
+# -- every flag and default of the scripts ------------------------------------------------------------------------
+
+MODEL = "bert_config_file vocab_file init_checkpoint do_lower_case"
+TRAINING = "train_batch_size learning_rate=5e-5 save_checkpoints_steps=1000 output_dir do_train=False"
+# The flags of each script except those of TPUs, and the defaults of google-research/bert that are ours too.
+SCRIPTS = {
+    "bert-squad": f"""{MODEL} {TRAINING} train_file predict_file do_predict=False max_seq_length=384 doc_stride=128
+        max_query_length=64 predict_batch_size=8 num_train_epochs=3.0 warmup_proportion=0.1 n_best_size=20
+        max_answer_length=30 version_2_with_negative=False null_score_diff_threshold=0.0""",
+    "bert-classifier": f"""{MODEL} {TRAINING} do_eval=False do_predict=False data_dir task_name max_seq_length=128
+        eval_batch_size=8 predict_batch_size=8 num_train_epochs=3.0 warmup_proportion=0.1""",
+    "bert-pretraining": f"""{TRAINING} bert_config_file init_checkpoint do_eval=False input_file max_seq_length=128
+        eval_batch_size=8 max_eval_steps=100 max_predictions_per_seq num_train_steps num_warmup_steps""",
+    "bert-corpus build": """vocab_file do_lower_case do_whole_word_mask=False dupe_factor input_file output_file
+        masked_lm_prob=0.15 max_predictions_per_seq=20 max_seq_length=128 random_seed=12345 short_seq_prob=0.1""",
+    "bert-features": f"{MODEL} input_file output_file layers=-1,-2,-3,-4 max_seq_length=128 batch_size=32",
+}
+
+
+def rows_of_page() -> dict[str, set[str]]:
+    """The flags that docs/flags.md lists under each heading."""
+    sections = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    rows = {part.partition("\n")[0]: re.findall(r"^\| (`--.*?) \|", part, re.MULTILINE) for part in sections}
+    return {heading: set(re.findall(r"`--(\w+)`", " ".join(cells))) for heading, cells in rows.items()}
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_every_flag_of_the_scripts_is_known_and_listed_and_has_its_default(command):
+    defaults = dict(entry.partition("=")[::2] for entry in SCRIPTS[command].split())
+    known, listed = set(flags_of(command)), rows_of_page()[command]
+    assert set(defaults) <= listed <= known
+    found = parsed(command, *LEAST[command])
+    found["do_train"] = False  # which had to be given
+    assert [name for name, value in defaults.items() if value and str(found[name]) != str(read(value))] == []
+
+
+def read(text: str) -> object:
+    """A number, truth or text as absl reads it."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+# -- the commands of the READMEs ----------------------------------------------------------------------------------
+
+BERT = "--vocab_file=/b/vocab.txt --bert_config_file=/b/bert_config.json --init_checkpoint=/b/bert_model.ckpt"
+SQUAD = f"bert-squad {BERT} --learning_rate=3e-5 --num_train_epochs=2.0 --doc_stride=128 --do_predict=True"
+SQUAD_1 = f"{SQUAD} --train_file=/squad/train-v1.1.json --predict_file=/squad/dev-v1.1.json"
+SQUAD_2 = f"{SQUAD} --train_file=/squad/train-v2.0.json --predict_file=/squad/dev-v2.0.json"
+LARGE = "--train_batch_size=24 --max_seq_length=384 --output_dir=gs://some_bucket/squad_large/"
+TPU = "--use_tpu=True --tpu_name=tpu-1"
+NO_TPU = "--use_tpu=False --tpu_name=tpu-1"
+GLUE = f"bert-classifier {BERT} --max_seq_length=128"
+TRAINED = "--do_train=true --do_eval=true --train_batch_size=32"
+CORPUS = "--max_seq_length=128 --max_predictions_per_seq=20"
+V2 = "--version_2_with_negative=True"
+GOOGLE = [
+    f"{SQUAD_1} --do_train=True --train_batch_size=12 --max_seq_length=384 --output_dir=/tmp/squad_base/",
+    f"{SQUAD_1} {LARGE} --do_train=True {NO_TPU}",
+    f"{SQUAD_2} {LARGE} --do_train=True {NO_TPU} {V2}",
+    f"{SQUAD_2} {LARGE} --do_train=False {NO_TPU} {V2} --null_score_diff_threshold=-2.5",
+    f"""{GLUE} {TRAINED} --task_name=MRPC --data_dir=/glue/MRPC --learning_rate=2e-5 --num_train_epochs=3.0
+        --output_dir=/tmp/mrpc_output/""",
+    f"{GLUE} --task_name=MRPC --do_predict=true --data_dir=/glue/MRPC --output_dir=/tmp/mrpc_output/",
+    f"""{GLUE} {TRAINED} --task_name=XNLI --data_dir=/xnli --learning_rate=5e-5 --num_train_epochs=2.0
+        --output_dir=/tmp/xnli_output/""",
+    f"""bert-corpus build {CORPUS} --input_file=./sample_text.txt --output_file=/tmp/tf_examples.tfrecord
+        --vocab_file=/vocab.txt --do_lower_case=True --masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5""",
+    f"""bert-pretraining {CORPUS} --input_file=/tmp/tf_examples.tfrecord --output_dir=/tmp/pretraining_output
+        --do_train=True --do_eval=True --bert_config_file=/b/bert_config.json --init_checkpoint=/b/bert_model.ckpt
+        --train_batch_size=32 --num_train_steps=20 --num_warmup_steps=10 --learning_rate=2e-5""",
+    f"""bert-features {BERT} --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl --layers=-1,-2,-3,-4
+        --max_seq_length=128 --batch_size=8""",
+]
+LAMBDAL = [
+    f"{SQUAD_1} --do_train=True --train_batch_size=12 --max_seq_length=256 --output_dir=/tmp/squad_base/",
+    f"""{SQUAD_2} --do_train True --train_batch_size 24 --max_seq_length 256 --output_dir ./squad2.0/
+        --version_2_with_negative True --do_lower_case False""",
+]
+NVIDIA = f"""{SQUAD_1} --do_train=True --train_batch_size=8 --max_seq_length=384 --output_dir=/results --horovod
+    --amp --use_xla"""
+IGNORED = ("use_tpu", "tpu_name", "horovod", "amp", "use_xla")
+
+
+@pytest.mark.parametrize("line", [*GOOGLE, *LAMBDAL, NVIDIA])
+def test_the_commands_of_the_old_readmes_say_the_same_here(line, capsys):
+    program, *argv = line.split()
+    command = f"{program} {argv.pop(0)}" if not argv[0].startswith("-") else program
+    given = dict(re.findall(r"--(\w+)[= ]?((?!--)\S*)", " ".join(argv)))
+    found = parsed(command, *argv)
+    found["output_file"] = found.get("output_file", found.get("output_dir"))
+    ignored = [flag for flag in IGNORED if flag in given]
+    assert [flag for flag in given if flag not in ignored and found[flag] != read(given[flag])] == []
+    notes = [line.partition(" is ignored: ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert notes == [f"--{flag}" for flag in ignored]
+
+
+@pytest.mark.parametrize(
+    "line", [f"{SQUAD_1} {LARGE} --do_train=True {TPU}", f"{SQUAD_2} {LARGE} {TPU} -use-tpu=1"]
+)
+def test_the_commands_for_a_tpu_are_refused(line, capsys):
+    assert "--use_tpu" in refusal(capsys, *line.split())
+
+
+# -- flags that are ignored, and --fp16 and --bf16 ----------------------------------------------------------------
+
+
+def test_each_ignored_flag_says_so_in_one_line_and_is_listed(capsys):
+    line = """--use_tpu=False --tpu_name=tpu-1 --tpu_zone us-east1-d --gcp_project= --master local --amp
+        --num_tpu_cores 8 --iterations_per_loop=9 --use_one_hot_embeddings --noverbose_logging --horovod
+        --horovod=1 --use_xla 1"""
+    least = LEAST["bert-squad"]
+    assert parsed("bert-squad", *line.split(), *least) == parsed("bert-squad", *least)
+    out, err = capsys.readouterr()
+    assert out == ""
+    reasons = dict(note.split(" is ignored: ") for note in err.splitlines())
+    assert reasons.keys() == {
+        flag.split("=")[0].replace("--no", "--") for flag in line.split() if flag[:2] == "--"
+    }
+    assert "--precision" in reasons["--amp"]
+    assert {flag.lstrip("-") for flag in reasons} <= rows_of_page()["All programs"]
+    for flag in ("--horovod=maybe", "--tpu_name"):
+        assert flag.split("=")[0] in refusal(capsys, "bert-squad", *least, flag)
+
+
+@pytest.mark.parametrize(
+    ("precision", "lines"),
+    [
+        ("fp16", ["--fp16", "--fp16 --precision=fp16", "--fp16 --bf16=false", "--fp16 --config=bf16.toml"]),
+        ("bf16", ["--bf16=true", "-bf16 1", "--nofp16 --precision=bf16"]),
+        ("fp32", ["--fp16=false", "--fp16 --fp16=false"]),
+        ("refused", ["--fp16 --bf16", "--fp16 --precision=bf16", "--precision=fp32 --bf16", "--fp16=half",
+                     "--nofp16 --precision=fp16", "--nobf16 --config=bf16.toml"]),
+    ],
+)  # fmt: skip
+def test_fp16_and_bf16_set_the_precision_or_contradict_it(precision, lines, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bf16.toml").write_text('precision = "bf16"')
+    for line in lines:
+        argv = (*LEAST["bert-squad"], *line.split())
+        if precision == "refused":
+            assert re.search("--(fp|bf)16", refusal(capsys, "bert-squad", *argv))
+        else:
+            assert parsed("bert-squad", *argv)["precision"] == precision
+    assert "--fp16" in refusal(
+        capsys, "bert-bench corpus", *LEAST["bert-bench corpus"], "--fp16"
+    )  # it has only bf16

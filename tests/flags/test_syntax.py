@@ -1,0 +1,197 @@
+"""The command line and TOML files: absl's syntax as in Google's scripts, other spellings, refusals."""
+
+import pytest
+from harness.parsing import LEAST, parsed, refusal
+
+
+def error(capsys, command: str, *argv: str) -> str:
+    return refusal(capsys, command, *LEAST[command], *argv)
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """Writes a file; the flag that names it."""
+
+    def write(text: str | bytes) -> str:
+        (tmp_path / "run.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return f"--config={tmp_path}/run.toml"
+
+    return write
+
+
+# -- values -------------------------------------------------------------------------------------------------------
+
+SAME = [  # a program, a setting, its value, and command lines that give it this value
+    ("squad", "max_seq_length", 384, ["", "--max_seq_length=100 --max-seq-length=384"]),
+    ("squad", "max_seq_length", 128, ["--max_seq_length=128", "--max_seq_length 128", "-max_seq_length=128",
+                                      "--max-seq-length=128", "-max-seq_length 128"]),
+    ("squad", "learning_rate", 3e-5, ["--learning_rate=3e-5", "-learning-rate 0.00003"]),
+    ("squad", "learning_rate", 1.0, ["--learning_rate=1"]),
+    ("squad", "null_score_diff_threshold", -2.5, ["--null_score_diff_threshold -2.5"]),
+    ("squad", "num_train_steps", None, ["", "--num_train_steps=7 --num_train_steps=null"]),
+    ("squad", "model", None, ["", "--model=null"]),
+    ("squad", "model", "true", ["--model=true", "--model true"]),
+    ("squad", "model", "", ["--model="]),
+    ("squad", "model", "a=b:[c]#d", ["--model=a=b:[c]#d", "-model a=b:[c]#d"]),
+    ("squad", "model", "-my-model", ["--model -my-model"]),
+    ("squad", "model", "--strange", ["--model=--strange"]),
+    ("squad", "model", "y", ["--model_name_or_path=y", "--model-name-or-path x --model=y"]),
+    ("squad", "do_predict", True, ["--do_predict --predict_file=x", "-do-predict --predict_file=x"]),
+    ("squad", "do_lower_case", None, ["", "--do_lower_case=null"]),
+    ("squad", "do_lower_case", True, ["--do_lower_case", "--nodo_lower_case --do_lower_case --log_steps=1"]),
+    ("squad", "do_lower_case", False, ["--nodo_lower_case", "--no_do_lower_case", "--no-do-lower-case",
+                                       "-nodo-lower-case", "--do_lower_case --do_lower_case=false"]),
+    ("classifier", "eval_steps", 12, ["--eval_steps=12"]),
+    ("classifier", "eval_steps", "auto", ["--eval_steps=auto", "--eval-steps auto"]),
+    ("classifier", "eval_steps", None, ["--eval_steps=null"]),
+    ("features", "layers", "-1,-2", ["--layers=-1,-2", "--layers -1,-2", "-layers -1,-2"]),
+    ("features", "layers", "-1", ["--layers=-1", "--layers -1"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "name", "value", "lines"), SAME)
+def test_values(program, name, value, lines):
+    for line in lines:
+        found = parsed(f"bert-{program}", *LEAST[f"bert-{program}"], *line.split())[name]
+        assert (found, type(found)) == (value, type(value)), line
+
+
+@pytest.mark.parametrize("words", ["1 0", "true false", "True FALSE", "t f", "yes no", "y n"])
+def test_words_of_booleans(words):
+    for word, expected in zip(words.split(), (True, False), strict=True):
+        for argv in ([f"--do_lower_case={word}"], ["--do_lower_case", word], ["-do-lower-case", word]):
+            for before in ("--do_lower_case", "--nodo_lower_case"):
+                assert parsed("bert-squad", *LEAST["bert-squad"], before, *argv)["do_lower_case"] is expected
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["here", "who is it?", "-", "--top_k=2", "--json"],
+        ["--json", "here", "--top_k", "2", "who is it?", "-"],
+        ["--json", "--top_k=2", "here", "-", "--question=who is it?", "--context=-"],
+    ],
+)
+def test_words_set_positional_fields(argv):
+    expected = {"folder": "here", "question": "who is it?", "context": "-", "top_k": 2, "json": True}
+    assert expected.items() <= parsed("bert-ask", *argv).items()
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------
+
+BAD = {  # what the message names, and command lines that are refused so
+    "--learning_rate": ["--lerning_rate=1", "--lerning-rate 1", "--learn=1", "--learning_rate=nan",
+                        "--learning_rate=inf", "--learning_rate=1e999", "--learning_rate=fast"],
+    "--model_name_or_path": ["--model_name=x"],
+    "--do_train": ["--nodo_trian", "--do_train=maybe"],
+    "--nodo_train": ["--nodo_train=1"],
+    "--help": ["--xyzzy", "--l=1"],
+    "--use_gpu": ["--use_gpu"],
+    "--init_checkpoint": ["--bert_hub_module_handle=x"],
+    "--model": ["--nomodel", "--model", "--model --do_train", "--model -nodo_train"],
+    "'train.json'": ["train.json"],
+    "'maybe'": ["--do_train maybe"],
+    "unexpected": ["-1", "--"],
+    "aaaaaaaa": [f"--{'a' * 5000}=1", "a" * 5000],
+    "--max_seq_length": ["--max_seq_length=12a", "--max_seq_length=384.0", "--max_seq_length=true",
+                         "--max_seq_length=", "--max_seq_length=null"],
+    "--seed": [f"--seed={'9' * 5000}", f"--seed={1 << 64}"],
+    "fp32, bf16 or fp16": ["--precision=fp8"],
+    "--train_file": ["--train_file=a\udcffb"],
+    "absent": ["--flagfile=absent", "--config=absent"],
+    "--config /": ["--config=/", "--config=/dev/zero"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", BAD)
+def test_a_bad_flag_is_one_line_that_names_it_or_the_nearest(named, capsys):
+    for line in BAD[named]:
+        assert named in error(capsys, "bert-squad", *line.split())
+
+
+def test_words_that_are_missing_or_too_many(capsys):
+    message = refusal(capsys, "bert-ask", "here")
+    assert "QUESTION" in message
+    assert "FOLDER" not in message
+    assert "'d'" in refusal(capsys, "bert-ask", *"abcd")
+    assert "--output_dir" in refusal(capsys, "bert-squad", "--do_train", "--train_file=x")
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "named"),
+    [
+        ("squad", "--do_train=0", "--do_train, --do_predict"),
+        ("squad", "--do_predict", "--predict_file"),
+        ("squad", "--metric=squad_v2", "--metric --version_2_with_negative"),
+        ("squad", "--max_query_length=382", "--max_seq_length --max_query_length"),
+        ("squad", "--global_batch_size=8 --train_batch_size=8", "--global_batch_size --train_batch_size"),
+        ("squad", "--model_revision=main", "--model_revision --model"),
+        ("classifier", "--do_eval --dev_file=null", "--do_eval --dev_file"),
+        ("classifier", "--task_name=mrpc", "--task_name --data_dir"),
+        ("classifier", "--task_name=mrpc --data_dir=d", "--task_name files"),
+        ("classifier", "--seeds=1,1", "--seeds"),
+        ("pretraining", "--num_train_steps=9 --num_train_epochs=2", "--num_train_steps --num_train_epochs"),
+        ("corpus build", "--dataset_name=x", "--input_file --dataset_name"),
+        ("corpus build", "--format=tfrecord --masking=dynamic", "--format --masking"),
+        ("corpus build", "--format=tfrecord --masking=static --nonext_sentence", "--format --next_sentence"),
+        ("features", "--model=null", "--init_checkpoint --model"),
+        ("features", "--layers=1,a", "--layers"),
+        ("bench step", "--train_file=t", "--train_file --model"),
+        ("bench start", "--programs=squad,glue", "--programs glue"),
+        ("bench start", "--ranks=0,1", "--ranks 0,1"),
+        ("bench start", "--data_dir=d", "--data_dir --model"),
+        ("bench allreduce", "--megabytes=1,none", "--megabytes none"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_named(command, line, named, capsys):
+    message = error(capsys, f"bert-{command}", *line.split())
+    assert [name for name in named.split() if name not in message] == []
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_sets_flags_and_the_command_line_wins(toml):
+    config = toml(
+        'output_dir = "o" # a recipe\nmax-seq-length = 256\nlearning_rate = 1\nmodel_name_or_path = "모델"\n'
+        'num_train_steps = 10\ndo_train = true\ntrain_file = "t"\nprecision = "bf16"\n'
+    )
+    expected = {"output_dir": "o", "max_seq_length": 256, "learning_rate": 1.0, "model": "모델",
+                "num_train_steps": 10, "do_train": True, "precision": "bf16"}  # fmt: skip
+    assert expected.items() <= parsed("bert-squad", *config.split("=")).items()
+    # --config may stand anywhere; a flag wins even with its default value; null unsets; the last file counts.
+    found = parsed("bert-squad", "--max_seq_length=384", "--config=absent.toml", config, "--num_train_steps=null")
+    assert (found["max_seq_length"], found["num_train_steps"], found["model"]) == (384, None, "모델")
+
+
+@pytest.mark.parametrize(
+    ("named", "texts"),
+    [
+        ("learning_rate?", ["lerning_rate = 1.0"]),
+        ("use_tpu", ["use_tpu = true"]),
+        ("[training]", ["[training]\ndo_train = true"]),
+        ("max_seq_length", ['max_seq_length = "384"', "max_seq_length = 384.0", "max_seq_length = true"]),
+        ("learning_rate", ['learning_rate = "5e-5"', "learning_rate = nan", f"learning_rate = 1{'0' * 400}"]),
+        ("seed", ["seed = 99999999999999999999", "seed = [[1], {a = 2}]", "seed = 1979-05-27"]),
+        ("do_train", ["do_train = 1", 'do_train = "true"']),
+        ("model", ["model = -1", 'model = "x"\nmodel_name_or_path = "y"', 'model = "a\\u0000b"']),
+        ("TOML", ["do_train: true", "a = " + "[" * 5000, "seed = " + "9" * 5000]),
+        ("UTF-8", [b"\xff\xfe"]),
+        ("xxxxxxxx", ["x" * 5000 + " = 1"]),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_it(named, texts, toml, capsys):
+    for text in texts:
+        config = toml(text)
+        message = error(capsys, "bert-squad", config)
+        assert message.startswith(config.replace("=", " ", 1))
+        assert named in message
+
+
+def test_absl_flag_files(tmp_path):
+    """Google's scripts read them, as all programs on absl."""
+    path = tmp_path / "flags"
+    path.write_text("# a recipe\n--max-seq-length=256\n--nodo_lower_case\n--do_train=false\n")
+    for argv in ([f"--flagfile={path}", "--do_train"], ["--do_train=0", "--flagfile", str(path), "--do_train=1"]):
+        found = parsed("bert-squad", *LEAST["bert-squad"], *argv)
+        assert (found["max_seq_length"], found["do_lower_case"], found["do_train"]) == (256, False, True)

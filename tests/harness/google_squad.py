@@ -1,0 +1,140 @@
+"""google-research/bert `run_squad.py`, written out by its rules: the windows of a question, answers from scores."""
+
+import collections
+import math
+
+# -- read_squad_examples and convert_examples_to_features -----------------------------------------------------------
+
+
+def google_s_words(text: str) -> tuple[list[str], list[int]]:
+    """doc_tokens and char_to_word_offset."""
+    words, word_of_char, after_space = [], [], True
+    for c in text:
+        if c in " \t\r\n\u202f":
+            after_space = True
+        else:
+            if after_space:
+                words.append(c)
+            else:
+                words[-1] += c
+            after_space = False
+        word_of_char.append(len(words) - 1)
+    return words, word_of_char
+
+
+def google_s_improvement(doc_tokens, start, end, answer_tokens):
+    for new_start in range(start, end + 1):
+        for new_end in range(end, new_start - 1, -1):
+            if " ".join(doc_tokens[new_start : new_end + 1]) == " ".join(answer_tokens):
+                return new_start, new_end
+    return start, end
+
+
+def google_s_features(tokenize, context, question, answer, settings):
+    """[(tokens, token types, start_position, end_position)] of one question; `answer` is (text, start)."""
+    words, word_of_char = google_s_words(context)
+    text, offset = answer
+    start_word, end_word = word_of_char[offset], word_of_char[offset + len(text) - 1]
+    query_tokens = tokenize(question)[: settings.max_query_length]
+    first_token_of_word, all_doc_tokens = [], []
+    for word in words:
+        first_token_of_word.append(len(all_doc_tokens))
+        all_doc_tokens += tokenize(word)
+    tok_start = first_token_of_word[start_word]
+    first_token_of_word.append(len(all_doc_tokens))
+    tok_end = first_token_of_word[end_word + 1] - 1
+    tok_start, tok_end = google_s_improvement(all_doc_tokens, tok_start, tok_end, tokenize(text))
+    room = settings.max_seq_length - len(query_tokens) - 3
+    features, start_offset = [], 0
+    while start_offset < len(all_doc_tokens):
+        length = min(len(all_doc_tokens) - start_offset, room)
+        tokens = ["[CLS]", *query_tokens, "[SEP]", *all_doc_tokens[start_offset : start_offset + length], "[SEP]"]
+        types = [0] * (len(query_tokens) + 2) + [1] * (length + 1)
+        doc_offset = len(query_tokens) + 2 - start_offset
+        is_inside = tok_start >= start_offset and tok_end <= start_offset + length - 1
+        positions = (tok_start + doc_offset, tok_end + doc_offset) if is_inside else (0, 0)
+        features.append((tokens, types, *positions))
+        if start_offset + length == len(all_doc_tokens):
+            break
+        start_offset += min(length, settings.doc_stride)
+    return features
+
+
+# -- write_predictions ----------------------------------------------------------------------------------------------
+
+
+def google_s_is_max_context(doc_spans, cur_span_index, position) -> bool:
+    best_score, best_span_index = None, None
+    for span_index, (start, length) in enumerate(doc_spans):
+        end = start + length - 1
+        if position < start or position > end:
+            continue
+        score = min(position - start, end - position) + 0.01 * length
+        if best_score is None or score > best_score:
+            best_score, best_span_index = score, span_index
+    return cur_span_index == best_span_index
+
+
+def google_s_best_indexes(logits, n_best_size):
+    index_and_score = sorted(enumerate(logits), key=lambda x: x[1], reverse=True)
+    return [index for index, _ in index_and_score[:n_best_size]]
+
+
+def google_s_softmax(scores):
+    exps = [math.exp(score - max(scores)) for score in scores]
+    return [x / sum(exps) for x in exps]
+
+
+Prelim = collections.namedtuple("Prelim", ["window", "start", "end", "start_logit", "end_logit"])
+
+
+def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshold):
+    """Prediction, n-best list and null odds of one question.
+
+    A window is (start logits, end logits, document tokens, number of tokens before them, first one's number).
+    """
+    doc_spans = [(first, len(texts)) for *_, texts, _, first in windows]
+    prelims, score_null = [], 1000000
+    null_start_logit = null_end_logit = 0
+    for number, (starts, ends, texts, offset, first) in enumerate(windows):
+        if version_2 and starts[0] + ends[0] < score_null:
+            score_null = starts[0] + ends[0]
+            null_start_logit, null_end_logit = starts[0], ends[0]
+        for start_index in google_s_best_indexes(starts, n_best_size):
+            for end_index in google_s_best_indexes(ends, n_best_size):
+                in_document = range(offset, offset + len(texts))
+                if start_index not in in_document or end_index not in in_document:
+                    continue
+                if not google_s_is_max_context(doc_spans, number, start_index - offset + first):
+                    continue
+                if end_index < start_index or end_index - start_index + 1 > max_answer_length:
+                    continue
+                prelims.append(Prelim(number, start_index, end_index, starts[start_index], ends[end_index]))
+    if version_2:
+        prelims.append(Prelim(0, 0, 0, null_start_logit, null_end_logit))
+    prelims = sorted(prelims, key=lambda x: x.start_logit + x.end_logit, reverse=True)
+    seen, nbest = set(), []
+    for pred in prelims:
+        if len(nbest) >= n_best_size:
+            break
+        text = ""
+        if pred.start > 0:
+            _, _, texts, offset, _ = windows[pred.window]
+            text = " ".join(texts[pred.start - offset : pred.end - offset + 1]).replace(" ##", "")
+            text = text.removeprefix("##")
+            if text in seen:
+                continue
+        seen.add(text)
+        nbest.append((text, pred.start_logit, pred.end_logit))
+    if version_2 and "" not in seen:
+        nbest.append(("", null_start_logit, null_end_logit))
+    if not nbest:
+        nbest.append(("empty", 0.0, 0.0))
+    best_non_null = next((entry for entry in nbest if entry[0]), None)
+    probabilities = google_s_softmax([start + end for _, start, end in nbest])
+    if not version_2:
+        return nbest[0][0], nbest, probabilities, None
+    if best_non_null is None:  # Google's script crashes here
+        return "", nbest, probabilities, None
+    difference = score_null - best_non_null[1] - best_non_null[2]
+    return "" if difference > threshold else best_non_null[0], nbest, probabilities, difference

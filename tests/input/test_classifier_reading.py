@@ -1,0 +1,95 @@
+"""The classifier's own files: CSV, TSV, JSON lines and Parquet against the csv module and pyarrow."""
+
+import csv
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from harness.classifier_files import labels_of, read_own
+from harness.refusals import refused
+from harness.texts import write_lines
+
+TEXTS = [
+    *('He said "no", twice.', "two\nlines", "tab\there", "  spaces "),
+    *("한국어 \u2028 \U0001f600", "'", '"', "x" * 200_000),
+]
+LABELS = ["b", "a", "c,d", "a", "b", "b", "a", "b"]
+
+
+def test_csv_and_json_lines_and_parquet_hold_the_same(tmp_path):
+    table = pa.table({"number": list(range(8)), "label": LABELS, "text": TEXTS})
+    pyarrow.csv.write_csv(table, tmp_path / "a.csv")  # quoted by another writer
+    with (tmp_path / "b.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([["text", "label"], *zip(TEXTS, LABELS, strict=True)])
+    write_lines(tmp_path / "c.jsonl", *(json.dumps(row) for row in table.to_pylist()))
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet", row_group_size=3)
+    for name in ("a.csv", "b.csv", "c.jsonl"):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    for path in sorted(tmp_path.iterdir()):
+        texts = read_own(path)
+        assert (texts.first, texts.labels, texts.second) == (TEXTS, LABELS, None), path
+        assert texts.ids == [str(number) for number in range(8)]
+
+
+def test_quotes_in_tsv_are_text_and_an_empty_line_of_one_column_is_a_row(tmp_path):
+    path = write_lines(tmp_path / "a.TSV", "label\ttext\tother", '1\t"a\t"', '0\tb ""\t', "0\t\tc", "", "")
+    texts = read_own(path, pair="other")
+    assert (texts.first, texts.second, texts.labels) == (['"a', 'b ""', ""], ['"', "", "c"], ["1", "0", "0"])
+    only = read_own(write_lines(tmp_path / "b.txt", "text", "a", "", "b"))
+    assert (only.first, only.labels) == (["a", "", "b"], None)
+
+
+def test_labels_are_sorted_as_numbers_where_all_are_numbers(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", '{"text": "a", "label": 10}', "", '{"text": "b", "label": 2}')
+    assert labels_of(read_own(path)) == ["2", "10"]
+    assert read_own(path, numeric_labels=True).labels == [10.0, 2.0]
+    mixed = write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")
+    assert labels_of(read_own(mixed)) == ["10", "2", "x"]
+
+
+GOOD = '{"text": "a", "label": "x"}'
+PACKED = gzip.compress((GOOD + "\n").encode() * 50)
+REFUSED = {  # file, content (lines or bytes), what the line names beside the flag and the file
+    "unknown extension": ("a.xlsx", ["a"], [".csv", ".parquet"]),
+    "one column too many": ("a.tsv", ["text\tlabel", "a\t1", "b\tc\t0"], ["3", "3", "2"]),
+    "empty line": ("a.tsv", ["text\tlabel", "a\t1", "", "c\t0"], ["3"]),
+    "text behind a quote": ("a.csv", ["text,label", "a,1", '"b" c,0'], ["3"]),
+    "open quote": ("a.csv", ["text,label", "a,1", '"b,0'], ["3"]),
+    "no text column": ("a.csv", ["txt,label", "a,1"], ["text", "txt, label"]),
+    "column twice": ("a.csv", ["text,text,label", "a,b,1"], ["text"]),
+    "empty label": ("a.csv", ["text,label", "a,1", "b,"], ["3", "label"]),
+    "cut JSON": ("a.jsonl", [GOOD, GOOD[:-3]], ["2"]),
+    "JSON over several lines": ("a.json", ["[", GOOD, "]"], ["1"]),
+    "no label in one line": ("a.jsonl", [GOOD, '{"text": "b"}'], ["2", "label"]),
+    "text a number": ("a.jsonl", [GOOD, '{"text": 3, "label": "x"}'], ["2", "text", "3"]),
+    "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["1", "text"]),
+    "label a list": ("a.jsonl", ['{"text": "b", "label": ["x"]}'], ["1", "label"]),
+    "flipped gzip": ("a.jsonl.gz", PACKED[:-6] + bytes([PACKED[-6] ^ 255]) + PACKED[-5:], []),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_files_are_refused(tmp_path, case):
+    name, content, named = REFUSED[case]
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else "\n".join([*content, ""]).encode())
+    refused(lambda: read_own(path), "--train_file", path, *named)
+
+
+@pytest.mark.parametrize("score", ["three", "nan", "inf", ""])
+def test_scores_are_finite_numbers(tmp_path, score):
+    path = write_lines(tmp_path / "a.csv", "text,label", "a,1.5", f"b,{score}")
+    refused(lambda: read_own(path, numeric_labels=True), "--train_file", path, "3", "label", repr(score))
+
+
+def test_bad_parquet_files_are_refused(tmp_path):
+    for name, columns in (("text", {"text": ["a", None], "label": ["x", "y"]}), ("label", {"text": ["a", "b"],
+                          "label": [0.5, None]})):  # fmt: skip
+        path = tmp_path / f"{name}.parquet"
+        pyarrow.parquet.write_table(pa.table(columns), path)
+        refused(lambda path=path: read_own(path), path, "row 2", name)
+    path.write_bytes(path.read_bytes()[:-20])
+    refused(lambda: read_own(path), "--train_file", path)

@@ -1,0 +1,86 @@
+"""The classifier's texts as rows of tokens, against google-research/bert `run_classifier.py`."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from harness.classifier_files import open_rows, read_glue, read_own
+from harness.program_runs import ROOT
+from harness.real_data import real
+from harness.real_tokenizers import uncased
+from harness.refusals import refused
+from harness.texts import letters_tokenizer, write_lines
+
+from tasks.classifier.tasks import find_task
+
+
+@pytest.fixture
+def letters(tmp_path):
+    return letters_tokenizer(tmp_path)
+
+
+def google_s_example(a, b, max_seq_length):
+    """Tokens and types of run_classifier.py `convert_single_example`, without padding."""
+    a, b = list(a), None if b is None else list(b)
+    if b is not None:
+        while len(a) + len(b) > max_seq_length - 3:  # _truncate_seq_pair
+            (a if len(a) > len(b) else b).pop()
+    tokens = ["[CLS]", *a[: max_seq_length - 2], "[SEP]"]
+    types = [0] * len(tokens)
+    return (tokens, types) if b is None else ([*tokens, *b, "[SEP]"], types + [1] * (len(b) + 1))
+
+
+@pytest.mark.parametrize("max_seq_length", [4, 5, 8, 9])
+def test_rows_of_all_small_lengths_are_google_s(letters, tmp_path, run, max_seq_length):
+    texts = [("a " * first, "b " * second) for first in range(11) for second in range(11)]
+    path = write_lines(tmp_path / "a.csv", "text,other", *(f"{first},{second}" for first, second in texts))
+    for pair in ("other", None):
+        rows = open_rows(read_own(path, pair), None, letters, tmp_path, run, max_seq_length)
+        for row, (first, second) in zip(rows.table.to_pylist(), texts, strict=True):
+            tokens, types = google_s_example(first.split(), second.split() if pair else None, max_seq_length)
+            assert letters.pieces(row["input_ids"]) == tokens
+            assert row["sentence_a_tokens"] == types.count(0)
+            assert np.isnan(row["label"])
+
+
+@pytest.mark.parametrize(("name", "max_seq_length"), [("MRPC", 128), ("MRPC", 40), ("CoLA", 12), ("STS-B", 25)])
+def test_rows_of_real_sets_are_google_s(name, max_seq_length, tmp_path, run):
+    words, task, texts = uncased(), find_task(name), read_glue(name, real("glue_data"), "dev")
+    rows = open_rows(texts, task.labels, words, tmp_path, run, max_seq_length)
+    first = words.encode_ids(texts.first)
+    second = [None] * len(texts) if texts.second is None else words.encode_ids(texts.second)
+    for row, a, b, label in zip(rows.table.to_pylist(), first, second, texts.labels, strict=True):
+        pair = None if b is None else words.pieces(b)
+        tokens, types = google_s_example(words.pieces(a), pair, max_seq_length)
+        assert words.pieces(row["input_ids"]) == tokens
+        assert row["sentence_a_tokens"] == types.count(0)
+        assert row["label"] == (np.float32(label) if task.is_regression else int(label))
+
+
+def test_labels_are_numbered_in_the_order_given(letters, tmp_path, run):
+    texts = read_own(write_lines(tmp_path / "a.csv", "text,label", "a,x", "b,y", "c,x"))
+    for labels, numbers in ((("x", "y"), [0, 1, 0]), (("y", "z", "x"), [2, 0, 2])):
+        assert open_rows(texts, labels, letters, tmp_path, run).column("label").tolist() == numbers
+    unlabelled = dataclasses.replace(texts, labels=None)
+    assert open_rows(unlabelled, ("x", "y"), letters, tmp_path, run).column("label").tolist() == [-1] * 3
+    refused(lambda: open_rows(texts, ("x", "z"), letters, tmp_path, run), "a.csv", "3", "'y'", "x, z")
+    with pytest.raises(ValueError, match="--max_seq_length"):
+        open_rows(texts, ("x", "y"), letters, tmp_path, run, max_seq_length=3)
+
+
+def test_texts_of_unknown_words_are_refused_unless_allowed(letters, tmp_path, run):
+    texts = read_own(write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y"))
+    refused(lambda: open_rows(texts, ("x", "y"), letters, tmp_path, run), "a.csv", "40.0%", "--do_lower_case")
+    assert len(open_rows(texts, ("x", "y"), letters, tmp_path, run, allow_unknown=True)) == 2
+
+
+def test_code_that_reads_data_imports_nothing_heavy():
+    program = """
+import sys, tasks.classifier.metrics, tasks.classifier.settings, tasks.squad.answers, tasks.squad.metrics
+import tasks.squad.windows
+print(sorted({"tensorflow", "keras", "mpi4py", "sklearn", "scipy", "transformers", "datasets"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

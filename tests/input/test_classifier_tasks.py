@@ -1,0 +1,217 @@
+"""The named tasks of the classifier: real files by the csv module, the layouts that are published, the hub."""
+
+import dataclasses
+
+import pytest
+from harness.classifier_files import check_labels, labels_of, read_glue, rows_by_csv
+from harness.real_data import real
+from harness.refusals import refused
+from harness.texts import write_lines
+
+from tasks.classifier.tasks import TASKS, Hub, find_task
+from tasks.classifier.texts import read_task_hub
+
+# Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
+# MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.
+REAL = [  # task, set, examples, file, has a header, columns of the texts and the label
+    ("CoLA", "train", {8551}, "train.tsv", False, (3, None, 1)),
+    ("CoLA", "test", {1063}, "test.tsv", True, (1, None, None)),
+    ("SST-2", "test", {1821}, "test.tsv", True, (1, None, None)),
+    ("MRPC", "train", {3667, 3668}, "train.tsv", True, (3, 4, 0)),
+    ("MRPC", "dev", {408}, "dev.tsv", True, (3, 4, 0)),
+    ("STS-B", "train", {5749}, "train.tsv", True, (7, 8, 9)),
+    ("STS-B", "test", {1379}, "test.tsv", True, (7, 8, None)),
+    ("nsmc", "test", {50000}, "ratings_test.txt", True, (1, None, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "split", "published", "file", "has_header", "columns"), REAL)
+def test_real_files(name, split, published, file, has_header, columns):
+    folder = real("nsmc" if name == "nsmc" else f"glue_data/{name}")
+    task, texts = find_task(name), read_glue(name, folder, split)
+    rows = rows_by_csv(folder / file, has_header)
+    first, second, label = ([row[c] for row in rows] if c is not None else None for c in columns)
+    assert len(texts) in published
+    assert (texts.first, texts.second) == (first, second)
+    if task.is_regression and label:
+        assert texts.labels == [float(score) for score in label]
+    else:
+        assert texts.labels == label
+    if label and not task.is_regression:
+        assert labels_of(texts) == ["0", "1"]
+    assert texts.ids == ([row[0] for row in rows] if name == "nsmc" else [str(n) for n in range(len(rows))])
+    if name == "nsmc":  # left out, accuracy would be over other examples than those of published tables
+        assert texts.first.count("") == 3  # counted by grep
+    else:  # the GLUE folder that holds the task's
+        assert read_glue(name, folder.parent, split) == texts
+
+
+# -- folders as they are published --------------------------------------------------------------------------------
+
+PARSES = "sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
+MNLI = f"index promptID pairID genre {PARSES} sentence1 sentence2"
+PAIR, KORNLI = "index sentence1 sentence2", "sentence1 sentence2 gold_label"
+KORSTS = "genre filename year id score sentence1 sentence2"
+QQP = "id qid1 qid2 question1 question2 is_duplicate"
+HEADERS = {
+    "QQP": {"train": QQP, "dev": QQP, "test": "id question1 question2"},
+    "MNLI": {
+        "train": f"{MNLI} label1 gold_label", "dev_matched": f"{MNLI} label1 label2 gold_label",
+        "dev_mismatched": f"{MNLI} label1 gold_label", "test_matched": MNLI, "test_mismatched": MNLI,
+    },
+    "QNLI": {name: "index question sentence label" for name in ("train", "dev")}
+    | {"test": "index question sentence"},
+    "RTE": {"train": f"{PAIR} label", "dev": f"{PAIR} label", "test": PAIR},
+    "WNLI": {"train": f"{PAIR} label", "dev": f"{PAIR} label", "test": PAIR},
+    "diagnostic": {"diagnostic": PAIR},
+    "KorNLI": dict.fromkeys(["multinli.train.ko", "snli_1.0_train.ko", "xnli.dev.ko", "xnli.test.ko"], KORNLI),
+    "KorSTS": dict.fromkeys(["sts-train", "sts-dev", "sts-test"], KORSTS),
+}  # fmt: skip
+NLI, ENTAILMENT = ("neutral", "contradiction", "entailment"), ("not_entailment", "entailment", "entailment")
+LABELS = dict.fromkeys(("MNLI", "KorNLI", "diagnostic"), NLI) | dict.fromkeys(("QNLI", "RTE"), ENTAILMENT)
+LABELS |= dict.fromkeys(("QQP", "WNLI"), ("1", "0", "0")) | {"KorSTS": ("0.5", "4.200", "5")}
+FIRSTS, SECONDS = ("question1", "question", "sentence1"), ("question2", "sentence", "sentence2")
+
+
+def publish(root):
+    """Files with these headers, three rows each; texts say which file and row they are of."""
+    for folder, files in HEADERS.items():
+        for file, header in files.items():
+            names = header.split()
+            first = next(name for name in FIRSTS if name in names)
+            second, rows = SECONDS[FIRSTS.index(first)], []
+            for number in range(3):
+                cells = {"index": f"{number + 5}", "id": f"{number + 5}"}
+                cells |= {first: f'"{folder}/{file} {number}', second: f"b\u2028{number}"}
+                cells |= dict.fromkeys(("gold_label", "label", "is_duplicate", "score"), LABELS[folder][number])
+                rows.append("\t".join(cells.get(name, "other") for name in names))
+            write_lines(root / folder / f"{file}.tsv", "\t".join(names), *rows)
+
+
+def test_the_layouts_of_the_other_tasks(tmp_path):
+    publish(tmp_path)
+    seen = set()
+    for name in ("qqp", "mnli", "qnli", "rte", "wnli", "ax", "kornli", "korsts"):
+        task = TASKS[name]
+        for split in task.splits:
+            texts = read_glue(name, tmp_path, split)
+            paths = [text.removeprefix('"').split()[0] for text in texts.first[::3]]
+            seen.update(paths)
+            assert texts.first == [f'"{path} {number}' for path in paths for number in range(3)]
+            assert {path.split("/")[0] for path in paths} == {task.folder}
+            assert all(split.split("_")[0] in path for path in paths) or name == "ax"
+            assert texts.second == ["b\u20280", "b\u20281", "b\u20282"] * len(paths)
+            expected = list(LABELS[task.folder]) * len(paths)
+            if name == "korsts":
+                expected = [float(score) for score in expected]
+            is_korean = task.folder.startswith("Kor")
+            assert texts.labels == (expected if is_korean or not split.startswith("test") else None)
+            if not task.is_regression:
+                check_labels(texts, task.labels)
+            assert texts.ids == ([str(n) for n in range(3 * len(paths))] if is_korean else ["5", "6", "7"])
+    assert seen == {f"{folder}/{file}" for folder, files in HEADERS.items() for file in files}
+
+
+def test_xnli(tmp_path):
+    """Google's XnliProcessor: "contradictory" in the machine translation, rows filtered by language."""
+    rows = ["가\t나\tcontradictory", "다\t라\tneutral", "마\t바\tentailment"]
+    write_lines(tmp_path / "multinli/multinli.train.ko.tsv", "premise\thypo\tlabel", *rows)
+    rows = ["ar\tneutral\tا\tب\t1", "ko\tcontradiction\t가\t나\t1", "en\tneutral\ta\tb\t1",
+            "ko\tentailment\t다\t라\t2"]  # fmt: skip
+    write_lines(tmp_path / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2\tpairID", *rows)
+    assert read_glue("xnli", tmp_path, "train", "ko").labels == ["contradiction", "neutral", "entailment"]
+    dev = read_glue("xnli", tmp_path, "dev", "ko")
+    assert (dev.first, dev.second, dev.labels) == (["가", "다"], ["나", "라"], ["contradiction", "entailment"])
+    refused(lambda: read_glue("xnli", tmp_path, "dev", "de"), "--language de", "ar, en, ko")
+    refused(lambda: read_glue("xnli", tmp_path, "train", "de"), "multinli/multinli.train.de.tsv")
+
+
+def test_mrpc_as_microsoft_publishes_it(tmp_path):
+    lines = ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r", '1\t7\t8\t"a b\tc "d"\r', "0\t9\t10\te\tf\r"]
+    for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt"):
+        write_lines(tmp_path / name, *lines)
+    for split in ("train", "test"):
+        texts = read_glue("mrpc", tmp_path, split)
+        assert (texts.first, texts.second, texts.labels) == (['"a b', "e"], ['c "d"', "f"], ["1", "0"])
+    write_lines(tmp_path / "dev.tsv", *lines)  # Microsoft's training file holds GLUE's dev set too
+    refused(lambda: read_glue("mrpc", tmp_path, "train"), "dev.tsv", "train.tsv")
+
+
+def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
+    header, rows = QQP.replace(" ", "\t"), [f"{n}\t1\t2\tis it a\tor b\t{n % 2}" for n in range(3000)]
+    rows[10:11] = ["10\t1\t2\tis it", "a\tor b\t0"]
+    write_lines(tmp_path / "train.tsv", header, *rows)
+    texts = read_glue("qqp", tmp_path, "train")
+    assert (len(texts), texts.num_short_rows, texts.ids[10]) == (2999, 2, "11")
+    write_lines(tmp_path / "train.tsv", header, *rows[:600])
+    refused(lambda: read_glue("qqp", tmp_path, "train"), "train.tsv", "2 of 600")
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "lines", "named"),
+    [
+        ("mrpc", "train", ["Quality\t#1 String\t#2 Text", "1\ta\tb"], ["train.tsv", "#2 String"]),
+        ("sts-b", "dev", ["index\tsentence1\tsentence2", "0\ta\tb"], ["dev.tsv", "score"]),
+    ],
+)
+def test_folders_that_are_not_the_task_s(tmp_path, task, split, lines, named):
+    write_lines(tmp_path / f"{split}.tsv", *lines)
+    refused(lambda: read_glue(task, tmp_path, split), "--data_dir", tmp_path, *named)
+    refused(lambda: read_glue(task, tmp_path / "nowhere", split), "--data_dir", tmp_path / "nowhere")
+
+
+# -- the table ----------------------------------------------------------------------------------------------------
+
+
+def test_names_are_found_in_any_spelling_and_labels_have_google_s_order():
+    """`get_labels()` of the processors in run_classifier.py."""
+    spellings = {"STS-B": "sts-b", "stsb": "sts-b", "SST2": "sst-2", "sst_2": "sst-2", "CoLA": "cola"}
+    assert {spelling: find_task(spelling).name for spelling in spellings} == spellings
+    refused(lambda: find_task("qnil"), "--task_name", "qnil", "qnli")
+    assert TASKS["mnli"].labels == TASKS["xnli"].labels == ("contradiction", "entailment", "neutral")
+    assert TASKS["mrpc"].labels == TASKS["cola"].labels == ("0", "1")
+    assert TASKS["qnli"].labels == TASKS["rte"].labels == ("entailment", "not_entailment")
+    assert TASKS["sts-b"].labels is None
+
+
+def test_the_submissions_are_those_that_glue_asks_for():
+    asked = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"  # gluebenchmark.com/faq
+    files = [part.submission for task in TASKS.values() for part in task.splits.values() if part.submission]
+    assert files == [f"{name}.tsv" for name in asked.split()]
+
+
+# -- the hub ------------------------------------------------------------------------------------------------------
+
+
+def save(folder, split, columns, names=None):
+    import datasets
+
+    data = datasets.Dataset.from_dict(columns)
+    if names:
+        data = data.cast_column("label", datasets.ClassLabel(names=names))
+    folder.mkdir(exist_ok=True)
+    data.to_parquet(folder / f"{split}.parquet")
+
+
+def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
+    """The hub numbers MNLI's labels in another order: the texts count, never the numbers."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
+
+    def of(name, *hub):
+        return dataclasses.replace(TASKS[name], hub=Hub(*hub))
+
+    nli, order = of("xnli", str(tmp_path / "nli"), None, "premise", "hypothesis"), sorted(NLI, key=len)[::-1]
+    columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
+    save(tmp_path / "nli", "train", columns, order)
+    save(tmp_path / "nli", "test", columns | {"label": [-1, -1, -1]}, order)
+    texts = read_task_hub(nli, "train")
+    assert (texts.first, texts.second, texts.labels) == (["a", "b", "c"], ["d", "e", "f"], order)
+    assert read_task_hub(nli, "test").labels is None
+    cola = of("cola", str(tmp_path / "cola"), None, "sentence")
+    save(tmp_path / "cola", "train", {"sentence": ["a", "b"], "label": [1, 0]}, ["unacceptable", "acceptable"])
+    assert read_task_hub(cola, "train").labels == ["1", "0"]
+    refused(lambda: read_task_hub(cola, "dev"), "cola", "validation", "--data_dir")
+    refused(lambda: read_task_hub(of("cola", "nobody/nothing", None, "text"), "train"), "nobody/nothing")
+    refused(lambda: read_task_hub(of("cola", str(tmp_path / "cola"), None, "text"), "train"), "'text'")
+    refused(lambda: read_task_hub(TASKS["kornli"], "train"), "--data_dir")

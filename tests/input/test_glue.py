@@ -1,0 +1,114 @@
+"""bert-classifier on GLUE's folders: scores, submissions, and the order of their labels."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from harness.classifier_runs import (
+    DEV,
+    TRAIN,
+    classify,
+    glue_flags,
+    model_flags,
+    table_in,
+    write_data,
+    write_glue,
+    write_rows,
+)
+from harness.texts import KINDS
+from safetensors.numpy import load_file, save_file
+from scipy.stats import pearsonr, spearmanr
+
+pytestmark = pytest.mark.slow
+LABELS = ("contradiction", "entailment", "neutral")  # the order of run_classifier.py
+HEADER = ["index", "pairID", "sentence1", "sentence2", "label1", "gold_label"]
+SETS = (("", "MNLI-m.tsv", DEV[:30]), ("_mismatched", "MNLI-mm.tsv", DEV[30:70]))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RINGBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def mnli(data, tmp_path_factory):
+    """GLUE folder of MNLI and the diagnostic set, the folder of a run on it, and its scores."""
+    folder = tmp_path_factory.mktemp("mnli")
+    label = dict(zip(KINDS, LABELS, strict=True))
+    for name, examples in (("train", TRAIN), ("dev_matched", SETS[0][2]), ("dev_mismatched", SETS[1][2])):
+        rows = [{"sentence1": e.first, "sentence2": e.second, "gold_label": label[e.kind]} for e in examples]
+        write_glue(folder / f"glue/MNLI/{name}.tsv", HEADER, rows)
+    tests = ("MNLI/test_matched", "MNLI/test_mismatched", "diagnostic/diagnostic")
+    for name, examples in zip(tests, (SETS[0][2], SETS[1][2], DEV), strict=True):
+        rows = [[n + 100, e.first, e.second] for n, e in enumerate(examples)]
+        write_rows(folder / f"glue/{name}.tsv", ["index", "sentence1", "sentence2"], rows)
+    flags = [*glue_flags(data, folder / "glue", "mnli", 16), "--do_eval", "--do_predict"]
+    return folder / "glue", folder / "out", classify(folder / "out", *flags)
+
+
+def test_mnli_scores_and_submits_both_sets(mnli):
+    _, out, scores = mnli
+    for suffix, submission, examples in SETS:
+        probabilities = np.loadtxt(out / f"test_results{suffix}.tsv", delimiter="\t")
+        labels = np.array([KINDS.index(e.kind) for e in examples])
+        assert scores[f"eval{suffix}_accuracy"] == np.mean(probabilities.argmax(1) == labels)
+        loss = -np.log(probabilities[np.arange(len(labels)), labels]).mean()
+        assert scores[f"eval{suffix}_loss"] == pytest.approx(loss, rel=1e-9)
+        rows = [[str(n + 100), LABELS[p]] for n, p in enumerate(probabilities.argmax(1))]
+        assert table_in(out / submission) == [["index", "prediction"], *rows]
+    assert scores["eval_accuracy"] != scores["eval_mismatched_accuracy"]  # the two are told apart
+
+
+def test_the_diagnostic_set_is_predicted_by_an_mnli_model(mnli, tmp_path):
+    glue, out, _ = mnli
+    flags = [f"--model={out}/model", "--max_seq_length=32", "--task_name=ax", f"--data_dir={glue}"]
+    assert classify(tmp_path / "ax", *flags, "--do_predict") == {}
+    rows = table_in(tmp_path / "ax/AX.tsv")
+    assert rows[:31] == table_in(out / "MNLI-m.tsv")  # the diagnostic set's first 30 rows
+    assert len(rows) == 1 + len(DEV)
+
+
+def test_predictions_are_in_the_order_of_the_checkpoint(data, mnli, tmp_path):
+    """An MNLI model whose outputs stand in another order, and whose id2label says so, predicts the same labels."""
+    glue, out, scores = mnli
+    order = [1, 2, 0]
+    shutil.copytree(out / "model", tmp_path / "model")
+    tensors = load_file(tmp_path / "model/model.safetensors")
+    turned = {f"classifier.{name}": tensors[f"classifier.{name}"][order].copy() for name in ("weight", "bias")}
+    save_file(tensors | turned, tmp_path / "model/model.safetensors")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    names = [LABELS[number] for number in order]
+    config |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    # Flags of Google's form: the configuration file says nothing of labels, config.json beside the weights does.
+    flags = [*model_flags(data), f"--init_checkpoint={tmp_path}/model", "--task_name=mnli", f"--data_dir={glue}"]
+    turned_scores = classify(tmp_path / "out", *flags, "--do_eval", "--do_predict")
+    assert (tmp_path / "out/MNLI-m.tsv").read_bytes() == (out / "MNLI-m.tsv").read_bytes()
+    new, old = (np.loadtxt(folder / "test_results.tsv", delimiter="\t") for folder in (tmp_path / "out", out))
+    # Another order of outputs rounds the last product and the sum of the softmax differently.
+    np.testing.assert_allclose(new, old[:, order], rtol=1e-5)
+    assert turned_scores == pytest.approx(scores, rel=1e-5)
+
+
+def test_sts_b_is_scored_as_scipy_does_and_its_submission_is_clipped(data, tmp_path):
+    header = ["index", "genre", "sentence1", "sentence2", "score"]
+    number = {"animal": -9.5, "colour": 2.5, "tool": 14.0}  # beyond 0…5: what is learnt from them is clipped
+    for name, examples in (("train", TRAIN), ("dev", DEV)):
+        rows = [{"sentence1": e.first, "sentence2": e.second, "score": number[e.kind]} for e in examples]
+        write_glue(tmp_path / f"STS-B/{name}.tsv", header, rows)
+    write_rows(tmp_path / "STS-B/test.tsv", header[:4], [[n, "-", e.first, e.second] for n, e in enumerate(DEV)])
+    flags = glue_flags(data, tmp_path / "STS-B", "stsb", 40)  # the task's own folder will do, too
+    scores = classify(tmp_path / "out", *flags, "--do_eval", "--do_predict")
+    predicted = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t")
+    labels = np.array([number[e.kind] for e in DEV])
+    pearson, spearman = pearsonr(labels, predicted).statistic, spearmanr(labels, predicted).statistic
+    expected = {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
+    expected["loss"] = np.mean(np.square(predicted - labels))
+    assert scores == pytest.approx({f"eval_{name}": value for name, value in expected.items()}, rel=1e-9)
+    assert predicted.min() < 0
+    assert predicted.max() > 5
+    submitted = [float(prediction) for _, prediction in table_in(tmp_path / "out/STS-B.tsv")[1:]]
+    np.testing.assert_allclose(submitted, predicted.clip(0, 5), atol=0.0005 + 1e-9)  # three decimals

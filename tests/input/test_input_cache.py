@@ -1,0 +1,79 @@
+"""The cache of tokenized rows, of SQuAD and the classifier: what its key is made of, and damaged folders."""
+
+import dataclasses
+
+import pytest
+from harness.classifier_files import open_rows, read_own
+from harness.squad_files import GOOD, SMALL, open_windows, read_file, write_squad
+from harness.texts import letters_tokenizer, write_lines
+
+from bert.text import tokenizer
+
+
+@pytest.fixture
+def letters(tmp_path):
+    return letters_tokenizer(tmp_path)
+
+
+def folders(cache):
+    """Name -> inode and time: a folder that is built again is another one."""
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in cache.iterdir() if path.is_dir()}
+
+
+def test_other_data_or_settings_make_other_windows_and_nothing_else_does(letters, tmp_path, run):
+    cache, cased = tmp_path / "cache", tokenizer.load(letters.source, do_lower_case=False)
+
+    def build(settings=SMALL, entries=GOOD, words=letters, name="a.json", **others):
+        path = write_squad(tmp_path / name, entries, **others)
+        return open_windows(settings, read_file(path, allow_impossible=True), words, cache, run)
+
+    changes = [
+        {"settings": dataclasses.replace(SMALL, **{name: 8})} for name in ("doc_stride", "max_query_length")
+    ]
+    others = ([GOOD[0], (*GOOD[1][:2], "ran", 6)], [GOOD[0], ("a dog ran!", *GOOD[1][1:])], GOOD[::-1])
+    changes += [{"entries": entries} for entries in others] + [{"words": cased}, {"is_impossible": True}]
+    for change in ({}, *changes):
+        build(**change)
+    before = folders(cache)
+    assert len(before) == 1 + len(changes)
+    rows, paragraphs = build(name="moved.json")  # the content counts, not the name
+    assert (len(rows), len(paragraphs)) == (2, 2)
+    assert folders(cache) == before
+
+
+def test_other_data_or_settings_make_other_rows_and_nothing_else_does(letters, tmp_path, run):
+    cache, cased, good = (
+        tmp_path / "cache",
+        tokenizer.load(letters.source, do_lower_case=False),
+        ["a,b,x", "c,d,y"],
+    )
+
+    def build(rows=good, labels=("x", "y"), words=letters, length=8, name="a.csv"):
+        texts = read_own(write_lines(tmp_path / name, "text,other,label", *rows), pair="other")
+        return open_rows(texts, labels, words, cache, run, length)
+
+    others = (["a,b,y", "c,d,y"], ["a,b,x", "c,e,y"], ["e,b,x", "c,d,y"], good[::-1], good[:1])
+    changes = [{"rows": rows} for rows in others] + [{"length": 15}, {"labels": ("y", "x")}, {"words": cased}]
+    for change in ({}, *changes):
+        build(**change)
+    before = folders(cache)
+    assert len(before) == 1 + len(changes)
+    assert len(build(name="moved.csv")) == 2
+    assert folders(cache) == before
+
+
+def test_a_damaged_folder_is_built_again_with_a_warning(letters, tmp_path, run, capsys):
+    examples, cache = read_file(write_squad(tmp_path / "a.json", GOOD)), tmp_path / "cache"
+    open_windows(SMALL, examples, letters, cache, run)
+    (folder,) = cache.iterdir()
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name, content in whole.items():
+        middle = len(content) // 2
+        for damaged in (content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :], content[:-9]):
+            (folder / name).write_bytes(damaged)
+            capsys.readouterr()
+            open_windows(SMALL, examples, letters, cache, run)
+            warning = capsys.readouterr().err.splitlines()[0]
+            assert "warning" in warning
+            assert str(folder) in warning
+            assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole

@@ -1,0 +1,144 @@
+"""Training vocabularies: the same files each time, loadable everywhere, against the libraries' own trainers."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from harness.program_runs import ROOT
+from harness.real_data import real
+from harness.real_tokenizers import nsmc
+from harness.refusals import refused
+from harness.texts import SPECIAL_TOKENS
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from bert.text import tokenizer, vocabulary
+from bert.text.vocabulary import VocabularySettings
+from ringbert.errors import InputError
+
+KINDS = ["wordpiece", "unigram", "bpe"]
+
+
+@pytest.fixture(scope="module")
+def english():
+    text = real("text/british_fiction/Austen_Emma.txt").read_text(encoding="utf-8")
+    return [line for line in text.split("\n") if line.strip()][:3000]
+
+
+def train(texts, folder, kind, vocab_size, do_lower_case=False, **options):
+    settings = VocabularySettings(kind=kind, vocab_size=vocab_size, do_lower_case=do_lower_case, **options)
+    return vocabulary.train(texts, folder, settings)
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("kind", "lower_case"), [("wordpiece", True), ("unigram", False), ("bpe", True)])
+def test_it_works_everywhere(english, tmp_path, kind, lower_case):
+    folder = tmp_path / "words"
+    path = train(iter(english), folder, kind, 3000, lower_case)
+    ours = tokenizer.load(folder=folder)
+    assert (ours.vocab_size, ours.lower_case) == (3000, lower_case)
+    assert ours.pieces(range(5)) == SPECIAL_TOKENS
+    assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
+    texts = [*english[:500], "CAFÉ ﬁsh [MASK]"]
+    ids = [x.tolist() for x in ours.encode_ids(texts)]
+    given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
+    assert tokenizer.load(do_lower_case=lower_case, **given).digest == ours.digest
+    assert AutoTokenizer.from_pretrained(folder)(texts[:-1], add_special_tokens=False).input_ids == ids[:-1]
+    assert tokenizer.unknown_share(ours.encode_ids(english), ours.unk_id) < 0.005
+    # A vocabulary of English words it is: fewer than two pieces a word.
+    assert sum(map(len, ids)) < 2 * sum(len(text.split()) for text in texts)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from bert.text.vocabulary import VocabularySettings, train
+text, folder, seed, *kinds = sys.argv[1:]
+for kind in kinds:
+    settings = VocabularySettings(kind=kind, vocab_size=2000, do_lower_case=kind != "wordpiece")
+    with open(text, encoding="utf-8") as lines:
+        train(lines, Path(folder) / kind, settings, max_sentences=1000, seed=int(seed))
+"""
+
+
+def test_two_processes_give_the_same_files_and_another_seed_draws_other_texts(tmp_path):
+    """The libraries' hash tables start from other random numbers in each process."""
+    (tmp_path / "text.txt").write_text("\n".join(text.replace("\n", " ") for text in nsmc()), encoding="utf-8")
+    for name, seed, *kinds in (("one", "1", *KINDS), ("two", "1", *KINDS), ("three", "2", "unigram")):
+        command = [sys.executable, "-c", PROGRAM, tmp_path / "text.txt", tmp_path / name, seed, *kinds]
+        environment = os.environ | {"PYTHONHASHSEED": str(len(name))}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+        assert (done.returncode, done.stderr) == (0, "")  # without SentencePiece's log
+    for kind in KINDS:
+        assert files(tmp_path / "one" / kind) == files(tmp_path / "two" / kind)
+        assert tokenizer.load(folder=tmp_path / "one" / kind).case_problem == ""
+    assert files(tmp_path / "three/unigram") != files(tmp_path / "one/unigram")
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path, lower_case):
+    """The library's trainer on the sentences themselves: its choice between equally frequent pairs varies."""
+    path = train(english, tmp_path / "words", "wordpiece", 2500, lower_case, character_coverage=1.0)
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    theirs.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=2500, min_frequency=2, special_tokens=SPECIAL_TOKENS, show_progress=False
+    )
+    theirs.train_from_iterator(english, trainer)
+    assert len(lines) == len(set(lines)) == len(theirs.get_vocab()) == 2500
+    assert len(set(theirs.get_vocab()) & set(lines)) > 0.97 * 2500
+
+
+def test_rare_characters_are_left_out(tmp_path):
+    texts = ["aaaa bbbb cccc"] * 300 + ["aaaaß"]  # one character in 3,605
+    for size, coverage in ((15, {"character_coverage": 1.0}), (14, {})):
+        path = train(texts, tmp_path / str(size), "wordpiece", size, **coverage)
+        assert ("##ß" in path.read_text(encoding="utf-8").split("\n")) == (size == 15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
+    def broken():
+        yield from ["some text"] * 100
+        raise InputError("corpus.txt: line 101 is not UTF-8")
+
+    for texts, size, named in (
+        (nsmc()[:300], 500_000, "--vocab_size"),
+        (nsmc()[:300], 30, "--vocab_size"),
+        (["", "  "], 1000, ""),
+        (broken(), 100, "corpus.txt: line 101"),
+    ):
+        refused(lambda texts=texts, size=size: train(iter(texts), tmp_path / "words", kind, size), named)
+        assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(english, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    train(english, tmp_path, "wordpiece", 1000)
+    before = files(tmp_path)
+    assert sorted(before) == ["notes.txt", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    refused(lambda: train(english, tmp_path, "wordpiece", 2000), tmp_path, "vocab.txt")
+    refused(lambda: train(english, tmp_path / "notes.txt", "bpe", 2000), "--output_dir", tmp_path / "notes.txt")
+    assert files(tmp_path) == before
+
+
+def test_lower_case_strips_accents_and_keeps_hangul(tmp_path):
+    texts = ["École CAFÉ 한국어를 배운다", "한국어 배운다 école café"] * 50
+    for kind, size in (("unigram", 22), ("bpe", 30)):
+        train(texts, tmp_path / kind, kind, size, True)
+        words = tokenizer.load(folder=tmp_path / kind)
+        upper, lower = (ids.tolist() for ids in words.encode_ids(["ÉCOLE 한국어", "ecole 한국어"]))
+        assert upper == lower
+        assert words.unk_id not in upper
+    # BERT's own lower-casing takes syllables apart; a name in an English text stops nothing.
+    refused(lambda: train(texts, tmp_path / "words", "wordpiece", 50, True), "--nodo_lower_case")
+    assert not (tmp_path / "words").exists()
+    train([*texts, *["plain english words here"] * 5000], tmp_path / "few", "wordpiece", 70, True)
+    path = train(texts, tmp_path / "words", "wordpiece", 40, False)
+    assert "한" in path.read_text(encoding="utf-8")

@@ -1,0 +1,178 @@
+"""WordPiece against transformers' and Google's (the Python one that transformers keeps as its legacy form)."""
+
+import functools
+import pickle
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from harness.real_data import real
+from harness.real_tokenizers import contexts, multilingual, nsmc, uncased
+from harness.refusals import refused
+from harness.texts import SPECIAL_TOKENS, write_vocabulary
+from hypothesis import given, settings
+from transformers import AutoTokenizer, BertTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from bert.text import tokenizer
+
+ODD = [
+    "Café naïve ÅNGSTRÖM \u202fx\u00a0y\u3000z",
+    "smile 😀! 👩‍👩‍👧 \U0001f1f0\U0001f1f7 한국어를 배운다. 굳 ㅋ",
+    "tab\tnew\nline\r\x00null\ufffd soft\u00adhyphen zero\u200bwidth \x07bell",
+    "北京2008 カタカナ, don't U.S. $5.00 (1999)—“quoted” a/b",
+    *("", "   "),
+]
+# Up to Cyrillic, where all versions of Unicode agree; Python lower-cases a Σ by its place in the word.
+OLD = st.characters(max_codepoint=0x52F, exclude_categories=("Cn", "Cs"), exclude_characters="Σ")
+OLD_TEXTS = st.lists(st.text(OLD | st.sampled_from("ab ,.한국어北京カ😀"), max_size=40), max_size=8)
+ANY_TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=60), max_size=8)
+
+
+@functools.cache
+def real_texts() -> list[str]:
+    return [*contexts()[:150], *contexts()[500:700], *nsmc(400), *ODD]
+
+
+@functools.cache
+def google(load) -> BertTokenizerLegacy:
+    theirs = BertTokenizerLegacy(load().source, do_lower_case=load().lower_case)
+    theirs.wordpiece_tokenizer.max_input_chars_per_word = 200
+    return theirs
+
+
+@functools.cache
+def transformers(load) -> BertTokenizer:
+    return BertTokenizer(load().source, do_lower_case=load().lower_case)
+
+
+def compare(load, texts, to_google=True):
+    ids = load().encode(texts)[0]
+    assert [own.tolist() for own in ids] == [fast.tolist() for fast in load().encode_ids(texts)]
+    their = transformers(load)(texts, add_special_tokens=False).input_ids if texts else []
+    assert [own.tolist() for own in ids] == their
+    for text, own in zip(texts, ids if to_google else [], strict=to_google):
+        assert own.tolist() == google(load).convert_tokens_to_ids(google(load).tokenize(text)), text
+
+
+@pytest.mark.parametrize("load", [uncased, multilingual])
+def test_ids_are_those_of_transformers_and_of_google(load):
+    compare(load, real_texts())
+
+
+@given(OLD_TEXTS)
+@settings(deadline=None)
+def test_ids_of_random_texts_are_those_of_google(texts):
+    compare(uncased, texts)
+
+
+@given(ANY_TEXTS)
+@settings(deadline=None)
+def test_ids_of_random_unicode_are_those_of_transformers(texts):
+    for load in (uncased, multilingual):
+        compare(load, texts, to_google=False)
+
+
+def test_spans_give_back_the_characters():
+    """A token's span of the text is the token, but for what the tokenizer drops from the text."""
+    texts, cased = real_texts(), multilingual()
+    for text, ids, spans in zip(texts, *cased.encode(texts), strict=True):
+        assert (ids.dtype, spans.dtype, spans.shape) == (np.int32, np.int32, (len(ids), 2))
+        assert (np.diff(spans[:, 0]) >= 0).all()
+        assert (spans[:, 0] < spans[:, 1]).all()
+        for number, token, (start, stop) in zip(ids, cased.pieces(ids), spans, strict=True):
+            kept = "".join(c for c in text[start:stop] if c not in "\x00\ufffd\x07\u00ad\u200b\u200d")
+            if number == cased.unk_id:
+                assert kept.strip() == kept
+            else:
+                assert kept == token.removeprefix("##")
+
+
+def test_spans_under_accents_and_hangul(tmp_path):
+    words = ["cafe", "na", "##ive", "ᄒ", "##ᅡ", "##ᆫ", "x", "##y", "bell"]
+    ours = tokenizer.load(str(write_vocabulary(tmp_path, *words)))
+    text = "Café\u202fNAïVE 한 x\x07y \x07bell"
+    ids, spans = (array[0] for array in ours.encode([text]))
+    assert ours.pieces(ids) == words
+    shown = [text[start:stop] for start, stop in spans]
+    assert shown == ["Café", "NA", "ïVE", "한", "한", "한", "x", "y", "bell"]
+
+
+def test_a_word_has_up_to_200_characters_as_google_s(tmp_path):
+    """transformers' own limit is 100; what is saved keeps ours there, also beside a model's configuration."""
+    ours = tokenizer.load(str(write_vocabulary(tmp_path, "a", "##a")))
+    texts, saved = ["a" * 200, "a" * 201], tmp_path / "saved"
+    assert [len(ids) for ids in ours.encode(texts)[0]] == [200, 1]
+    ours.save(saved)
+    assert [len(ids) for ids in tokenizer.load(folder=saved).encode(texts)[0]] == [200, 1]
+    for config in (None, '{"model_type": "bert"}'):
+        if config:
+            (saved / "config.json").write_text(config)
+        theirs = AutoTokenizer.from_pretrained(saved)
+        assert [len(ids) for ids in theirs(texts, add_special_tokens=False).input_ids] == [200, 1]
+    assert theirs("a", "a").token_type_ids == [0, 0, 0, 1, 1]
+
+
+def test_neither_truncation_nor_padding_nor_special_tokens_of_a_text():
+    words = uncased()
+    long, short, text, apart = words.encode_ids(
+        ["the " * 2000, "the", "a [SEP] and [MASK]", "a [ sep ] and [ mask ]"]
+    )
+    assert (len(long), len(short)) == (2000, 1)
+    assert text.tolist() == apart.tolist()  # Google's BasicTokenizer splits at punctuation and lower-cases
+    assert (words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id) == (0, 100, 101, 102, 103)
+    assert (words.vocab_size, words.kind) == (30522, "wordpiece")
+
+
+def test_a_saved_or_pickled_tokenizer_gives_the_same_ids(tmp_path):
+    ours, texts = uncased(), [*real_texts(), "the [SEP]", "x" * 150]
+    ours.save(tmp_path)
+    ids = [x.tolist() for x in ours.encode_ids(texts)]
+    for again in (tokenizer.load(folder=tmp_path), pickle.loads(pickle.dumps(ours))):
+        assert [x.tolist() for x in again.encode_ids(texts)] == ids
+        assert (again.digest, again.lower_case) == (ours.digest, ours.lower_case)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(texts[:-2], add_special_tokens=False).input_ids == ids[:-2]
+    assert (tmp_path / "vocab.txt").read_bytes() == real("vocab/bert-base-uncased.txt").read_bytes()
+    published = tokenizer.load(folder=real("minilm/tokenizer.json").parent)
+    assert [x.tolist() for x in published.encode_ids(texts)] == ids
+
+
+def test_a_token_listed_twice_keeps_its_last_id(tmp_path):
+    tokenizer.load(str(write_vocabulary(tmp_path, "a", "b", "a", "c"))).save(tmp_path / "saved")
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    for given_ in ({"vocab_file": str(tmp_path / "vocab.txt")}, {"folder": tmp_path / "saved"}):
+        assert tokenizer.load(**given_).encode(["a b c"])[0][0].tolist() == [7, 6, 8]
+
+
+def test_pieces_that_continue_words(tmp_path):
+    special = ["a", *reversed(SPECIAL_TOKENS)]
+    ours = tokenizer.load(str(write_vocabulary(tmp_path, "play", "##ing", "##s", "#", special=special)))
+    assert ours.special_ids == (1, 2, 3, 4, 5)
+    assert ours.continues_word.tolist() == [False] * 7 + [True, True, False]
+    assert ours.pieces(ours.encode(["playings #"])[0][0]) == ["play", "##ing", "##s", "#"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (["a", "b", "c"], ["3"]),
+        (["[PAD]", "[UNK]", "[SEP]", *"abc"], ["[CLS]", "[MASK]"]),
+        (["\ufeff[PAD]", *SPECIAL_TOKENS[1:], "a"], ["[PAD]"]),
+        ([*SPECIAL_TOKENS, "\x00\x01\udcff"], ["UTF-8"]),
+        (None, []),
+    ],
+)
+def test_bad_vocabularies_are_refused(tmp_path, lines, named):
+    path = tmp_path / "vocab.txt"
+    if lines:
+        path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    refused(lambda: tokenizer.load(str(path)), path, *named)
+    refused(lambda: tokenizer.load(folder=tmp_path), path, *named)
+
+
+def test_no_vocabulary_and_a_damaged_folder_are_refused(tmp_path):
+    refused(tokenizer.load, "--vocab_file")
+    for name, text in (("tokenizer.json", '{"model": '), ("tokenizer_config.json", '{"do_lower_case": true}')):
+        (tmp_path / name).write_text(text)
+        refused(lambda: tokenizer.load(folder=tmp_path), tmp_path / "tokenizer.json")

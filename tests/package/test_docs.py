@@ -1,0 +1,153 @@
+"""The documentation keeps to the facts: the links, commands, flags, programs, files and messages in it exist."""
+
+import importlib
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+from harness.parsing import PROJECT, SETTINGS, help_of, named, parsed
+
+from tasks.old_flags import IGNORED, INSTEAD
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "examples/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+RECIPES = sorted((ROOT / "configs").glob("*.toml"))
+PACKAGES = ("ringbert", "bert", "distributed", "tasks")
+MOST_CHARACTERS = 13_500
+OTHERS_FLAGS = {
+    "every", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/, examples/ and scripts/
+    "bind_to", "with_ft", "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # mpirun, srun, sbatch
+    "require_hashes", "no_deps", "no_build_isolation", "upgrade", "strict", "dist",  # pip, scripts/, pytest
+    "output", "output_filename", "hostfile", "network_interfaces", "min_np", "max_np", "host_discovery_script",
+    "reset_limit", "check_build", "autotune", "stall_check_warning_time_seconds", "stall_check_shutdown_time_seconds",
+    "fusion_threshold_mb", "cycle_time_ms", "hierarchical_allreduce", "timeline_filename", "gloo",  # horovodrun
+}  # fmt: skip
+BENCHMARKS = ("compare", "prepare", "update", "corpus_google", "step_export", "gpu_compile")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def without_code(text: str) -> str:
+    """Markdown without its code, in which brackets mean other things."""
+    return re.sub(r"``.*?``|`[^`]*`", "", re.sub(r"^    .*$", "", text, flags=re.MULTILINE), flags=re.DOTALL)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)) for title in titles)
+    return {text.strip().lower().replace(" ", "-") for text in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", without_code(page.read_text())):
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert target.startswith("https://") or linked.exists(), target
+        assert target.startswith("https://") or not anchor or anchor in anchors(linked), target
+
+
+def test_readme_fits_on_a_front_page_and_the_version_is_the_same_everywhere():
+    assert len((ROOT / "README.md").read_text()) <= MOST_CHARACTERS
+    for page, line in (
+        ("README.md", "Version {} "), ("CHANGELOG.md", "## [{}] "), ("CITATION.cff", "version: {}\n"),
+    ):  # fmt: skip
+        assert line.format(PROJECT["version"]) in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=name_of)
+def test_files_modules_and_programs_that_are_named_exist(page):
+    text = page.read_text()
+    folders = "ringbert|bert|distributed|tasks|benchmarks|configs|docs|examples|scripts|tests"
+    for path in re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*\w", text):
+        found = [base / path for base in (ROOT, page.parent) if (base / path).exists()]
+        assert found or "." not in path, path
+    for module in re.findall(r"python -m ((?:tasks|benchmarks|distributed)[\w.]*)", text):
+        assert importlib.util.find_spec(module), module
+    for program in re.findall(r"`(bert-(?!base-|tensorflow)[\w-]+)", text):
+        assert program in PROJECT["scripts"], program
+
+
+# -- flags --------------------------------------------------------------------------------------------------------
+
+
+def commands_in(page: Path) -> list[list[str]]:
+    """The complete command lines of our programs in code blocks, or in the comments of a recipe."""
+    text = page.read_text().replace("\\\n", " ").replace("\\\n#", " ")
+    mark = "#" if page.suffix == ".toml" else "    "
+    lines = [line.removeprefix(mark) for line in text.replace("\\\n#", " ").splitlines() if line.startswith(mark)]
+    found = []
+    for line in lines:
+        part = re.search(r"(?:^|[ &])(bert-(?!launch|report)[a-z]+(?: .*|$))", line)
+        if part and "…" not in line and "=$" not in line.replace('"$', ""):
+            found.append(shlex.split(re.split(r"    #| [<>|&#] |;", part[1])[0]))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=name_of)
+def test_commands_are_read_by_todays_programs(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for program, *argv in commands_in(page):
+        command = f"{program} {argv.pop(0)}" if argv and f"{program} {argv[0]}" in SETTINGS else program
+        try:
+            parsed(command, *argv)
+        except SystemExit as stop:
+            raise AssertionError(f"{program} {shlex.join(argv)}") from stop
+
+
+def test_the_commands_are_found():
+    assert sum(len(commands_in(page)) for page in PAGES) > 25
+    assert {page.name for page in RECIPES if not commands_in(page)} <= {"quickstart.toml"}
+
+
+@pytest.fixture(scope="module")
+def flags() -> set[str]:
+    """The flags in the help of all programs, and the old ones that they accept; `-` is written as `_`."""
+    text = "".join(help_of(command) for command in {*SETTINGS, *PROJECT["scripts"]})
+    for name in BENCHMARKS:
+        text += help_of(f"benchmarks.{name}", named(f"benchmarks.{name}:main"))
+    names = {name.replace("-", "_") for name in re.findall(r"--(?:\[no\])?(\w[\w-]*)", text)}
+    return names | {f"no{name}" for name in names} | set(IGNORED)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=name_of)
+def test_flags_that_are_named_exist(page, flags):
+    named = {name.replace("-", "_") for name in re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text())}
+    assert "num_train_epochs" in flags
+    assert "num_train_epoch" not in flags
+    refused = set(INSTEAD) if page.name == "flags.md" else set()
+    assert sorted(named - flags - OTHERS_FLAGS - refused) == []
+
+
+# -- messages and names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/horovod.md"])
+def test_the_common_errors_are_messages_of_ours(page):
+    sources = "".join(path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+    sources = re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\s*\n\s*f?"', "", sources))
+    section = (ROOT / page).read_text().partition("## Common errors")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\|(.*?)\|", section, re.MULTILINE)
+    messages = [message for row in rows for message in re.findall("`(.+?)`", row)]
+    assert len(messages) > 5
+    parts = [words for message in messages for words in re.split("…|[0-9]+", message)]
+    assert [words for words in parts if words.strip() not in sources] == []
+
+
+def test_the_page_about_horovod_names_all_that_is_there():
+    import ringbert.horovod as hvd
+    from ringbert.horovod import callbacks
+
+    named = set(re.findall(r"`(\w+)[`(]", (ROOT / "docs/horovod.md").read_text()))
+    assert {*hvd.__all__, *callbacks.__all__} - named == set()

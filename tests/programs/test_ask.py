@@ -1,0 +1,68 @@
+"""bert-ask: the answers of `QuestionAnswering`, printed; its errors are one line."""
+
+import io
+import json
+import sys
+
+import pytest
+from harness.models import save_model
+from harness.program_runs import refusal
+
+import ringbert
+from tasks import ask
+
+CONTEXT = "the cat sat near a\nred fox and the dog"
+SETTINGS = ("--max_seq_length=40", "--max_query_length=16", "--doc_stride=12")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(save_model(tmp_path_factory.mktemp("model"), "span"))
+
+
+def give(monkeypatch, content):
+    """The next standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_lines_and_json_from_a_file_and_from_standard_input(model, tmp_path, capsys, monkeypatch):
+    file = tmp_path / "context.txt"
+    file.write_text(CONTEXT, encoding="utf-8")
+    answers = ringbert.QuestionAnswering(model, max_seq_length=40, max_query_length=16, doc_stride=12)
+    expected = answers("the animal", CONTEXT, top_k=3)
+    assert any("\n" in answer.text for answer in expected)  # which must not begin a line of the output
+    ask.main([model, "the animal", str(file), *SETTINGS, "--top_k=3"])
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert lines == [[f"{a.probability:.4f}", a.text.replace("\n", " ")] for a in expected]
+    give(monkeypatch, CONTEXT.encode())
+    ask.main(["--json", *SETTINGS, model, "the animal", "-"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["question"] == "the animal"
+    (answer,) = printed["answers"]
+    assert ringbert.Answer(**answer) == expected[0]
+    assert CONTEXT[answer["start"] : answer["end"]] == answer["text"]
+    ask.main([model, "who?", str(file), *SETTINGS, "--version_2_with_negative", "--null_score_diff_threshold=-99"])
+    assert capsys.readouterr().out.endswith("\t(no answer)\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "named"),
+    [
+        (["{model}", "who?", "nothing.txt"], b"", ["nothing.txt"]),
+        (["{model}", "who?", "-"], b"caf\xe9", ["standard input", "line 1", "UTF-8"]),
+        (["{model}", "who?", "-"], b" ", ["context"]),
+        (["{model}", " ", "-"], b"text", ["question"]),
+        (["{model}", "who?", "-", "--max_seq_length=999"], b"text", ["max_seq_length", "128"]),
+        (["./nowhere", "who?", "-"], b"text", ["./nowhere"]),
+    ],
+)
+def test_bad_input_is_one_line(model, words, content, named, capsys, monkeypatch):
+    give(monkeypatch, content)
+    argv = [word.format(model=model) for word in words]
+    refusal(capsys, "bert-ask", lambda: ask.main(argv), *named)
+
+
+def test_one_process_of_an_mpi_job_answers(model, capsys, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    ask.main([model, "who?", "nothing.txt"])
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,174 @@
+"""bert-features: transformers' hidden states, the form of extract_features.py, and Parquet."""
+
+import json
+import re
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from harness import texts
+from harness.models import save_model
+from harness.program_runs import in_process, refusal
+from harness.real_data import real
+
+from tasks import features
+
+MOST_TOKENS = 16
+# Single texts and pairs of 0 to 26 words; the last two are cut.
+LINES = [
+    "cat",
+    "the red fox near a saw ||| two axe and drill",
+    "",
+    "grey hare and pink crow by the blue rake of hammer",
+    "dog ||| cat",
+    "bear bear ||| ",
+    "goat ||| the brown cow ||| a",
+    " ".join(["cat", "dog", "fox"] * 8),
+    "bear cat cow crow dog fox goat hare blue brown ||| axe drill hammer pliers rake saw spade wrench",
+]
+# float32: a batch is padded to its longest line and multiplied in other blocks; values are of the order of 3.
+ROUNDING = 1e-5
+DECIMALS = 0.5e-6 + 1e-9  # what rounding to 6 decimals takes
+LAYERS = "--layers=-1,0,2"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"), "features", num_hidden_layers=4)
+
+
+def extract(output, lines, model, *argv):
+    """The program in this process; `lines` may be a file."""
+    source = lines
+    if isinstance(lines, list):
+        source = texts.write_lines(output.with_name("lines.txt"), *lines)
+    argv = (f"--input_file={source}", f"--output_file={output}", f"--model={model}", *argv)
+    in_process("bert-features", features.Config, features.run_features, output.parent, *argv)
+    return output
+
+
+def vectors_in(path):
+    """Tokens and values [tokens, layers, H] of each line of a JSON file, in its order."""
+    vectors = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        line = json.loads(text)
+        assert line["linex_index"] == number
+        values = [[layer["values"] for layer in token["layers"]] for token in line["features"]]
+        vectors.append(([token["token"] for token in line["features"]], np.array(values)))
+    return vectors
+
+
+@pytest.fixture(scope="module")
+def extracted(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("extracted")
+    size = (f"--max_seq_length={MOST_TOKENS}", "--batch_size=3")
+    return extract(folder / "features.jsonl", LINES, model, LAYERS, *size)
+
+
+def by_hand(line):
+    """The tokens of a line of whole known words: extract_features.py's convert_examples_to_features."""
+    match = re.match(r"^(.*) \|\|\| (.*)$", line.strip())
+    first, second = (match.group(1).split(), match.group(2).split()) if match else (line.split(), None)
+    # "|||" within a text is three marks that the vocabulary does not have.
+    first = [piece for word in first for piece in (["[UNK]"] * 3 if word == "|||" else [word])]
+    if second is None:
+        return ["[CLS]", *first[: MOST_TOKENS - 2], "[SEP]"]
+    while len(first) + len(second) > MOST_TOKENS - 3:
+        (first if len(first) > len(second) else second).pop()
+    return ["[CLS]", *first, "[SEP]", *second, "[SEP]"]
+
+
+def test_tokens_and_form_are_those_of_extract_features(extracted):
+    """Keys and their order, and six decimals at most, as run through OrderedDict and round(x, 6) there."""
+    assert [tokens for tokens, _ in vectors_in(extracted)] == [by_hand(line) for line in LINES]
+    for number, text in enumerate(extracted.read_text().splitlines()):
+        line = json.loads(text, object_pairs_hook=list)
+        assert [key for key, _ in line] == ["linex_index", "features"]
+        assert line[0][1] == number
+        for token in line[1][1]:
+            assert [key for key, _ in token] == ["token", "layers"]
+            assert [[key for key, _ in layer] for layer in token[1][1]] == [["index", "values"]] * 3
+            assert [layer[0][1] for layer in token[1][1]] == [-1, 0, 2]
+        numbers = re.findall(r"-?\d+\.\d+(?:e-?\d+)?", text)
+        assert len(numbers) == 3 * 64 * len(line[1][1])
+        assert all(float(written) == round(float(written), 6) for written in numbers)
+
+
+def test_vectors_are_those_of_transformers(goldens, tmp_path):
+    """MiniLM's hidden states by transformers on PyTorch, of one sentence, within 1e-5."""
+    folder = real("minilm")
+    golden = json.loads((goldens / "minilm.json").read_text())
+    vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    tokens = [vocabulary[number] for number in golden["input_ids"]]
+    lines = ["a line before it that is longer than the sentence, so that it is padded .", " ".join(tokens[1:-1])]
+    output = extract(tmp_path / "features.jsonl", lines, folder, "--layers=0,1,2,3,4,5,-1")
+    written, values = vectors_in(output)[1]
+    assert written == tokens
+    np.testing.assert_array_equal(values[:, 5], values[:, 6])
+    for layer in range(6):
+        ours = [values[token, layer, part] for token, part in golden["places"]]
+        np.testing.assert_allclose(ours, golden["values"][layer + 1], rtol=0, atol=1e-5)
+        # A norm over 13 x 384 values sees a wrong one anywhere.
+        assert np.linalg.norm(values[:, layer]) == pytest.approx(golden["norms"][layer + 1], rel=1e-5)
+
+
+def test_parquet_holds_the_same_whatever_the_batch_size(model, extracted, tmp_path):
+    """Lines of unlike lengths keep their order and, to rounding, their vectors. More than one row group."""
+    lines = LINES * 8
+    assert len(lines) > features.LINES_PER_ROW_GROUP
+    size = (f"--max_seq_length={MOST_TOKENS}", "--batch_size=1")
+    path = extract(tmp_path / "features.parquet", lines, model, LAYERS, *size)
+    with pyarrow.parquet.ParquetFile(path) as file:
+        assert file.num_row_groups == 2
+        table = file.read()
+    assert table.column_names == ["linex_index", "tokens", "layer_-1", "layer_0", "layer_2"]
+    assert str(table.schema.field("layer_0").type.value_type.value_type) == "float"
+    assert table.column("linex_index").to_pylist() == list(range(len(lines)))
+    for row, (tokens, values) in zip(table.to_pylist(), vectors_in(extracted) * 8, strict=True):
+        assert row["tokens"] == tokens
+        stacked = np.stack([row[f"layer_{layer}"] for layer in (-1, 0, 2)], 1)
+        np.testing.assert_allclose(stacked, values, rtol=0, atol=ROUNDING + DECIMALS)
+
+
+def test_a_vocabulary_of_another_language_is_refused_unless_it_is_allowed(model, tmp_path, capsys):
+    output, lines = tmp_path / "out.jsonl", ["완전히 다른 말로 된 문장", "모르는 글자"]
+    refusal(capsys, "bert-features", lambda: extract(output, lines, model), "--allow_unknown")
+    assert not output.exists()
+    extract(output, lines, model, "--allow_unknown")
+    assert len(vectors_in(output)) == 2
+
+
+def test_an_old_output_is_replaced_beside_a_checkpoint(model, tmp_path):
+    """As where --init_checkpoint and --output_file share a folder, which is no run."""
+    (tmp_path / "model.ckpt-1000.index").touch()
+    (tmp_path / "features.jsonl").write_text("old")
+    extract(tmp_path / "features.jsonl", ["cat"], model, "--layers=-1")
+    assert len(vectors_in(tmp_path / "features.jsonl")) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "features.jsonl",
+        "lines.txt",
+        "model.ckpt-1000.index",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "flag", "named"),
+    [
+        (None, "--layers=0", ["--input_file", "input.txt"]),
+        (b"cat\nd\xf6g\n", "--layers=0", ["--input_file", "line 2", "UTF-8"]),
+        (b"", "--layers=0", ["--input_file", "empty"]),
+        (b"cat\n", "--layers=-1,-5", ["--layers", "4", "-5"]),
+        (b"cat\n", "--layers=4", ["--layers", "4"]),
+        (b"cat\n", "--model={damaged}", ["model.safetensors", "damaged"]),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(model, tmp_path, capsys, content, flag, named):
+    source, damaged = tmp_path / "input.txt", tmp_path / "damaged"
+    if content is not None:
+        source.write_bytes(content)
+    damaged.mkdir()
+    for path in model.iterdir():
+        (damaged / path.name).write_bytes(path.read_bytes()[: 5000 if path.suffix == ".safetensors" else None])
+    output, flag = tmp_path / "features.jsonl", flag.format(damaged=damaged)
+    refusal(capsys, "bert-features", lambda: extract(output, source, model, flag), *named)
+    assert not [path for path in tmp_path.iterdir() if "features" in path.name]
