@@ -10,13 +10,10 @@ from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import configuration, weights
-from bert.dropout import folded
 from bert.model import COMPILED_WIDTH, Bert
 from bert.text import tokenizer
-from tasks.squad.program import span_loss
 
 KEY = tf.constant([3, 5], tf.int32)
-FOLDED = folded(KEY)
 
 
 def golden(goldens, name: str):
@@ -41,19 +38,6 @@ def inputs_of(there) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array, tf.int32) for name, array in arrays.items()}
 
 
-def cross_entropy(labels, scores) -> tf.Tensor:
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores))
-
-
-def loss_of(there, inputs, scores) -> tf.Tensor:
-    if "start_positions" in there:
-        batch = inputs | {f"{end}_position": tf.constant(there[f"{end}_positions"]) for end in ("start", "end")}
-        return span_loss(scores, batch) / len(there["input_ids"])
-    if "masked_ids" in there:
-        return cross_entropy(there["masked_ids"], scores["mlm"]) + cross_entropy(there["labels"], scores["nsp"])
-    return cross_entropy(there["labels"], scores)
-
-
 def error(ours, theirs) -> float:
     """The largest difference, as a share of the largest value."""
     ours, theirs = np.asarray(ours), np.asarray(theirs)
@@ -64,8 +48,8 @@ def error(ours, theirs) -> float:
 def wide_model(precision: str, **more) -> Bert:
     """With a head for spans, and wide enough for XLA."""
     config = BertConfig(
-        **{"num_hidden_layers": 2, "max_position_embeddings": 64} | more, vocab_size=50, hidden_size=COMPILED_WIDTH,
-        num_attention_heads=4, intermediate_size=512,
+        **{"num_hidden_layers": 2, "max_position_embeddings": 64} | more, vocab_size=50,
+        hidden_size=COMPILED_WIDTH, num_attention_heads=4, intermediate_size=512,
     )  # fmt: skip
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)

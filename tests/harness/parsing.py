@@ -15,7 +15,9 @@ import pytest
 from tasks import flags
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = TABLE["project"]
+PACKAGES = [name.rstrip("*") for name in TABLE["tool"]["setuptools"]["packages"]["find"]["include"]]
 SETTINGS = {
     "bert-squad": "tasks.squad.program:Config",
     "bert-classifier": "tasks.classifier.program:Config",

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 from harness.texts import FILLING, WORDS
 
 from bert.text.tokenizer import Tokenizer
@@ -85,3 +86,21 @@ def find_answers(
     predictions = {id_: each.answer for id_, each in zip(ids, found, strict=True)}
     odds = {id_: each.null_odds for id_, each in zip(ids, found, strict=True) if each.null_odds is not None}
     return SimpleNamespace(predictions=predictions, nbest=nbest, null_odds=odds)
+
+
+def random_entries(generator, count: int) -> list[tuple[str, str]]:
+    """Contexts of 1 to 40 words of one or two tokens, with repetitions, so that texts coincide."""
+    entries = []
+    for _ in range(count):
+        lengths = generator.integers(1, 3, generator.integers(1, 40))
+        context = " ".join("".join(generator.choice(list("abc"), length)) for length in lengths)
+        entries.append((context, "d e f"[: 2 * int(generator.integers(1, 4)) - 1]))
+    return entries
+
+
+def random_scores(generator, windows, ties: bool) -> list[np.ndarray]:
+    lengths = np.diff(windows.column("input_ids")[1])
+    scores = [(5 * generator.normal(size=(n, 2))).astype(np.float32) for n in lengths]
+    for score, question in zip(scores, windows.column("question"), strict=True):
+        score[0] += 20 * (question % 2)  # for every other question no answer is likely
+    return [np.round(score) for score in scores] if ties else scores

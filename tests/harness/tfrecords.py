@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from bert.corpus.tfrecord import RecordRows
 from bert.corpus.tfrecord_writer import serialized
-from ringbert.errors import InputError
 from ringbert.files import replacing
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
@@ -110,12 +108,3 @@ def write_records(path: Path, columns: dict, **lengths: int) -> None:
     with replacing(path) as file:
         for data in serialized(columns, **lengths):
             file.write(data)
-
-
-def refusal(patterns: object, tmp_path: Path, **settings) -> str:
-    with pytest.raises(InputError) as refused:
-        open_rows(patterns, tmp_path, **settings)
-    message = str(refused.value)
-    assert message.startswith("--input_file ")
-    assert "\n" not in message
-    return message

@@ -26,21 +26,18 @@ def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
     assert ids(folder=saved) == [6]
 
 
-@pytest.mark.parametrize(
-    ("name", "lower_case"),
-    [
-        ("/data/uncased_L-24_H-1024_A-16/bert_model.ckpt", True),
-        ("multilingual_L-12_H-768_A-12/bert_model.ckpt", True),
-        ("chinese_L-12_H-768_A-12/bert_model.ckpt", True),
-        ("/data/uncased/cased_L-24_H-1024_A-16/bert_model.ckpt", False),
-        ("multi_cased_L-12_H-768_A-12", False),
-        ("google-bert/bert-base-multilingual-cased", False),
-        *(
-            (name, None)
-            for name in ("", "model.ckpt-100", "runs/uncased-and-cased/x", "uppercased/bert_model.ckpt")
-        ),
-    ],
-)
+PUBLISHED = [
+    ("/data/uncased_L-24_H-1024_A-16/bert_model.ckpt", True),
+    ("multilingual_L-12_H-768_A-12/bert_model.ckpt", True),
+    ("chinese_L-12_H-768_A-12/bert_model.ckpt", True),
+    ("/data/uncased/cased_L-24_H-1024_A-16/bert_model.ckpt", False),
+    ("multi_cased_L-12_H-768_A-12", False),
+    ("google-bert/bert-base-multilingual-cased", False),
+    *((name, None) for name in ("", "model.ckpt-100", "runs/uncased-and-cased/x", "uppercased/bert_model.ckpt")),
+]
+
+
+@pytest.mark.parametrize(("name", "lower_case"), PUBLISHED)
 def test_the_published_names_tell_their_case(tmp_path, name, lower_case):
     path = str(write_vocabulary(tmp_path, "a"))
     for chosen in (True, False):

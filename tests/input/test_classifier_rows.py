@@ -1,13 +1,11 @@
 """The classifier's texts as rows of tokens, against google-research/bert `run_classifier.py`."""
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from harness.classifier_files import open_rows, read_glue, read_own
-from harness.program_runs import ROOT
+from harness.google_data import google_s_example
 from harness.real_data import real
 from harness.real_tokenizers import uncased
 from harness.refusals import refused
@@ -19,17 +17,6 @@ from tasks.classifier.tasks import find_task
 @pytest.fixture
 def letters(tmp_path):
     return letters_tokenizer(tmp_path)
-
-
-def google_s_example(a, b, max_seq_length):
-    """Tokens and types of run_classifier.py `convert_single_example`, without padding."""
-    a, b = list(a), None if b is None else list(b)
-    if b is not None:
-        while len(a) + len(b) > max_seq_length - 3:  # _truncate_seq_pair
-            (a if len(a) > len(b) else b).pop()
-    tokens = ["[CLS]", *a[: max_seq_length - 2], "[SEP]"]
-    types = [0] * len(tokens)
-    return (tokens, types) if b is None else ([*tokens, *b, "[SEP]"], types + [1] * (len(b) + 1))
 
 
 @pytest.mark.parametrize("max_seq_length", [4, 5, 8, 9])
@@ -74,13 +61,3 @@ def test_texts_of_unknown_words_are_refused_unless_allowed(letters, tmp_path, ru
     texts = read_own(write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y"))
     refused(lambda: open_rows(texts, ("x", "y"), letters, tmp_path, run), "a.csv", "40.0%", "--do_lower_case")
     assert len(open_rows(texts, ("x", "y"), letters, tmp_path, run, allow_unknown=True)) == 2
-
-
-def test_code_that_reads_data_imports_nothing_heavy():
-    program = """
-import sys, tasks.classifier.metrics, tasks.classifier.settings, tasks.squad.answers, tasks.squad.metrics
-import tasks.squad.windows
-print(sorted({"tensorflow", "keras", "mpi4py", "sklearn", "scipy", "transformers", "datasets"} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

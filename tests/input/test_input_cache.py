@@ -1,4 +1,4 @@
-"""The cache of tokenized rows, of SQuAD and the classifier: what its key is made of, and damaged folders."""
+"""The cache of tokenized rows, of SQuAD and the classifier: what its key is made of."""
 
 import dataclasses
 
@@ -60,20 +60,3 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(letters, t
     assert len(before) == 1 + len(changes)
     assert len(build(name="moved.csv")) == 2
     assert folders(cache) == before
-
-
-def test_a_damaged_folder_is_built_again_with_a_warning(letters, tmp_path, run, capsys):
-    examples, cache = read_file(write_squad(tmp_path / "a.json", GOOD)), tmp_path / "cache"
-    open_windows(SMALL, examples, letters, cache, run)
-    (folder,) = cache.iterdir()
-    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for name, content in whole.items():
-        middle = len(content) // 2
-        for damaged in (content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :], content[:-9]):
-            (folder / name).write_bytes(damaged)
-            capsys.readouterr()
-            open_windows(SMALL, examples, letters, cache, run)
-            warning = capsys.readouterr().err.splitlines()[0]
-            assert "warning" in warning
-            assert str(folder) in warning
-            assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole

@@ -73,49 +73,6 @@ def test_v2_prints_the_official_numbers(seed, threshold):
     assert squad_v2(references, predictions, *given) == pytest.approx(expected, rel=1e-12)
 
 
-# Worked out by hand.
-
-
-@pytest.mark.parametrize(
-    ("score", "answers", "prediction", "exact_match", "f1"),
-    [
-        # "black cat" is neither answer; F1 is 2·1·(2/3)/(1+2/3) = 0.8 against the long one, 2/3 against "cat".
-        (squad_v1, ["cat", "a big black cat"], "The black cat", 0, 80),
-        # Shared bag {new: 1}: precision 1/2, recall 1/3.
-        (squad_v1, ["new york city"], "new new", 0, 40),
-        # Two texts without words are equal, and their F1 is 0.
-        (squad_v1, ["The"], "...", 100, 0),
-        (squad_v1, ["서울시"], "서울특별시", 0, 0),
-        # KorQuAD counts characters: 3 shared, precision 3/5, recall 3/3. Spaces matter to the exact match only.
-        (korquad_v1, ["서울시"], "서울 특별시", 0, 75),
-        (korquad_v1, ["이 몽룡"], "이몽룡", 0, 100),
-    ],
-)
-def test_v1_by_hand(score, answers, prediction, exact_match, f1):
-    expected = {"exact_match": exact_match, "f1": f1}
-    assert score({"q": answers}, {"q": prediction}) == pytest.approx(expected)
-    half = {name: value / 2 for name, value in expected.items()}  # a missing prediction counts
-    assert score({"q": answers, "r": ["x"]}, {"q": prediction, "unknown": "x"}) == pytest.approx(half)
-
-
-def test_v2_empty_prediction_is_right_only_without_an_answer():
-    scores = squad_v2({"yes": ["cat"], "no": []}, {"yes": "", "no": ""})
-    assert (scores["exact"], scores["HasAns_exact"], scores["NoAns_exact"]) == (50, 0, 100)
-    # An answer that normalizes to nothing expects the empty text.
-    assert squad_v2({"q": ["the"]}, {"q": ""})["HasAns_exact"] == 100
-    assert squad_v2({"q": ["the", "cat"]}, {"q": ""})["HasAns_exact"] == 0
-    assert not any(key.startswith("NoAns") for key in squad_v2({"q": ["x"]}, {"q": "x"}))
-    assert not any(key.startswith("HasAns") for key in squad_v2({"q": []}, {"q": ""}))
-
-
-def test_v2_blanks_above_the_threshold():
-    references, predictions = {"q1": ["x"], "q2": []}, {"q1": "x", "q2": "y"}
-    odds = {"q1": 1.0, "q2": 1.5}
-    assert squad_v2(references, predictions, odds, 1.0)["exact"] == 100  # 1.0 does not exceed 1.0
-    assert squad_v2(references, predictions, odds, 0.5)["exact"] == 50
-    assert squad_v2(references, predictions, odds, 2.0)["exact"] == 50
-
-
 def test_v2_best_threshold():
     # Nothing answered: 1 of 4 right. Then by rising odds: right (2), half right in F1 (2 / 2.5), wrong on an
     # unanswerable one (1 / 1.5), right (2 / 2.5): exact is best at -2.0, F1 at 0.5.

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import json
 
 import numpy as np
 import pytest
-from harness.google_squad import google_s_features
+from harness.google_data import google_s_features
 from harness.real_data import real
 from harness.real_tokenizers import CHANGING, albert, uncased
-from harness.squad_files import GOOD, SMALL, open_windows, read_file, squad_json, write_squad
+from harness.squad_files import open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.settings import WindowSettings
@@ -92,16 +91,6 @@ def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_s
     assert not examples.misplaced
     settings = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": 5}
     compare(WindowSettings(**settings, allow_unknown=True), examples, letters_tokenizer(tmp_path), tmp_path, run)
-
-
-def test_an_impossible_question_has_no_place(tmp_path, run):
-    data, path = squad_json(GOOD), tmp_path / "a.json"
-    data["data"][0]["paragraphs"][1]["qas"][0] |= {"is_impossible": True}  # v2 keeps plausible answers elsewhere
-    path.write_text(json.dumps(data))
-    examples = read_file(path, allow_impossible=True)
-    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), tmp_path, run)
-    assert rows.column("start_position")[0] > 0
-    assert (rows.column("start_position")[1], rows.column("end_position")[1]) == (0, 0)
 
 
 def test_answers_lead_back_to_their_characters_through_a_normalizing_tokenizer(tmp_path, run):

@@ -1,6 +1,5 @@
 """Training vocabularies: the same files each time, loadable everywhere, against the libraries' own trainers."""
 
-import os
 import subprocess
 import sys
 
@@ -48,7 +47,6 @@ def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
     assert tokenizer.load(do_lower_case=lower_case, **given).digest == ours.digest
     assert AutoTokenizer.from_pretrained(folder)(texts[:-1], add_special_tokens=False).input_ids == ids[:-1]
-    assert tokenizer.unknown_share(ours.encode_ids(english), ours.unk_id) < 0.005
     # A vocabulary of English words it is: fewer than two pieces a word.
     assert sum(map(len, ids)) < 2 * sum(len(text.split()) for text in texts)
 
@@ -57,26 +55,22 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from bert.text.vocabulary import VocabularySettings, train
-text, folder, seed, *kinds = sys.argv[1:]
-for kind in kinds:
+for kind in sys.argv[3:]:
     settings = VocabularySettings(kind=kind, vocab_size=2000, do_lower_case=kind != "wordpiece")
-    with open(text, encoding="utf-8") as lines:
-        train(lines, Path(folder) / kind, settings, max_sentences=1000, seed=int(seed))
+    with open(sys.argv[1], encoding="utf-8") as lines:
+        train(lines, Path(sys.argv[2]) / kind, settings, max_sentences=1000)
 """
 
 
-def test_two_processes_give_the_same_files_and_another_seed_draws_other_texts(tmp_path):
+def test_two_processes_give_the_same_files(tmp_path):
     """The libraries' hash tables start from other random numbers in each process."""
     (tmp_path / "text.txt").write_text("\n".join(text.replace("\n", " ") for text in nsmc()), encoding="utf-8")
-    for name, seed, *kinds in (("one", "1", *KINDS), ("two", "1", *KINDS), ("three", "2", "unigram")):
-        command = [sys.executable, "-c", PROGRAM, tmp_path / "text.txt", tmp_path / name, seed, *kinds]
-        environment = os.environ | {"PYTHONHASHSEED": str(len(name))}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    for name in ("one", "two"):
+        command = [sys.executable, "-c", PROGRAM, tmp_path / "text.txt", tmp_path / name, *KINDS]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
         assert (done.returncode, done.stderr) == (0, "")  # without SentencePiece's log
     for kind in KINDS:
         assert files(tmp_path / "one" / kind) == files(tmp_path / "two" / kind)
-        assert tokenizer.load(folder=tmp_path / "one" / kind).case_problem == ""
-    assert files(tmp_path / "three/unigram") != files(tmp_path / "one/unigram")
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
@@ -87,19 +81,10 @@ def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path, lower_ca
     theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     theirs.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
     theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=2500, min_frequency=2, special_tokens=SPECIAL_TOKENS, show_progress=False
-    )
-    theirs.train_from_iterator(english, trainer)
+    options = {"vocab_size": 2500, "min_frequency": 2, "special_tokens": SPECIAL_TOKENS}
+    theirs.train_from_iterator(english, trainers.WordPieceTrainer(**options, show_progress=False))
     assert len(lines) == len(set(lines)) == len(theirs.get_vocab()) == 2500
     assert len(set(theirs.get_vocab()) & set(lines)) > 0.97 * 2500
-
-
-def test_rare_characters_are_left_out(tmp_path):
-    texts = ["aaaa bbbb cccc"] * 300 + ["aaaaß"]  # one character in 3,605
-    for size, coverage in ((15, {"character_coverage": 1.0}), (14, {})):
-        path = train(texts, tmp_path / str(size), "wordpiece", size, **coverage)
-        assert ("##ß" in path.read_text(encoding="utf-8").split("\n")) == (size == 15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,10 +117,8 @@ def test_lower_case_strips_accents_and_keeps_hangul(tmp_path):
     texts = ["École CAFÉ 한국어를 배운다", "한국어 배운다 école café"] * 50
     for kind, size in (("unigram", 22), ("bpe", 30)):
         train(texts, tmp_path / kind, kind, size, True)
-        words = tokenizer.load(folder=tmp_path / kind)
-        upper, lower = (ids.tolist() for ids in words.encode_ids(["ÉCOLE 한국어", "ecole 한국어"]))
-        assert upper == lower
-        assert words.unk_id not in upper
+        upper, lower = tokenizer.load(folder=tmp_path / kind).encode_ids(["ÉCOLE 한국어", "ecole 한국어"])
+        assert upper.tolist() == lower.tolist()
     # BERT's own lower-casing takes syllables apart; a name in an English text stops nothing.
     refused(lambda: train(texts, tmp_path / "words", "wordpiece", 50, True), "--nodo_lower_case")
     assert not (tmp_path / "words").exists()

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness import models
 from harness.batches import Computed, Computer, Row, random_rows
 from harness.models import KEY, error, wide_model
 from harness.plain_bert import plain
 from harness.real_data import real
-from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import configuration, weights
@@ -33,9 +33,7 @@ TO_PYTORCH = 1e-4
 @functools.cache
 def golden(name: str) -> tuple[Computer, dict[str, np.ndarray], list[Row]]:
     """The model as we load it, PyTorch's numbers, and the rows of which they are."""
-    model = Bert(configuration.read_config(GOLDENS / name), name.split("_")[0])
-    weights.load(model, GOLDENS / name)
-    there = load_file(GOLDENS / name / "golden.safetensors")
+    model, there, _ = models.golden(GOLDENS, name)
     return Computer(model), there, rows_of(there)
 
 

@@ -1,9 +1,11 @@
-"""google-research/bert `run_squad.py`, written out by its rules: the windows of a question, answers from scores."""
+"""What google-research/bert and albert make of texts and scores, written out by their rules: `run_squad.py`,
+`run_classifier.py`, `tokenization.py`."""
 
 import collections
 import math
+import unicodedata
 
-# -- read_squad_examples and convert_examples_to_features -----------------------------------------------------------
+# -- read_squad_examples and convert_examples_to_features ---------------------------------------------------------
 
 
 def google_s_words(text: str) -> tuple[list[str], list[int]]:
@@ -60,7 +62,7 @@ def google_s_features(tokenize, context, question, answer, settings):
     return features
 
 
-# -- write_predictions ----------------------------------------------------------------------------------------------
+# -- write_predictions --------------------------------------------------------------------------------------------
 
 
 def google_s_is_max_context(doc_spans, cur_span_index, position) -> bool:
@@ -138,3 +140,23 @@ def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshol
         return "", nbest, probabilities, None
     difference = score_null - best_non_null[1] - best_non_null[2]
     return "" if difference > threshold else best_non_null[0], nbest, probabilities, difference
+
+
+# -- other programs -----------------------------------------------------------------------------------------------
+
+
+def google_s_example(a, b, max_seq_length):
+    """Tokens and types of run_classifier.py `convert_single_example`, without padding."""
+    a, b = list(a), None if b is None else list(b)
+    if b is not None:
+        while len(a) + len(b) > max_seq_length - 3:  # _truncate_seq_pair
+            (a if len(a) > len(b) else b).pop()
+    tokens = ["[CLS]", *a[: max_seq_length - 2], "[SEP]"]
+    types = [0] * len(tokens)
+    return (tokens, types) if b is None else ([*tokens, *b, "[SEP]"], types + [1] * (len(b) + 1))
+
+
+def preprocessed(text: str) -> str:
+    """google-research/albert tokenization.py, preprocess_text(lower=True), written out."""
+    text = unicodedata.normalize("NFKD", " ".join(text.strip().split()))
+    return "".join(c for c in text if not unicodedata.combining(c)).lower()

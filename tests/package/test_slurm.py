@@ -1,0 +1,157 @@
+"""scripts/slurm.sh with stand-ins for Slurm's `srun` and `scontrol`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from harness.parsing import ROOT
+
+SCRIPT = ROOT / "scripts" / "slurm.sh"
+# As srun does, it stays between the job's shell and the command, hands SIGUSR1 on and takes the status over.
+SRUN = f"""#!{sys.executable}
+import os, signal, subprocess, sys
+folder = os.environ["STUBS"]
+if sys.argv[1:] == ["--mpi=list"]:
+    sys.stderr.write(open(folder + "/mpi").read())  # which stream depends on Slurm's version
+    sys.exit()
+with open(folder + "/srun.log", "a") as log:
+    log.write(" ".join(sys.argv[1:]) + "\\n")
+command = sys.argv[1:]
+while command[0].startswith("--"):
+    del command[0]
+process = None
+signal.signal(signal.SIGUSR1, lambda *_: process.send_signal(signal.SIGUSR1))
+process = subprocess.Popen(command)
+status = process.wait()
+sys.exit(status if status >= 0 else 128 - status)
+"""
+SCONTROL = '#!/bin/sh\necho "$*" >> "$STUBS/scontrol.log"\nexit "${SCONTROL_STATUS:-0}"\n'
+BERT_LAUNCH = '#!/bin/sh\necho "$*" >> "$STUBS/launch.log"\n'
+SLURM_22 = """MPI plugin types are...
+\tpmix
+\tnone
+\tcray_shasta
+\tpmi2
+specific pmix plugin versions available: pmix_v4
+"""
+SLURM_20 = "srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: pmix_v2\nsrun: pmix_v3\n"
+OFFERED = {
+    SLURM_22: "pmix",
+    SLURM_20: "pmix_v3",
+    "srun: MPI types are...\nsrun: pmix_v9\nsrun: pmix_v10\n": "pmix_v10",
+    "MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n": "pmi2",
+}
+
+
+class Stubs:
+    """A folder with the stubs, first on PATH, and what they were called with."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("bert-launch", BERT_LAUNCH)):
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        (folder / "mpi").write_text(SLURM_22)
+
+    def calls(self, name):
+        log = self.folder / f"{name}.log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def start(self, *command, **changes):
+        path = os.pathsep.join([str(self.folder), os.environ["PATH"]])
+        ours = ("SLURM_", "RINGBERT_", "HF_HUB_OFFLINE")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        environment = {**kept, "PATH": path, "STUBS": str(self.folder), "SLURM_JOB_ID": "17", **changes}
+        return subprocess.Popen([SCRIPT, *command], env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+    def run(self, *command, **changes):
+        """Status and standard error."""
+        job = self.start(*command, **changes)
+        error = job.communicate(timeout=60)[1]
+        return job.returncode, error
+
+
+@pytest.fixture
+def stubs(tmp_path):
+    (tmp_path / "stubs").mkdir()
+    return Stubs(tmp_path / "stubs")
+
+
+def test_the_status_of_the_ranks_passes_through_and_saved_means_requeued(stubs):
+    for status in (0, 1, 137):
+        assert stubs.run("bash", "-c", f"exit {status}")[0] == status
+    status, error = stubs.run("bash", "-c", "exit 75", SCONTROL_STATUS="1")
+    assert (status, "not requeued" in error) == (75, True)
+    assert stubs.calls("scontrol") == ["requeue 17"]
+    assert stubs.run("bash", "-c", "exit 75")[0] == 0
+    assert stubs.calls("scontrol") == ["requeue 17"] * 2
+
+
+@pytest.mark.parametrize(("after", "status", "requeued"), [("exit 75", 0, 1), ("exit 4", 4, 0)])
+def test_the_signal_reaches_the_ranks_and_the_shell_waits_for_their_end(stubs, tmp_path, after, status, requeued):
+    """Bash's `wait` returns 138 when a trap runs; the status must be that of the ranks, which take a while."""
+    ready, done = tmp_path / "ready", tmp_path / "done"
+    ranks = (
+        f"trap 'sleep 0.5; touch {done}; {after}' USR1; touch {ready}; for i in {{1..1200}}; do sleep 0.05; done"
+    )
+    job = stubs.start("bash", "-c", ranks)
+    while not ready.exists():
+        assert job.poll() is None
+        time.sleep(0.02)
+    job.send_signal(signal.SIGUSR1)
+    job.communicate(timeout=60)
+    assert (job.returncode, done.exists()) == (status, True)
+    assert stubs.calls("scontrol") == ["requeue 17"] * requeued
+
+
+def test_the_mpi_that_srun_offers_or_that_is_given_or_mpirun(stubs):
+    for offered, chosen in OFFERED.items():
+        (stubs.folder / "mpi").write_text(offered)
+        assert stubs.run("true", SLURM_CPUS_PER_TASK="8")[0] == 0
+        assert stubs.calls("srun")[-1] == f"--mpi={chosen} --export=ALL --cpus-per-task=8 true"
+    assert stubs.run("true", RINGBERT_MPI="pmi2")[0] == 0
+    assert stubs.calls("srun")[-1] == "--mpi=pmi2 --export=ALL --cpus-per-task=1 true"
+    assert stubs.run("true", "--flag", RINGBERT_LAUNCHER="mpirun", SLURM_NTASKS="8")[0] == 0
+    assert stubs.calls("launch") == ["-np 8 -- true --flag"]
+
+
+def test_mistakes_are_one_line_and_start_nothing(stubs):
+    (stubs.folder / "mpi").write_text("MPI plugin types are...\n\tnone\n\tcray_shasta\n")
+    for command, changes, named in (
+        ([], {}, "sbatch"),
+        (["true"], {"SLURM_JOB_ID": ""}, "Slurm"),
+        (["bert-nothing"], {}, "RINGBERT_VENV"),
+        (["true"], {"RINGBERT_LAUNCHER": "prun"}, "RINGBERT_LAUNCHER=prun"),
+        (["true"], {}, "pmix"),  # never a fall-back to ranks that do not see each other
+    ):
+        status, error = stubs.run(*command, **changes)
+        assert (status, error.count("\n")) == (1, 1), error
+        assert error.startswith("slurm.sh: error: ")
+        assert named in error
+    assert stubs.calls("srun") == stubs.calls("launch") == []
+
+
+def test_what_the_ranks_find_in_their_environment(stubs, tmp_path):
+    """Slurm binds no rank to a GPU of its own; the cache and whether there is a network are passed on."""
+    show = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
+    bound = {"SLURM_GPUS_PER_TASK": "1", "SLURM_TRES_PER_TASK": "gres/gpu:1", "SLURM_GPU_BIND": "single:1"}
+    for given, cache, offline in (
+        ({"HOME": "/home/kim"}, "/home/kim/.cache/ringbert", "0"),
+        ({"RINGBERT_CACHE": "/tmp/ringbert", "HF_HUB_OFFLINE": "1"}, "/tmp/ringbert", "1"),
+    ):
+        assert stubs.run(sys.executable, "-c", show, str(tmp_path / "shown"), **bound, **given)[0] == 0
+        shown = json.loads((tmp_path / "shown").read_text())
+        assert not bound.keys() & shown.keys()
+        assert (shown["RINGBERT_CACHE"], shown["HF_HUB_OFFLINE"]) == (cache, offline)
+
+
+def test_sbatch_reads_the_options_that_the_script_relies_on():
+    """Slurm stops at the first line that is neither empty nor a comment."""
+    head = SCRIPT.read_text().partition("\nset ")[0].splitlines()
+    options = {line.removeprefix("#SBATCH ") for line in head if line.startswith("#SBATCH ")}
+    assert {"--signal=B:USR1@120", "--requeue", "--open-mode=append"} <= options
+    assert all(line.startswith("#") for line in head)

@@ -1,0 +1,143 @@
+"""bert-export: what plain TensorFlow and Google's reader make of its files."""
+
+import json
+import subprocess
+import sys
+from string import ascii_letters
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness.models import save_model
+from harness.program_runs import refusal
+from harness.texts import SPECIAL_TOKENS
+from harness.weight_files import SIZES, published_shapes, values_of, write_hf
+from scipy.special import softmax
+from transformers import AutoTokenizer
+
+import ringbert
+from bert import configuration, weights
+from bert.model import Bert
+from bert.text import tokenizer
+from tasks.export.program import main
+
+# In a process that cannot import our packages: the outputs of SavedModels for the inputs in the JSON of argv[1].
+SERVER = """
+import json, sys
+sys.modules.update(dict.fromkeys(("ringbert", "bert", "distributed", "tasks", "keras", "transformers")))
+import tensorflow as tf
+
+results = {}
+for folder, inputs in json.loads(sys.argv[1]).items():
+    function = tf.saved_model.load(folder).signatures["serving_default"]
+    outputs = function(**{key: tf.constant(value) for key, value in inputs.items()})
+    results[folder] = {key: value.numpy().tolist() for key, value in outputs.items()}
+print(json.dumps(results))
+"""
+HEADS = ("span", "classifier", "pretraining")
+LABELS = {0: "neg", 1: "pos", 2: "모름"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder for each head, as a run's model/: random weights of a tiny model."""
+    names = {"id2label": LABELS, "problem_type": "single_label_classification"}
+    return {head: save_model(tmp_path_factory.mktemp(head), head, **names) for head in HEADS}
+
+
+def export(*argv):
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, argv)))
+    assert stop.value.code == 0
+
+
+@pytest.mark.slow
+def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
+    """In plain TensorFlow, with ids of transformers' tokenizer: rows of unlike lengths, one of them a pair."""
+    pair = ("the animal", "a crow and the red axe")
+    texts = [pair, ("who?", "near the brown fox, two: a cat sat near the saw")]
+    encoded = AutoTokenizer.from_pretrained(trained["span"])(texts, padding=True)
+    inputs = {name: encoded[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+    for head, folder in trained.items():
+        export(folder, tmp_path / head, "--signature=ids")
+        assert AutoTokenizer.from_pretrained(tmp_path / head / "assets.extra")(texts, padding=True) == encoded
+    given = json.dumps({str(tmp_path / head): inputs for head in HEADS})
+    done = subprocess.run(
+        [sys.executable, "-c", SERVER, given], capture_output=True, text=True, timeout=200, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    found = {head: json.loads(done.stdout.splitlines()[-1])[str(tmp_path / head)] for head in HEADS}
+    mask = np.array(inputs["attention_mask"], bool)
+
+    (logits,) = (np.array(value) for name, value in found["classifier"].items() if name == "logits")
+    expected = ringbert.Classifier(trained["classifier"])(texts)
+    rows = [list(prediction.probabilities.values()) for prediction in expected]
+    np.testing.assert_allclose(softmax(logits, 1), rows, atol=1e-5)
+
+    for row, (question, context) in enumerate(texts):
+        best = ringbert.QuestionAnswering(trained["span"])(question, context)
+        start, end = (np.array(found["span"][name])[row] for name in ("start_logits", "end_logits"))
+        in_context = np.flatnonzero(np.array(inputs["token_type_ids"])[row])[:-1]
+        spans = [start[i] + end[j] for i in in_context for j in in_context[in_context >= i]]
+        assert max(spans) == pytest.approx(best.score, abs=1e-5)
+
+    vectors = ringbert.Features(trained["pretraining"])(texts)
+    tensors = weights.read(trained["pretraining"])
+    for row, text in enumerate(vectors):
+        last = np.array(found["pretraining"]["sequence_output"])[row][mask[row]]
+        np.testing.assert_allclose(last, text.vectors, atol=1e-5)
+        pooled = np.tanh(last[0] @ tensors["bert/pooler/dense/kernel"] + tensors["bert/pooler/dense/bias"])
+        np.testing.assert_allclose(found["pretraining"]["pooled_output"][row], pooled, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
+    """Google's names without a decoder of its own; --init_checkpoint or --model reads it."""
+    export(trained[head], tmp_path / "out", "--format=tf1")
+    there = weights.read(trained[head])
+    names = [name for name in there if not name.startswith("cls/predictions/decoder")]
+    reader = tf.train.load_checkpoint(str(tmp_path / "out/bert_model.ckpt"))
+    assert sorted(reader.get_variable_to_shape_map()) == sorted(names)
+    for name in names:
+        np.testing.assert_array_equal(reader.get_tensor(name), there[name])
+    assert {name for name in names if name.startswith("bert/embeddings")} == {
+        name for name in published_shapes() if name.startswith("bert/embeddings")
+    }
+    assert json.loads((tmp_path / "out/bert_config.json").read_text())["hidden_size"] == 64
+    assert (tmp_path / "out/vocab.txt").read_text() == (trained[head] / "vocab.txt").read_text()
+    source = weights.find(str(tmp_path / "out"))
+    model = Bert(configuration.read_config(source), head, seed=1)
+    weights.load(model, source)
+    for name, variable in model.named_tensors().items():
+        np.testing.assert_array_equal(variable.numpy(), there[name])
+    if head == "classifier":
+        assert model.config.id2label == LABELS
+
+
+def test_an_encoder_keeps_its_pooler(tmp_path):
+    tensors = values_of(published_shapes())
+    folder = write_hf(tmp_path / "there", tensors)
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *ascii_letters, *".,?", ""]))
+    (folder / "config.json").write_text(json.dumps(SIZES | {"vocab_size": 60}))
+    tokenizer.load(str(vocabulary)).save(folder)
+    export(folder, tmp_path / "out", "--format=tf1")
+    reader = tf.train.load_checkpoint(str(tmp_path / "out/bert_model.ckpt"))
+    assert sorted(reader.get_variable_to_shape_map()) == sorted(tensors)
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "named"),
+    [
+        (["{span}"], 2, ["OUT"]),
+        (["{span}", "{span}"], 1, ["OUT", "{span}"]),
+        (["{span}x", "out"], 1, ["{span}x"]),
+        (["{span}", "out", "--format=onnx"], 2, ["--format", "onnx"]),
+        (["{span}", "out", "--max_seq_length=500"], 1, ["max_seq_length", "128"]),
+    ],
+)
+def test_bad_input_is_one_line(trained, tmp_path, monkeypatch, capsys, argv, status, named):
+    monkeypatch.chdir(tmp_path)
+    argv, named = ([word.format(**trained) for word in words] for words in (argv, named))
+    refusal(capsys, "bert-export", lambda: main(argv), *named, status=status)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,305 @@
+"""Answers, labels and vectors from Python are those of the programs, for every kind of folder; refusals name the
+argument."""
+
+import json
+import shutil
+import threading
+
+import keras
+import numpy as np
+import pytest
+from harness.classifier_runs import COLUMNS, TEST, classify, write_rows
+from harness.models import save_model
+from harness.program_runs import bert, in_process
+from harness.real_data import real
+from harness.refusals import refused
+from harness.squad_files import make_entries, write_squad
+
+import ringbert
+from tasks import features
+
+LABELS = ("tool", "animal", "colour")
+LENGTHS = {"max_seq_length": 40, "doc_stride": 12, "max_query_length": 16}
+VERSION_2 = {"version_2_with_negative": True, "null_score_diff_threshold": -2.0}
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def span_model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("span"), "span")
+
+
+@pytest.fixture(scope="module")
+def label_model(tmp_path_factory):
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: n for n, name in enumerate(LABELS)}}
+    return save_model(tmp_path_factory.mktemp("label"), "classifier", **names)
+
+
+def warned_here(caught):
+    """The warnings name the user's line that called."""
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+# -- questions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [LENGTHS, LENGTHS | VERSION_2], ids=["always answers", "may have no answer"])
+def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
+    """The same answers, candidates, probabilities and null odds, to the last bit. Contexts have one to three
+    windows, and the threshold lies between the questions' null odds."""
+    entries = make_entries(12, 5)
+    file, pairs = write_squad(tmp_path / "dev.json", entries), [(entry[1], entry[0]) for entry in entries]
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    bert("squad", tmp_path, f"--model={span_model}", f"--predict_file={file}", "--do_predict", *flags)
+    names = ("predictions", "nbest_predictions", "null_odds")
+    paths = [tmp_path / f"{name}.json" for name in names]
+    predictions, nbest, null_odds = (json.loads(path.read_text()) if path.exists() else {} for path in paths)
+    answers = ringbert.QuestionAnswering(span_model, **settings)
+    found = answers(pairs, top_k=20)
+    for listed, (_, context), (id_, prediction) in zip(found, pairs, predictions.items(), strict=True):
+        assert listed[0].text == prediction
+        assert all(answer.text == context[answer.start : answer.end] for answer in listed)
+        written = {entry["text"]: entry for entry in nbest[id_]}
+        others = [text for text in written if text != prediction]  # with the null answer there may be 21 in all
+        assert [answer.text for answer in listed[1:]] == others[:19]
+        entries = [written[answer.text] for answer in listed]
+        assert [answer.probability for answer in listed] == [entry["probability"] for entry in entries]
+        assert [a.score for a in listed] == [entry["start_logit"] + entry["end_logit"] for entry in entries]
+        assert {answer.null_odds for answer in listed} == {null_odds.get(id_)}
+    assert sum(not listed[0].text for listed in found) in (range(1, 12) if null_odds else [0])
+    # In other forms the same questions have other neighbours in their batch, and so other roundings.
+    best, (question, context) = [listed[0] for listed in found], pairs[0]
+    forms = [*answers(pairs), *answers([q for q, _ in pairs], [c for _, c in pairs]), answers(question, context)]
+    forms += [*answers([question], context), *answers(question, context, top_k=1), answers((question, context))]
+    for one, other in zip(forms, [*best, *best, *[best[0]] * 4], strict=True):
+        assert (one.text, one.start, one.end) == (other.text, other.start, other.end)
+        assert one.probability == pytest.approx(other.probability, rel=1e-4)
+
+
+def test_one_question_over_several_contexts_and_texts_without_known_words(span_model):
+    answers = ringbert.QuestionAnswering(span_model, **LENGTHS)
+    contexts = ["a cat sat near the saw", "the red fox"]
+    found = answers("the tool", contexts)
+    assert found == answers([("the tool", context) for context in contexts])
+    assert [len(each) for each in answers("the tool", contexts, top_k=2)] == [2, 2]
+    with pytest.warns(UserWarning, match=r"\[UNK\]") as caught:
+        answers("모르는 글자", "완전히 다른 말로 된 문장")
+    warned_here(caught)
+    assert answers("the tool", "\u200b\u00ad") == ringbert.Answer("", 0, 0, 0.0, 0.0)  # characters without a token
+
+
+# -- labels -------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_those_of_bert_classifier(label_model, tmp_path):
+    write_rows(tmp_path / "test.tsv", COLUMNS[:2], [(e.first, e.second) for e in TEST])
+    argv = (f"--model={label_model}", f"--predict_file={tmp_path}/test.tsv", "--do_predict", "--max_seq_length=12")
+    classify(tmp_path / "out", *argv, "--text_column=body", "--text_pair_column=more")
+    written = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t")
+    classifier, pairs = ringbert.Classifier(label_model, max_seq_length=12), [(e.first, e.second) for e in TEST]
+    with pytest.warns(UserWarning, match="max_seq_length 12") as caught:
+        found = classifier(pairs)
+    warned_here(caught)
+    assert [list(one.probabilities) for one in found] == [list(LABELS)] * len(TEST)
+    assert np.array_equal([list(one.probabilities.values()) for one in found], written)
+    labels = [line.split("\t")[1] for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]]
+    assert [one.label for one in found] == labels
+    assert all(one.probability == max(one.probabilities.values()) for one in found)
+    shortest = min(range(len(pairs)), key=lambda number: len(" ".join(pairs[number])))
+    assert classifier(pairs[shortest]).probability == pytest.approx(found[shortest].probability, rel=1e-4)
+
+
+def test_a_model_of_pairs_warns_once_of_single_texts(label_model, tmp_path):
+    shutil.copytree(label_model, tmp_path / "model")
+    (tmp_path / "run.json").write_text('{"config": {"task_name": "mrpc"}}')
+    classifier = ringbert.Classifier(tmp_path)
+    classifier([("the red fox", "two dull axe")])
+    with pytest.warns(UserWarning, match="pairs of texts") as caught:
+        classifier([("the red fox", "two dull axe"), "the red fox"])
+    warned_here(caught)
+    classifier("the red fox")
+
+
+def test_a_regression_gives_values(tmp_path):
+    model = save_model(tmp_path, "classifier", problem_type="regression", id2label={0: "LABEL_0"})
+    write_rows(tmp_path / "test.tsv", ["text"], [[e.first] for e in TEST])
+    argv = (f"--model={model}", f"--predict_file={tmp_path}/test.tsv", "--do_predict", "--regression")
+    classify(tmp_path / "out", *argv)
+    written = np.loadtxt(tmp_path / "out/test_results.tsv")
+    found = ringbert.Classifier(model)([e.first for e in TEST])
+    assert [one.value for one in found] == written.tolist()
+    assert (found[0].label, found[0].probabilities) == (str(written[0]), {})
+
+
+# -- vectors ------------------------------------------------------------------------------------------------------
+
+
+def test_vectors_are_those_of_bert_features(span_model, tmp_path):
+    """The program rounds to six decimals, and its batches are others: 1e-5 in all."""
+    items = [
+        ("the red fox near a saw", "two axe and drill"),
+        "cat",
+        "grey hare and pink crow by the rake of hammer",
+    ]
+    lines = [item if isinstance(item, str) else " ||| ".join(item) for item in items]
+    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
+    argv = (f"--input_file={tmp_path}/lines.txt", f"--output_file={tmp_path}/out.jsonl", f"--model={span_model}")
+    in_process("bert-features", features.Config, features.run_features, tmp_path, *argv, "--layers=-1")
+    written = [json.loads(line)["features"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    vectors = ringbert.Features(span_model)
+    found = vectors(items)
+    for one, expected, item in zip(found, written, items, strict=True):
+        assert list(one.tokens) == [token["token"] for token in expected]
+        values = [token["layers"][0]["values"] for token in expected]
+        np.testing.assert_allclose(one.vectors, values, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(one.pooled, one.vectors.mean(0), rtol=1e-6)
+        parts = iter(item if isinstance(item, tuple) else (item,))
+        text = next(parts)
+        for token, (start, end) in zip(one.tokens[1:], one.offsets[1:].tolist(), strict=True):
+            assert (token, start, end) == ("[SEP]", 0, 0) or token.removeprefix("##") == text[start:end]
+            text = next(parts, "") if token == "[SEP]" else text
+    np.testing.assert_array_equal(vectors.pooled(items), [one.pooled for one in found])
+    for call in (vectors, vectors.pooled):
+        with pytest.warns(UserWarning, match="max_seq_length 128") as caught:
+            call("cat " * 200)
+        warned_here(caught)
+
+
+def test_vectors_of_a_layer_are_those_of_transformers(goldens):
+    """MiniLM's hidden states by transformers on PyTorch, of one sentence, within 1e-5."""
+    folder, golden = real("minilm"), json.loads((goldens / "minilm.json").read_text())
+    vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    text = " ".join(vocabulary[number] for number in golden["input_ids"][1:-1])
+    found = ringbert.Features(folder, layer=2, pooling="cls")(["a neighbour in its batch", text])[1]
+    assert list(found.tokens) == [vocabulary[number] for number in golden["input_ids"]]
+    ours = [found.vectors[token, part] for token, part in golden["places"]]
+    np.testing.assert_allclose(ours, golden["values"][3], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(found.pooled, found.vectors[0])
+
+
+# -- folders and threads ------------------------------------------------------------------------------------------
+
+
+def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(span_model, out / "model")
+    config = LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0, "max_seq_length": 64}
+    (out / "run.json").write_text(json.dumps({"config": config}))
+    for folder in (out, str(out / "model")):
+        settings = ringbert.QuestionAnswering(folder, n_best_size=7).settings
+        assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 64, 12)
+        assert settings.version_2_with_negative
+    (out / "run.json").write_text('{"config": {"max_seq_length": null}}')  # as of a training on corpora
+    assert ringbert.Features(out).settings.max_seq_length == 128  # the model's positions
+    alone = ringbert.QuestionAnswering(span_model).settings
+    assert alone.max_seq_length == 128  # the model's positions; the default is 384
+    assert not alone.version_2_with_negative
+    (out / "run.json").write_text('{"config": {"max_seq_length": "40"}}')
+    refused(lambda: ringbert.QuestionAnswering(out), "max_seq_length", '"40"')
+
+
+def test_a_run_that_has_only_checkpoints_and_a_wrong_head(tmp_path, label_model, span_model):
+    checkpoint = tmp_path / "checkpoints/rows-000000000032"
+    shutil.copytree(label_model, checkpoint)
+    assert ringbert.Classifier(checkpoint)("the red fox").label in LABELS
+    refused(lambda: ringbert.QuestionAnswering(label_model), label_model, "ringbert.Classifier")
+    refused(lambda: ringbert.Classifier(span_model), span_model, "ringbert.QuestionAnswering")
+
+
+def test_threads_two_predictors_and_the_keras_policy(label_model):
+    before = keras.config.dtype_policy().name
+    rough, exact = ringbert.Classifier(label_model, precision="bf16"), ringbert.Classifier(label_model)
+    assert keras.config.dtype_policy().name == before
+    items = [e.first for e in TEST]
+    alone = [exact(item) for item in items]
+    rounded = [one.probability for one in rough(items)]
+    assert rounded == pytest.approx([one.probability for one in alone], abs=0.02)
+    assert rounded != pytest.approx([one.probability for one in alone], abs=1e-6)
+    found, numbers = {}, iter(range(len(items)))
+
+    def work():
+        for number in numbers:
+            found[number] = exact(items[number])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[number] for number in range(len(items))] == alone
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((" \n", "c"), ["question"]),
+        (("q", ""), ["context"]),
+        (("q",), ["context"]),
+        (("q", NAN), ["context", "nan"]),
+        (("q", ["c", NAN]), ["context[1]", "nan"]),
+        ((("q", ""),), ["question[1]"]),
+        (("q", []), ["context"]),
+        ((b"q", "c"), ["question", "bytes"]),
+        (({"q"}, "c"), ["question", "set"]),
+        (([], "c"), ["question"]),
+        ((["q", ""], "c"), ["question[1]"]),
+        ((["q", "q"], ["c"]), ["question", "2", "context", "1"]),
+        ((["q", "p"],), ["question[0]", "pair"]),
+        (([["q", "c"], ("q", "")],), ["question[1][1]"]),
+        ((("q", "p", "r"),), ["question[0]"]),
+        (("q", "\ud800"), ["context", "surrogate"]),
+    ],
+)
+def test_questions_that_are_refused(span_model, arguments, named):
+    answers = ringbert.QuestionAnswering(span_model, **LENGTHS)
+    refused(lambda: answers(*arguments), *named)
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("", ["texts"]),
+        ([], ["texts"]),
+        (["a", NAN], ["texts[1]", "nan"]),
+        (["a", ("b", 3)], ["texts[1][1]", "int"]),
+        (["a", ("b", "c", "d")], ["texts[1]", "3"]),
+        ({"text": "a"}, ["texts", "dict"]),
+        (np.array("a"), ["texts", "ndarray"]),
+    ],
+)
+def test_texts_that_are_refused(label_model, argument, named):
+    classifier = ringbert.Classifier(label_model)
+    refused(lambda: classifier(argument), *named)
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "options", "named"),
+    [
+        ("QuestionAnswering", "{tmp}/nothing", {}, ["{tmp}/nothing"]),
+        ("QuestionAnswering", None, {}, ["folder", "None"]),
+        ("QuestionAnswering", "nobody/nothing", {}, ["nobody/nothing", "HF_HUB_OFFLINE"]),
+        ("QuestionAnswering", "{tmp}", {}, ["{tmp}", "config.json"]),
+        ("QuestionAnswering", "{tmp}/run", {}, ["{tmp}/run", "not saved a model"]),
+        ("QuestionAnswering", "{tmp}/seeds", {}, ["{tmp}/seeds/seed-1"]),
+        ("QuestionAnswering", "{span}", {"precision": "fp8"}, ["precision", "fp8"]),
+        ("QuestionAnswering", "{span}", {"batch_size": 0}, ["batch_size"]),
+        ("QuestionAnswering", "{span}", {"max_seq_length": 129}, ["max_seq_length", "128"]),
+        ("QuestionAnswering", "{span}", {"max_seq_length": 40}, ["max_seq_length", "max_query_length"]),
+        ("QuestionAnswering", "{span}", {"doc_stride": "4"}, ["doc_stride"]),
+        ("QuestionAnswering", "{span}", {"docstride": 4}, ["docstride", "doc_stride"]),
+        ("Classifier", "{span}", {"batchsize": 4}, ["batchsize", "batch_size"]),
+        ("Features", "{span}", {"layer": 1}, ["layer", "1"]),
+        ("Features", "{span}", {"pooling": "max"}, ["pooling", "max"]),
+    ],
+)
+def test_folders_and_settings_that_are_refused(span_model, tmp_path, kind, folder, options, named):
+    for name in ("run", "seeds/seed-1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name.split("/")[0] / "run.json").write_text("{}")
+    names = {"tmp": tmp_path, "span": span_model}
+    place = folder and folder.format(**names)
+    line = refused(lambda: getattr(ringbert, kind)(place, **options), *(part.format(**names) for part in named))
+    assert "--" not in line  # flags are the programs'

@@ -1,0 +1,68 @@
+"""Flags that do not fit each other, or are out of range: one line that names them, and exit status 2."""
+
+import importlib
+
+import pytest
+from harness.program_runs import refusal
+
+SQUAD_TRAINS = ("--output_dir=x", "--do_train", "--train_file=t")
+SQUAD_PREDICTS = ("--output_dir=x", "--do_predict", "--predict_file=p")
+EVALUATES = ("--output_dir=x", "--do_eval", "--dev_file=f")
+MRPC = ("--output_dir=x", "--do_eval", "--task_name=MRPC")
+PRETRAINS = ("--output_dir=x", "--input_file=x.arrow", "--do_train")
+FEATURES = ("--input_file=i", "--output_file=o")
+CASES = {
+    "squad.program": [
+        (["--output_dir=x"], ["--do_train", "--do_predict"]),
+        (["--output_dir=x", "--do_train"], ["--do_train", "--train_file"]),
+        (["--output_dir=x", "--do_predict"], ["--do_predict", "--predict_file"]),
+        ([*SQUAD_TRAINS, "--max_seq_length=60"], ["--max_seq_length", "--max_query_length"]),
+        ([*SQUAD_TRAINS, "--learning_rat=1"], ["--learning_rat", "--learning_rate"]),
+        ([*SQUAD_TRAINS, "--seed=-1"], ["--seed", "-1"]),
+        ([*SQUAD_TRAINS, "--max_train_examples=-5"], ["--max_train_examples", "-5"]),
+        ([*SQUAD_PREDICTS, "--n_best_size=0"], ["--n_best_size", "1", "0"]),
+        ([*SQUAD_PREDICTS, "--metric=squad_v2"], ["--metric", "--version_2_with_negative"]),
+    ],
+    "classifier.program": [
+        (["--output_dir=x"], ["--do_train"]),
+        (["--do_train"], ["--output_dir"]),
+        (["--output_dir=x", "--do_train"], ["--do_train", "--train_file"]),
+        (["--output_dir=x", "--do_train", "--train_file=t", "--eval_steps=5"], ["--dev_file"]),
+        (["--output_dir=x", "--do_predict"], ["--do_predict", "--predict_file"]),
+        (MRPC, ["--task_name", "--data_dir"]),
+        ([*MRPC, "--data_dir=d", "--dev_file=f"], ["--task_name"]),
+        ([*MRPC, "--data_dir=d", "--regression"], ["--regression"]),
+        ([*EVALUATES, "--from_hub"], ["--from_hub", "--task_name"]),
+        ([*EVALUATES, "--max_seq_length=3"], ["--max_seq_length", "4", "3"]),
+        ([*EVALUATES, "--eval_batch_size=0"], ["--eval_batch_size", "0"]),
+        ([*EVALUATES, "--early_stopping_patience=0"], ["--early_stopping_patience", "0"]),
+        ([*EVALUATES, "--seeds=1,two"], ["--seeds", "1,two"]),
+        ([*EVALUATES, "--seeds=1,2,01"], ["--seeds", "1,2,01"]),
+        ([*EVALUATES, "--dev_fil=f"], ["--dev_fil", "--dev_file"]),
+    ],
+    "pretraining.program": [
+        (PRETRAINS[:2], ["--do_train"]),
+        ([*PRETRAINS, "--num_train_steps=5", "--num_train_epochs=1"], ["--num_train_steps", "--num_train_epochs"]),
+        ([*PRETRAINS, "--init_moments"], ["--init_moments", "--init_checkpoint"]),
+        ([*PRETRAINS, "--masked_lm_prob=1.5"], ["--masked_lm_prob", "1.5"]),
+    ],
+    "features": [
+        ([], ["--input_file"]),
+        (FEATURES[:1], ["--output_file"]),
+        (FEATURES, ["--init_checkpoint", "--model"]),
+        ([*FEATURES, "--model=m", "--layers=last"], ["--layers", "last"]),
+        ([*FEATURES, "--max_seq_length=3"], ["--max_seq_length", "4", "3"]),
+        ([*FEATURES, "--layer=1"], ["--layer", "--layers"]),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "argv", "named"), [(module, *case) for module, cases in CASES.items() for case in cases]
+)
+def test_flags_that_do_not_fit_are_one_line(module, argv, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = importlib.import_module(f"tasks.{module}")
+    line = refusal(capsys, f"bert-{module.split('.')[0]}", lambda: program.main(list(argv)), *named, status=2)
+    assert len(line) < 300
+    assert not list(tmp_path.iterdir())
