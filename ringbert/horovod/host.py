@@ -64,7 +64,7 @@ def on_host(
         types = [*(spec.dtype for spec in outputs), tf.int64]
         *results, number = tf.py_function(run_in_graph, [tf.cast(number, tf.int64), *inputs], types)
     _latest[graph] = number.op.name
-    if graph.experimental_acd_manager is None:
+    if isinstance(graph, tf.__internal__.FuncGraph) and graph.experimental_acd_manager is None:
         graph.control_outputs.append(number.op)
     for result, spec in zip(results, outputs, strict=True):
         result.set_shape(spec.shape)

@@ -34,7 +34,7 @@ def allreduce(
     """A tensor averaged (`op` `Sum`: summed, …) over ranks; the same on every rank.
 
     `tf.IndexedSlices` of all ranks are put one after the other, as Horovod does. Gradients pass through. Integers
-    are averaged by division without a remainder.
+    are averaged by division without a remainder, and multiplied by the factors in float64, without the fraction.
     """
     if isinstance(average, str):  # the second argument of horovod.keras.allreduce
         average, name = None, average
@@ -43,6 +43,8 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         if op not in (Average, Sum):
             raise InputError(f"hvd.allreduce: sparse tensors can be averaged or summed, got op={op}")
+        if (prescale_factor, postscale_factor) != (1, 1):
+            raise InputError("hvd.allreduce: prescale_factor and postscale_factor do not scale sparse tensors")
         return sparse_allreduce(tensor, op, name)
     return grouped_allreduce([tensor], None, "", "", compression, op, prescale_factor, postscale_factor, name)[0]
 
@@ -105,7 +107,7 @@ def reducer(session: Session, op: str, prescale: float, postscale: float) -> Cal
 def _reduced(session: Session, value: tf.Tensor, op: str, prescale: float, postscale: float) -> tf.Tensor:
     kind = value.dtype
     wide = tf.cast(value, tf.float32) if kind in HALVES else tf.cast(value, tf.int32) if kind.is_bool else value
-    wide = wide if prescale == 1 else wide * tf.cast(prescale, wide.dtype)
+    wide = _scaled(wide, prescale)
     if session.world.size == 1:
         total = tf.identity(wide)
     elif op in (Average, Sum) and wide.dtype.is_floating:
@@ -113,10 +115,19 @@ def _reduced(session: Session, value: tf.Tensor, op: str, prescale: float, posts
         total = tf.reshape(session.collectives.all_reduce_sum(tf.reshape(wide, [-1])) + 0, wide.shape)
     else:
         total = tf.constant(arrays.reduced(session.world.comm, wide.numpy(), MPI_NAMES[op]))
+    total = _scaled(total, postscale)
     if op == Average:
-        total = total / session.num_active if total.dtype.is_floating else total // session.num_active
-    total = total if postscale == 1 else total * tf.cast(postscale, total.dtype)
+        divide = tf.divide if total.dtype.is_floating else tf.truncatediv
+        total = divide(total, session.num_active)
     return tf.cast(total, kind)
+
+
+def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
+    """`value` times `factor`; integers are multiplied in float64 and lose their fraction, as in Horovod."""
+    if factor == 1:
+        return value
+    wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
+    return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
 
 
 def sparse_allreduce(tensor: tf.IndexedSlices, op: str, name: str | None = None) -> tf.IndexedSlices:

@@ -116,10 +116,12 @@ class Session:
         texts = described(calls)
         ranks = {text: [str(rank) for rank, other in enumerate(texts) if other == text] for text in texts}
         places = [f"rank{'s' * (len(at) > 1)} {','.join(at)}: {text}" for text, at in ranks.items()]
+        found = f"the ranks do different things: {'; '.join(places)}"
+        if all("gradient of" in text for text in texts):
+            return f"{found}: put the tape inside the tf.function, which keeps the order of gradients"
         return (
-            f"the ranks do different things: {'; '.join(places)}. Either their models or optimizers differ, or "
-            "one rank ended earlier: give all ranks the same number of steps (steps_per_epoch, .repeat()), or "
-            "call hvd.join() where the data of a loop end"
+            f"{found}. Either their models or optimizers differ, or one rank ended earlier: give all ranks the same "
+            "number of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
         )
 
 

@@ -1,4 +1,4 @@
-"""Rows of tokens -> what a model computes of them as a batch. How a batch is made and grouped is known here alone."""
+"""Rows of tokens -> what a model computes of them as a batch; the one place that knows how a batch is made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from tasks.classifier.loss import example_weights, label_loss
 from tasks.pretraining import examples as pretraining
 from tasks.squad import program as squad
 
-GROUPINGS = ("padded", "padded more", "by length", "compiled")  # "compiled": by XLA, in shapes with room to spare
+GROUPINGS = ("padded", "padded more", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Computed:
     """What a model computes of a batch.
 
     Attributes:
-      scores: of each row, float32: [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's [labels];
-        of pretraining, the scores of the masked tokens and of the next sentence side by side.
+      scores: of each row, float32: [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's
+        [labels]; of pretraining, the scores of the masked tokens and of the next sentence side by side.
       loss: the sum of the terms' means.
       gradients: Google's tensor name -> dense array; empty without a head.
     """

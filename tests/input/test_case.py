@@ -28,10 +28,8 @@ def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
 
 PUBLISHED = [
     ("/data/uncased_L-24_H-1024_A-16/bert_model.ckpt", True),
-    ("multilingual_L-12_H-768_A-12/bert_model.ckpt", True),
     ("chinese_L-12_H-768_A-12/bert_model.ckpt", True),
     ("/data/uncased/cased_L-24_H-1024_A-16/bert_model.ckpt", False),
-    ("multi_cased_L-12_H-768_A-12", False),
     ("google-bert/bert-base-multilingual-cased", False),
     *((name, None) for name in ("", "model.ckpt-100", "runs/uncased-and-cased/x", "uppercased/bert_model.ckpt")),
 ]

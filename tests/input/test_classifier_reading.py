@@ -54,17 +54,17 @@ GOOD = '{"text": "a", "label": "x"}'
 PACKED = gzip.compress((GOOD + "\n").encode() * 50)
 REFUSED = {  # file, content (lines or bytes), what the line names beside the flag and the file
     "unknown extension": ("a.xlsx", ["a"], [".csv", ".parquet"]),
-    "empty line": ("a.tsv", ["text\tlabel", "a\t1", "", "c\t0"], ["3"]),
-    "text behind a quote": ("a.csv", ["text,label", "a,1", '"b" c,0'], ["3"]),
-    "open quote": ("a.csv", ["text,label", "a,1", '"b,0'], ["3"]),
+    "empty line": ("a.tsv", ["text\tlabel", "a\t1", "", "c\t0"], ["line 3"]),
+    "text behind a quote": ("a.csv", ["text,label", "a,1", '"b" c,0'], ["line 3"]),
+    "open quote": ("a.csv", ["text,label", "a,1", '"b,0'], ["line 3"]),
     "no text column": ("a.csv", ["txt,label", "a,1"], ["text", "txt, label"]),
-    "empty label": ("a.csv", ["text,label", "a,1", "b,"], ["3", "label"]),
-    "cut JSON": ("a.jsonl", [GOOD, GOOD[:-3]], ["2"]),
-    "JSON over several lines": ("a.json", ["[", GOOD, "]"], ["1"]),
-    "no label in one line": ("a.jsonl", [GOOD, '{"text": "b"}'], ["2", "label"]),
-    "text a number": ("a.jsonl", [GOOD, '{"text": 3, "label": "x"}'], ["2", "text", "3"]),
-    "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["1", "text"]),
-    "label a list": ("a.jsonl", ['{"text": "b", "label": ["x"]}'], ["1", "label"]),
+    "empty label": ("a.csv", ["text,label", "a,1", "b,"], ["line 3", "label"]),
+    "cut JSON": ("a.jsonl", [GOOD, GOOD[:-3]], ["line 2"]),
+    "JSON over several lines": ("a.json", ["[", GOOD, "]"], ["line 1"]),
+    "no label in one line": ("a.jsonl", [GOOD, '{"text": "b"}'], ["line 2", "label"]),
+    "text a number": ("a.jsonl", [GOOD, '{"text": 3, "label": "x"}'], ["line 2", "text", "3"]),
+    "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["line 1", "text"]),
+    "label a list": ("a.jsonl", ['{"text": "b", "label": ["x"]}'], ["line 1", "label"]),
     "flipped gzip": ("a.jsonl.gz", PACKED[:-6] + bytes([PACKED[-6] ^ 255]) + PACKED[-5:], []),
 }
 
@@ -80,14 +80,13 @@ def test_bad_files_are_refused(tmp_path, case):
 @pytest.mark.parametrize("score", ["three", "nan", "inf", ""])
 def test_scores_are_finite_numbers(tmp_path, score):
     path = write_lines(tmp_path / "a.csv", "text,label", "a,1.5", f"b,{score}")
-    refused(lambda: read_own(path, numeric_labels=True), "--train_file", path, "3", "label", repr(score))
+    refused(lambda: read_own(path, numeric_labels=True), "--train_file", path, "line 3", repr(score))
 
 
 def test_bad_parquet_files_are_refused(tmp_path):
-    for name, columns in (("text", {"text": ["a", None], "label": ["x", "y"]}), ("label", {"text": ["a", "b"],
-                          "label": [0.5, None]})):  # fmt: skip
-        path = tmp_path / f"{name}.parquet"
-        pyarrow.parquet.write_table(pa.table(columns), path)
-        refused(lambda path=path: read_own(path), path, "row 2", name)
+    path, good = tmp_path / "a.parquet", {"text": ["a", "b"], "label": ["x", "y"]}
+    for name in good:
+        pyarrow.parquet.write_table(pa.table(good | {name: ["a", None]}), path)
+        refused(lambda: read_own(path), path, "row 2", name)
     path.write_bytes(path.read_bytes()[:-20])
     refused(lambda: read_own(path), "--train_file", path)

@@ -52,7 +52,7 @@ def test_labels_are_numbered_in_the_order_given(letters, tmp_path, run):
         assert open_rows(texts, labels, letters, tmp_path, run).column("label").tolist() == numbers
     unlabelled = dataclasses.replace(texts, labels=None)
     assert open_rows(unlabelled, ("x", "y"), letters, tmp_path, run).column("label").tolist() == [-1] * 3
-    refused(lambda: open_rows(texts, ("x", "z"), letters, tmp_path, run), "a.csv", "3", "'y'", "x, z")
+    refused(lambda: open_rows(texts, ("x", "z"), letters, tmp_path, run), "a.csv: line 3", "'y'", "x, z")
     with pytest.raises(ValueError, match="--max_seq_length"):
         open_rows(texts, ("x", "y"), letters, tmp_path, run, max_seq_length=3)
 

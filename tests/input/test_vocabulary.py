@@ -62,6 +62,7 @@ for kind in sys.argv[3:]:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_files(tmp_path):
     """The libraries' hash tables start from other random numbers in each process."""
     (tmp_path / "text.txt").write_text("\n".join(text.replace("\n", " ") for text in nsmc()), encoding="utf-8")

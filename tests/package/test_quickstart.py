@@ -1,6 +1,7 @@
 """README's first command, with less data and without installing again what this Python already has."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +9,11 @@ from pathlib import Path
 import pytest
 from harness.parsing import ROOT
 
-LESS = ("--max_train_examples=160", "--max_predict_examples=40", "--num_train_epochs=1", "--log_steps=1")
+LESS = ("--max_train_examples=160", "--num_train_epochs=1", "--log_steps=1")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_the_quickstart_trains_on_two_ranks_and_shows_scores_and_answers(tmp_path):
     assert "    scripts/quickstart.sh " in (ROOT / "README.md").read_text()
     (tmp_path / "venv").mkdir()
@@ -25,7 +27,7 @@ def test_the_quickstart_trains_on_two_ranks_and_shows_scores_and_answers(tmp_pat
         "QUICKSTART_DIR": str(tmp_path / "run"), "RINGBERT_CACHE": str(tmp_path / "cache"), "PYTHONPATH": "",
     }  # fmt: skip
     done = subprocess.run(
-        ["scripts/quickstart.sh", *LESS], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        ["scripts/quickstart.sh", *LESS], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "+ bert-launch -np 2 -- bert-squad" in done.stdout
@@ -37,4 +39,4 @@ def test_the_quickstart_trains_on_two_ranks_and_shows_scores_and_answers(tmp_pat
         "trained/report.html",
     ):
         assert (tmp_path / "run" / name).stat().st_size > 0
-    assert "F1" in done.stdout.rpartition("quickstart_summary.py")[2]
+    assert re.search(r"trained on 2 ranks +\d", done.stdout)

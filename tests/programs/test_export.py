@@ -32,7 +32,7 @@ for folder, inputs in json.loads(sys.argv[1]).items():
     function = tf.saved_model.load(folder).signatures["serving_default"]
     outputs = function(**{key: tf.constant(value) for key, value in inputs.items()})
     results[folder] = {key: value.numpy().tolist() for key, value in outputs.items()}
-print(json.dumps(results))
+print(json.dumps(results, default=bytes.decode))
 """
 HEADS = ("span", "classifier", "pretraining")
 LABELS = {0: "neg", 1: "pos", 2: "모름"}
@@ -55,7 +55,7 @@ def export(*argv):
 def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     """In plain TensorFlow, with ids of transformers' tokenizer: rows of unlike lengths, one of them a pair."""
     pair = ("the animal", "a crow and the red axe")
-    texts = [pair, ("who?", "near the brown fox, two: a cat sat near the saw")]
+    texts = [pair, ("the tool", "near the brown fox, two and a cat sat by the saw")]
     encoded = AutoTokenizer.from_pretrained(trained["span"])(texts, padding=True)
     inputs = {name: encoded[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     for head, folder in trained.items():
@@ -69,10 +69,10 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     found = {head: json.loads(done.stdout.splitlines()[-1])[str(tmp_path / head)] for head in HEADS}
     mask = np.array(inputs["attention_mask"], bool)
 
-    (logits,) = (np.array(value) for name, value in found["classifier"].items() if name == "logits")
     expected = ringbert.Classifier(trained["classifier"])(texts)
+    assert found["classifier"]["label"] == [prediction.label for prediction in expected]
     rows = [list(prediction.probabilities.values()) for prediction in expected]
-    np.testing.assert_allclose(softmax(logits, 1), rows, atol=1e-5)
+    np.testing.assert_allclose(softmax(found["classifier"]["logits"], 1), rows, atol=1e-5)
 
     for row, (question, context) in enumerate(texts):
         best = ringbert.QuestionAnswering(trained["span"])(question, context)

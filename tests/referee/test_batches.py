@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness.batches import batch_of, random_rows, weights_of
+from harness.batches import GROUPINGS, batch_of, random_rows, weights_of
 from transformers import BertConfig
 
 from distributed.order import divided, fixed_batches
@@ -27,7 +27,7 @@ def test_groups_by_length_have_the_fewest_padded_tokens():
         assert batch["input_ids"].size == fewest
 
 
-@pytest.mark.parametrize("grouping", ["padded", "padded more", "by length", "compiled"])
+@pytest.mark.parametrize("grouping", GROUPINGS)
 def test_weights_count_examples_and_masked_tokens_and_no_padding(grouping):
     rows = random_rows([9, 40, 12], 50)
     weights = [weights_of(head, batch_of(head, rows, grouping)) for head in ("span", "classifier", "pretraining")]

@@ -82,7 +82,7 @@ def assert_gradients_are_those_of_pytorch(found: dict[str, np.ndarray], there: d
 
 
 @pytest.mark.parametrize("grouping", ["padded", "padded more", "by length"])
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [*HEADS[:3], pytest.param(HEADS[3], marks=pytest.mark.slow)])
 def test_scores_and_gradients_are_those_of_pytorch_however_rows_are_padded(name, grouping):
     compute, there, rows = golden(name)
     computed = compute(rows, grouping)
@@ -93,7 +93,7 @@ def test_scores_and_gradients_are_those_of_pytorch_however_rows_are_padded(name,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HEADS[:3])
+@pytest.mark.parametrize("name", ["span_gelu", "pretraining_gelu"])
 def test_a_step_that_xla_compiles_as_a_whole_has_the_gradients_of_pytorch(name):
     """With a row that is all padding, and with a key although dropout is 0."""
     compute, there, rows = golden(name)
@@ -175,12 +175,11 @@ def wide(precision: str, activation: str) -> tuple[Computer, Computed]:
     ("precision", "activation", "grouping", "is_training"),
     [
         ("float32", "gelu", "by length", True),
-        ("float32", "gelu", "padded", True),
-        ("float32", "gelu", "by length", False),
-        ("mixed_bfloat16", "gelu_new", "by length", True),
         ("mixed_bfloat16", "gelu_new", "padded", False),
+        pytest.param("float32", "gelu", "padded", True, marks=pytest.mark.slow),
+        pytest.param("float32", "gelu", "by length", False, marks=pytest.mark.slow),
+        pytest.param("mixed_bfloat16", "gelu_new", "by length", True, marks=pytest.mark.slow),
         pytest.param("mixed_float16", "gelu", "by length", True, marks=pytest.mark.slow),
-        pytest.param("float32", "gelu", "compiled", True, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", "gelu_new", "compiled", True, marks=pytest.mark.slow),
     ],
 )
@@ -252,7 +251,7 @@ def test_a_wrong_setting_is_named(changes, head, named):
 
 @pytest.mark.slow
 def test_recomputed_layers_give_the_same_bits():
-    model = wide_model("float32", num_hidden_layers=2)
+    model = wide_model("float32", num_hidden_layers=1)
     rows = random_rows([16, 12, 9], vocab_size=50)
     results = []
     for recomputes in (False, True):

@@ -120,18 +120,31 @@ def test_a_gradient_that_is_not_finite_changes_nothing(kind):
     assert np.isfinite(trainer.values[0]).all()
 
 
-@pytest.mark.parametrize("kind", ["cpu", pytest.param("whole", marks=pytest.mark.slow)])
-def test_the_loss_scale_halves_at_once_and_doubles_after_2000_finite_steps(kind):
-    """As torch.amp.GradScaler and keras.optimizers.LossScaleOptimizer. A skipped step starts the count again."""
-    trainer = Trainer(kind, scales_loss=True, rate=0.0, shape=(2, 3))
-    batch, spoilt = batches_of(0, [1, 1], (2, 3))
-    spoilt["y"][0, 0] = np.nan
+@pytest.mark.parametrize("kind", ["cpu", "whole"])
+def test_the_loss_scale_halves_at_once_and_never_below_1(kind):
+    """As torch.amp.GradScaler and keras.optimizers.LossScaleOptimizer."""
+    trainer, (batch, spoilt) = small_trainer(kind)
     first = trainer.step(0, [batch]).loss_scale
     assert first > 1
     result = trainer.step(1, [spoilt])
     assert (result.applied, result.loss_scale) == (False, first / 2)
+    for _ in range(30):
+        result = trainer.step(2, [spoilt])
+    assert result.loss_scale == 1
+
+
+@pytest.mark.slow
+def test_the_loss_scale_doubles_after_2000_finite_steps():
+    """A skipped step starts the count again."""
+    trainer, (batch, spoilt) = small_trainer("cpu")
+    first = trainer.step(0, [batch]).loss_scale
+    trainer.step(1, [spoilt])
     scales = [trainer.step(number, [batch]) for number in range(2000)]
     assert [scales[number].loss_scale for number in (0, 1998, 1999)] == [first / 2, first / 2, first]
-    for number in range(30):
-        result = trainer.step(number, [spoilt])
-    assert result.loss_scale == 1  # never below
+
+
+def small_trainer(kind: str) -> tuple[Trainer, list[dict]]:
+    """With a loss scale, and a batch that is finite and one that is not."""
+    batch, spoilt = batches_of(0, [1, 1], (2, 3))
+    spoilt["y"][0, 0] = np.nan
+    return Trainer(kind, scales_loss=True, rate=0.0, shape=(2, 3)), [batch, spoilt]

@@ -1,0 +1,43 @@
+"""A wrong use of hvd in a graph ends the job with one line over all ranks; names without a counterpart say so."""
+
+import re
+
+import pytest
+from harness.mpi import alone, mpirun
+
+import ringbert.horovod as hvd
+import ringbert.horovod.tensorflow.keras  # noqa: F401  (a submodule of hvd)
+from ringbert.errors import InputError
+from ringbert.horovod.absent import REASONS
+
+CASES = {
+    "model": r"the ranks do different things: .*\(3, 4\).*\(3, 5\)",
+    "broadcast": r"BroadcastGlobalVariablesCallback",
+    "jit": r"jit_compile=True needs NCCL",
+    "early": r"rank 0: the end of the script.*rank 1: hvd.allreduce",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_use_in_a_graph_is_one_line(case):
+    done = mpirun(2, "horovod_wrong.py", case, timeout=120)
+    assert done.status == 1, str(done)
+    (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert line.startswith("horovod_wrong.py: error: ")
+    assert re.search(CASES[case], line), line
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_trains_alone_without_a_launcher():
+    assert alone("horovod_wrong.py", "broadcast").status == 0
+
+
+@pytest.mark.parametrize("name", sorted(REASONS))
+def test_what_has_no_counterpart_says_so(name):
+    for package in (hvd, hvd.tensorflow, hvd.keras, hvd.tensorflow.keras):
+        with pytest.raises(InputError, match=rf"hvd\.{name} has no counterpart"):
+            getattr(package, name)
+    with pytest.raises(AttributeError):
+        _ = hvd.no_such_name

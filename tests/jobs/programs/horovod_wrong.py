@@ -1,0 +1,32 @@
+"""One wrong use of hvd inside a graph or at the end of a script, named by the argument, on all ranks."""
+
+import os
+import sys
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import keras
+import numpy as np
+import tensorflow as tf
+
+import ringbert.horovod as hvd
+
+
+def fit(units: int, broadcasts: bool = True) -> None:
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(units), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if broadcasts else []
+    model.fit(np.ones([32, 3]), np.ones([32, 1]), 8, epochs=2, verbose=0, callbacks=callbacks)
+
+
+hvd.init()
+is_second = hvd.rank() == 1
+match sys.argv[1]:
+    case "model":
+        fit(5 if is_second else 4)
+    case "broadcast":
+        fit(4, broadcasts=False)
+    case "jit":
+        tf.function(lambda: hvd.allreduce([1.0]), jit_compile=True)()
+    case "early":
+        for _ in range(2 + is_second):
+            hvd.allreduce(1.0)

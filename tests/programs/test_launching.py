@@ -1,0 +1,221 @@
+"""`ringbert.launch` and its jobs: arguments, what is shown of the ranks, how they end, and what is raised."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from harness.jobs import assert_gone
+from harness.program_runs import ROOT
+from harness.refusals import refused
+from harness.squad_files import make_entries, write_squad
+from harness.texts import write_model
+
+import ringbert
+from ringbert.errors import InputError
+
+JOB = ringbert.Squad(train_file="a.json", output_dir="out", device="cpu")
+SIZES = {"max_seq_length": 40, "doc_stride": 9, "max_query_length": 9, "global_batch_size": 16, "device": "cpu"}
+WAIT_S = 200
+
+
+def test_the_jobs_load_neither_tensorflow_nor_mpi():
+    code = (
+        "import sys, ringbert; assert 'tasks' not in sys.modules; ringbert.InputError; "
+        "print(ringbert.Squad(train_file='a', output_dir='b')); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    shown, loaded = done.stdout.splitlines()
+    assert shown == "Squad(output_dir='b', do_train=True, train_file='a')"
+    assert not {"tensorflow", "keras", "mpi4py", "transformers", "datasets", "torch"} & set(loaded.split())
+
+
+# -- arguments ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "done"),
+    [
+        ("Squad", {"train_file": "a"}, {"do_train"}),
+        ("Squad", {"predict_file": "a"}, {"do_predict"}),
+        ("Squad", {"train_file": "a", "predict_file": "b"}, {"do_train", "do_predict"}),
+        ("Squad", {"train_file": "a", "predict_file": "b", "do_predict": True}, {"do_predict"}),
+        ("Squad", {"dataset_name": "rajpurkar/squad"}, {"do_train", "do_predict"}),
+        ("Classification", {"train_file": "a", "dev_file": "b", "test_file": "c"},
+         {"do_train", "do_eval", "do_predict"}),
+        ("Classification", {"task_name": "mrpc", "data_dir": "d"}, {"do_train", "do_eval"}),
+        ("Pretraining", {"input_file": "a"}, {"do_train"}),
+    ],
+)  # fmt: skip
+def test_files_say_what_a_job_does(kind, arguments, done):
+    job = getattr(ringbert, kind)(output_dir="out", **arguments)
+    assert {name for name in ("do_train", "do_eval", "do_predict") if getattr(job, name, False)} == done
+    assert job.output_dir == "out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"trian_file": "a"}, ["Squad", "trian_file", "train_file"]),
+        ({"nonsense": 1}, ["Squad", "nonsense"]),
+        ({"bf16": True}, ["bf16", "precision"]),
+        ({}, ["Squad", "train_file", "predict_file"]),
+        ({"do_train": True}, ["do_train", "train_file"]),
+        ({"train_file": "a", "learning_rate": "fast"}, ["learning_rate", "fast"]),
+        ({"train_file": "a", "learning_rate": -1}, ["learning_rate", "-1"]),
+        ({"train_file": "a", "max_seq_length": 384.5}, ["max_seq_length", "384.5"]),
+        ({"train_file": "a", "model": "b", "model_name_or_path": "c"}, ["model_name_or_path", "model"]),
+        ({"train_file": "a", "output_dir": None}, ["output_dir"]),
+    ],
+)
+def test_arguments_of_a_job_that_are_refused(arguments, named):
+    line = refused(lambda: ringbert.Squad(**{"output_dir": "out", **arguments}), *named)
+    assert "--" not in line  # flags are the programs'
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: ringbert.Pretraining(), ["Pretraining", "output_dir", "input_file"]),
+        (lambda: ringbert.Squad("/a"), ["Squad", "train_file=", "/a"]),
+        (lambda: ringbert.launch("squad"), ["job", "ringbert.Squad", "squad"]),
+        (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
+        (lambda: ringbert.launch(JOB, rank=2), ["rank", "ranks"]),
+        (lambda: ringbert.launch(ranks=2), ["job"]),
+        (lambda: ringbert.launch(JOB, ranks=0), ["ranks", "0"]),
+        (lambda: ringbert.launch(JOB, ranks=2.0), ["ranks", "2.0"]),
+        (lambda: ringbert.launch(JOB, restarts=-1), ["restarts", "-1"]),
+        (lambda: ringbert.launch(JOB, mpi_args="--tag-output"), ["mpi_args", "--tag-output"]),
+        (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["ranks", "4", "5"]),
+        (lambda: ringbert.launch(JOB, ranks=2, hosts="a b"), ["hosts", "a b"]),
+        (lambda: ringbert.launch(ringbert.Squad(output_dir="o", train_file="null")), ["train_file", "null"]),
+    ],
+)
+def test_launches_that_are_refused(call, named, capsys):
+    refused(call, *named)
+
+
+def test_a_script_under_mpirun_is_refused(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    refused(lambda: ringbert.launch(JOB), "OMPI_COMM_WORLD_SIZE", "4")
+
+
+# -- ranks as processes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tensorflow(tmp_path):
+    """Makes ranks import a module of this source as TensorFlow; their environment."""
+
+    def environment(source):
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site/tensorflow.py").write_text(source)
+        return {"PYTHONPATH": os.pathsep.join([f"{tmp_path}/site", str(ROOT)])}
+
+    return environment
+
+
+def test_the_programs_line_is_raised_and_shown_once(tmp_path, tensorflow, monkeypatch, capsys):
+    """On one rank, without mpirun, in a folder with packages of the same names."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("tasks", "bert", "distributed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise AssertionError('imported from the working folder')")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    variables = tensorflow("raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
+    refused(lambda: ringbert.launch(JOB, environment=variables), "TensorFlow is not installed")
+    shown = capsys.readouterr()
+    assert shown.err.startswith("bert-squad: error: TensorFlow is not installed")
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    with pytest.raises(InputError):
+        ringbert.launch(JOB, environment=variables, progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_crash_is_raised_with_the_last_lines(tensorflow):
+    variables = tensorflow("import os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)\n")
+    with pytest.raises(RuntimeError, match=r"(?s)bert-squad .*137.*\nthe last line\n"):
+        ringbert.launch(JOB, environment=variables)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_ranks_end_with_their_parent(tmp_path, tensorflow, number):
+    """Ctrl-C reaches the parent alone, and a killed parent can tell nobody."""
+    file = tmp_path / "child"
+    variables = tensorflow(f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
+    code = "import sys, ringbert; ringbert.launch(ringbert.Squad(train_file='a', output_dir=sys.argv[1]))"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "out")], env={**os.environ, **variables},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with parent:
+        wait_for(lambda: file.exists() and file.read_text(), parent)
+        parent.send_signal(number)
+        printed = parent.communicate(timeout=60)[1]
+    assert_gone(int(file.read_text()))
+    assert ("KeyboardInterrupt: bert-squad was interrupted" in printed) == (number == signal.SIGINT)
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# -- whole jobs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Files with names that a shell would cut."""
+    folder = tmp_path_factory.mktemp("data")
+    write_model(folder, num_layers=1)
+    write_squad(folder / "it's; $HOME.json", make_entries(200, 1))
+    write_squad(folder / "dev.json", make_entries(20, 2))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(WAIT_S)
+def test_a_job_is_trained_and_scored_and_then_predicts(data, monkeypatch, capsys):
+    monkeypatch.chdir(data)
+    files = {"vocab_file": data / "vocab.txt", "bert_config_file": data / "bert_config.json", **SIZES}
+    job = {"predict_file": "dev.json", "output_dir": "나의 폴더", **files}
+    training = ringbert.Squad(train_file="it's; $HOME.json", num_train_epochs=np.float64(1) / 3, **job)
+    first = ringbert.launch(training, ranks=2)
+    assert "2 ranks on 1 machine, cpu" in capsys.readouterr().err
+    assert (first.ranks, first.output_dir) == (2, data / "나의 폴더")
+    lines = (first.output_dir / "eval_results.txt").read_text().splitlines()
+    assert first.scores == {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    assert first.details == json.loads((first.output_dir / "result.json").read_text())
+    assert first.details["seconds"] == first.seconds > 0
+    assert f"f1 = {first.scores['f1']:.4f}\n" in repr(first)
+    assert ringbert.launch(ringbert.Squad(**job), progress=False).scores == first.scores
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(WAIT_S)
+def test_an_interrupt_saves_the_training(data):
+    code = (
+        "import ringbert; ringbert.launch(ringbert.Squad(train_file=\"it's; $HOME.json\", vocab_file='vocab.txt', "
+        f"bert_config_file='bert_config.json', output_dir='out', num_train_epochs=1000.0, **{SIZES}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    script = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=data, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    with script:
+        wait_for((data / "out/metrics.jsonl").exists, script)
+        assert not list((data / "out").glob("checkpoints/*"))
+        script.send_signal(signal.SIGINT)
+        printed = script.communicate(timeout=WAIT_S)[1]
+    assert "KeyboardInterrupt: bert-squad was interrupted; launch it again to continue" in printed
+    assert len(list((data / "out").glob("checkpoints/rows-*/state.json"))) == 1
