@@ -69,8 +69,7 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
 
     world, run, engine = job.world, job.run, job.engine
     origin.check_settings(training.settings)
-    for trains in (True, False):  # from here on the run is not complete
-        run.remove(result_file(trains))
+    run.remove(result_file(trains=True))  # from here on the run is not complete
     plan = make_plan(config, len(training.feed.rows), world.size, world.launched_size)
     run.say(str(plan))
     config, training = prepared(config, job, plan, training)
@@ -81,6 +80,7 @@ def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training"
     state = restore(config, job, origin, plan, training, optimizer, checkpoints)
     is_finished = state and (state.step == plan.steps or (training.held_out and training.held_out.stops(state)))
     if not is_finished:
+        run.remove(result_file(trains=False))  # of an older model
         facts = {"config": asdict(config), "plan": asdict(plan), "start": origin.reason}
         commits = {"model": origin.commit, "data_set": config.data_set_commit}
         run.write_json("run.json", facts | {"hub_commits": commits, "environment": environment()})

@@ -103,7 +103,7 @@ def run_squad(config: Config, job: Job) -> dict[str, float]:
     speed: dict[str, float] = {}
     if predict_data:
         scores, speed = predict(config, job, predict_data)
-    result = {"scores": scores, "prediction": speed} if predict_data else {"scores": scores}
+    result: dict[str, object] = {"scores": scores, "prediction": speed} if predict_data else {"scores": scores}
     job.finish(result_file(config.do_train), result)
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.2f}" for name, value in scores.items()))
     return scores

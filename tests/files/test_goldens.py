@@ -16,105 +16,105 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "goldens" / "0.1"
-COMMANDS = {  # those of a group run in one process, because TensorFlow's start takes seconds
-    "questions": [
-        "bert-squad --config=squad.toml --output_dir=squad/interrupted",
-        "bert-squad --config=squad.toml --output_dir=squad/by-steps",
-        "bert-squad --config=squad.toml --output_dir=squad/finished --nodo_train",
-        "bert-corpus verify --input_dir=corpus",
-        "bert-pretraining --config=pretraining.toml --output_dir=pretraining/interrupted",
-    ],
-    "labels": [
-        "bert-classifier --config=classifier.toml --output_dir=classifier/killed",
-        "bert-classifier --config=seeds.toml --output_dir=seeds/interrupted",
-        "bert-report classifier/finished squad/finished",
-    ],
-}
+# Answers each line, a program's command or one of its own functions; one process, as TensorFlow starts in seconds.
 PROCESS = """
-import atexit, json, pkgutil, sys, tomllib
-(_, root, group, *commands), seen = sys.argv, {"status": []}
-programs = tomllib.load(open(f"{root}/pyproject.toml", "rb"))["project"]["scripts"]
-atexit.register(lambda: json.dump(seen, open("seen.json", "w")))
-for program, *argv in map(str.split, commands):
-    try:
-        seen["status"].append(pkgutil.resolve_name(programs[program])(argv) or 0)
-    except SystemExit as stop:
-        seen["status"].append(stop.code or 0)
-import ringbert, tensorflow, transformers
-if group == "questions":
+import json, pkgutil, sys, tomllib
+replies, sys.stdout = sys.stdout, sys.stderr
+programs = tomllib.load(open(sys.argv[1] + "/pyproject.toml", "rb"))["project"]["scripts"]
+def answers(folder):
     paragraphs = json.load(open("data/squad_dev.json"))["data"][0]["paragraphs"]
     asked = [(question["question"], each["context"]) for each in paragraphs for question in each["qas"]]
-    seen["answers"] = [answer.text for answer in ringbert.QuestionAnswering("squad/finished")(asked)]
-else:
+    return [answer.text for answer in pkgutil.resolve_name("ringbert:QuestionAnswering")(folder)(asked)]
+def probabilities(folder):
     pairs = [(line["text"], line["more"]) for line in map(json.loads, open("data/test.jsonl"))]
-    for folder in ("classifier/finished", "exported/tf1"):
-        seen[folder] = [list(label.probabilities.values()) for label in ringbert.Classifier(folder)(pairs)]
-    tokenizer = transformers.AutoTokenizer.from_pretrained("exported/saved_model/assets.extra")
+    if folder != "exported/saved_model":
+        labels = pkgutil.resolve_name("ringbert:Classifier")(folder)(pairs)
+        return [list(label.probabilities.values()) for label in labels]
+    import tensorflow, transformers
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder + "/assets.extra")
     ids = tokenizer(*map(list, zip(*pairs)), padding=True, return_tensors="np")
-    of_ids = tensorflow.saved_model.load("exported/saved_model").signatures["ids"]
-    outputs = of_ids(**{name: tensorflow.constant(value, "int32") for name, value in ids.items()})
-    seen["exported/saved_model"] = outputs["probabilities"].numpy().tolist()
+    ids = {name: tensorflow.constant(value, "int32") for name, value in ids.items()}
+    return tensorflow.saved_model.load(folder).signatures["ids"](**ids)["probabilities"].numpy().tolist()
+for name, *argv in map(str.split, sys.stdin):
+    try:
+        reply = globals()[name](*argv) if name in globals() else pkgutil.resolve_name(programs[name])(argv)
+    except BaseException as error:
+        reply = error.code if isinstance(error, SystemExit) else repr(error)
+    print(json.dumps([[name, *argv], reply]), file=replies, flush=True)
 """
 
 
 @pytest.fixture(scope="module")
-def after(tmp_path_factory):
-    """group -> a copy of the golden folder in which its commands have run, and what their process saw."""
-
-    @functools.cache
-    def run(group: str) -> tuple[Path, dict]:
-        without = shutil.ignore_patterns("null_odds.json", "predictions.json")  # are to be written again
-        folder = shutil.copytree(GOLDEN, tmp_path_factory.mktemp("golden") / "copy", ignore=without)
-        python = ["env", f"PYTHONPATH={ROOT}", "RINGBERT_CACHE=cache", sys.executable]
-        subprocess.run([*python, "-c", PROCESS, str(ROOT), group, *COMMANDS[group]], cwd=folder)
-        return folder, json.loads((folder / "seen.json").read_text())
-
-    return run
+def copy(tmp_path_factory) -> Path:
+    """A copy of the golden folder, without the files that predictions are written to."""
+    without = shutil.ignore_patterns("null_odds.json", "predictions.json")
+    return shutil.copytree(GOLDEN, tmp_path_factory.mktemp("golden") / "copy", ignore=without)
 
 
-@pytest.mark.parametrize("group", COMMANDS)
-def test_no_command_is_refused(after, group):
-    assert after(group)[1]["status"] == [0] * len(COMMANDS[group])
+@pytest.fixture(scope="module")
+def run(copy):
+    """line -> the reply of a process that works in the copy."""
+    python = ["env", f"PYTHONPATH={ROOT}", "RINGBERT_CACHE=cache", sys.executable, "-c", PROCESS, str(ROOT)]
+    with subprocess.Popen(python, cwd=copy, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        @functools.cache
+        def run(line: str):
+            print(line, file=process.stdin, flush=True)
+            while (reply := json.loads(process.stdout.readline()))[0] != line.split():
+                pass  # of a test that waited too long
+            return reply[1]
+
+        yield run
 
 
 # On one kind of CPU the bits are equal, except by-steps. 1e-3 is for sums of another order: other packing or CPU
 # instructions changed weights by up to 2.5e-4; a batch that is left out by 2e-2 or more, lost moments by 5e-3.
 @pytest.mark.parametrize(
-    ("group", "run", "finished", "tolerance"),
+    ("resumed", "finished", "tolerance"),
     [
-        ("questions", "squad/interrupted", "squad/finished", 1e-3),
-        ("questions", "squad/by-steps", "squad/by-steps-finished", 1e-3),
-        ("questions", "pretraining/interrupted", "pretraining/finished", 1e-3),
-        ("labels", "classifier/killed", "classifier/finished", 0),  # the best checkpoint, from before the kill
-        ("labels", "seeds/interrupted/seed-2", "seeds/finished/seed-2", 1e-3),
+        ("bert-squad squad/interrupted", "squad/finished", 1e-3),
+        ("bert-squad squad/by-steps", "squad/by-steps-finished", 1e-3),
+        ("bert-pretraining pretraining/interrupted", "pretraining/finished", 1e-3),
+        ("bert-classifier classifier/killed", "classifier/finished", 0),  # its best checkpoint is an old one
+        ("bert-classifier seeds/interrupted seed-2", "seeds/finished/seed-2", 1e-3),
     ],
 )
-def test_a_resumed_run_ends_with_the_weights_of_one_without_a_break(after, group, run, finished, tolerance):
-    folder, _ = after(group)
-    begun = {(root / run / "metrics.jsonl").read_text().split("\n")[0] for root in (folder, GOLDEN)}
-    assert len(begun) == 1  # with the time of the first step: the run did not begin anew
-    found = load_file(folder / run / "model/model.safetensors")
-    expected = load_file(GOLDEN / finished / "model/model.safetensors")
+def test_a_resumed_run_ends_as_one_without_a_break(run, copy, resumed, finished, tolerance):
+    program, output_dir, *seed = resumed.split()
+    assert not run(f"{program} --config={output_dir.split('/')[0]}.toml --output_dir={output_dir}")
+    logs = [folder.joinpath(output_dir, *seed, "metrics.jsonl").read_text() for folder in (copy, GOLDEN)]
+    assert logs[0].startswith(logs[1].split("\n")[0])  # with its time: the run did not begin anew
+    found = load_file(copy.joinpath(output_dir, *seed, "model", "model.safetensors"))
+    expected = load_file(GOLDEN / finished / "model" / "model.safetensors")
     for name in found.keys() | expected.keys():
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=tolerance, err_msg=name)
 
 
-def test_a_resumed_run_goes_on_with_its_evaluations_and_its_loss_scale(after):
-    folder, _ = after("labels")
-    runs = folder / "classifier/killed", GOLDEN / "classifier/finished"
-    logs = (map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) for run in runs)
-    found, expected = ([line["eval_loss"] for line in log if "eval_loss" in line] for log in logs)
+def test_evaluations_and_loss_scale_go_on(run, copy):
+    assert not run("bert-classifier --config=classifier.toml --output_dir=classifier/killed")
+    logs = [folder / "metrics.jsonl" for folder in (copy / "classifier/killed", GOLDEN / "classifier/finished")]
+    lines = [map(json.loads, log.read_text().splitlines()) for log in logs]
+    found, expected = ([line["eval_loss"] for line in log if "eval_loss" in line] for log in lines)
     assert found == pytest.approx(expected, rel=1e-3)
-    (newest,) = (folder / "seeds/interrupted/seed-2/checkpoints").glob("*/optimizer.safetensors")
+    assert not run("bert-classifier --config=seeds.toml --output_dir=seeds/interrupted")
+    (newest,) = (copy / "seeds/interrupted/seed-2/checkpoints").glob("*/optimizer.safetensors")
     assert load_file(newest)["loss_scale"].tolist() == [2**15, 30]  # all 30 steps were finite, 19 before the break
 
 
-def test_a_trained_model_gives_the_same_predictions(after):
-    folder, seen = after("questions")
+def test_a_trained_model_answers_as_before(run, copy):
+    assert not run("bert-squad --config=squad.toml --output_dir=squad/finished --nodo_train")
     for name in ("null_odds.json", "predictions.json"):
-        found, expected = (json.loads((root / "squad/finished" / name).read_text()) for root in (folder, GOLDEN))
+        found, expected = (json.loads((root / "squad/finished" / name).read_text()) for root in (copy, GOLDEN))
         assert found == pytest.approx(expected, abs=1e-4)  # strings must be equal
-    assert seen["answers"] == list(expected.values())
-    probabilities = np.loadtxt(GOLDEN / "classifier/finished/test_results.tsv")
-    for source in ("classifier/finished", "exported/tf1", "exported/saved_model"):
-        np.testing.assert_allclose(after("labels")[1][source], probabilities, atol=1e-5, err_msg=source)
+    assert run("answers squad/finished") == list(expected.values())
+
+
+@pytest.mark.parametrize("folder", ["classifier/finished", "exported/tf1", "exported/saved_model"])
+def test_a_trained_model_labels_as_before(run, folder):
+    expected = np.loadtxt(GOLDEN / "classifier/finished/test_results.tsv")
+    np.testing.assert_allclose(run(f"probabilities {folder}"), expected, atol=1e-5)
+
+
+def test_corpus_and_runs_are_read(run):
+    assert not run("bert-corpus verify --input_dir=corpus")
+    assert not run("bert-report classifier/finished squad/finished")

@@ -114,7 +114,6 @@ NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutra
         ("mnli", False, TURNED, TURNED),  # a checkpoint's own order wins
         ("mrpc", True, ("bad", "good"), ("0", "1")),  # the head starts anew
         ("mrpc", False, ("bad", "good"), None),
-        (None, False, ("x", "b", "a"), ("x", "b", "a")),
         (None, False, ("LABEL_0", "LABEL_1"), ("LABEL_0", "LABEL_1")),  # of a trained classifier
         (None, False, (), None),
         (None, True, (), ("no", "yes")),  # sorted

@@ -18,9 +18,7 @@ REAL = [  # task, set, examples, file, has a header, columns of the texts and th
     ("CoLA", "test", {1063}, "test.tsv", True, (1, None, None)),
     ("SST-2", "test", {1821}, "test.tsv", True, (1, None, None)),
     ("MRPC", "train", {3667, 3668}, "train.tsv", True, (3, 4, 0)),
-    ("MRPC", "dev", {408}, "dev.tsv", True, (3, 4, 0)),
     ("STS-B", "train", {5749}, "train.tsv", True, (7, 8, 9)),
-    ("STS-B", "test", {1379}, "test.tsv", True, (7, 8, None)),
     ("nsmc", "test", {50000}, "ratings_test.txt", True, (1, None, 2)),
 ]
 

@@ -5,12 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from harness.google_data import google_s_answer
+from harness.google_data import google_s_answer, google_s_is_max_context
 from harness.squad_files import find_answers, open_windows, random_entries, random_scores, read_file
 from harness.texts import write_vocabulary
 
 from bert.text import tokenizer
+from tasks.squad.answers import max_context_owner
 from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.windows import window_starts
 
 LETTERS = "abcdefghijkl"
 SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, allow_unknown=True)
@@ -113,3 +115,16 @@ def test_no_possible_answer(words, tmp_path, run):
     assert [entry["text"] for entry in answers.nbest["q1"]] == [""]
     assert answers.null_odds["q0"] > 1e6
     json.dumps(answers.null_odds, allow_nan=False)
+
+
+def test_a_token_belongs_to_the_window_that_google_chooses():
+    """Its score is min(left, right) + 0.01 * length: the last window is often shorter than the others."""
+    draw = np.random.default_rng(2)
+    for _ in range(20):
+        num_tokens, room, stride = (int(x) for x in draw.integers([1, 1, 50], [900, 381, 150]))
+        spans = [(start, min(room, num_tokens - start)) for start in window_starts(num_tokens, room, stride)]
+        owners = max_context_owner(*zip(*spans, strict=True), num_tokens)
+        for token in range(num_tokens):
+            for index, (start, length) in enumerate(spans):
+                expected = start <= token < start + length and google_s_is_max_context(spans, index, token)
+                assert (owners[token] == index) == expected

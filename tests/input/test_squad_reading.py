@@ -80,7 +80,6 @@ FILES = {  # bytes, what the line names beside the flag and the file
     "cut gzip": (PACKED[: len(PACKED) // 2], []),
     "flipped gzip": (PACKED[:30] + bytes([PACKED[30] ^ 255]) + PACKED[31:], []),
     "latin": ('{"data":\n "é"}'.encode("latin-1"), ["line 2", "UTF-8"]),
-    "no context": (b'{"data": [{"paragraphs": [{"qas": []}]}]}', ["context"]),
     "no start": (WHOLE.replace('"answer_start"', '"start"', 1).encode(), ["answer_start", "question 1"]),
     "same id": (WHOLE.replace('"q1"', '"q0"').encode(), ["q0"]),
 }

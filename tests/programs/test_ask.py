@@ -60,9 +60,3 @@ def test_bad_input_is_one_line(model, words, content, named, capsys, monkeypatch
     give(monkeypatch, content)
     argv = [word.format(model=model) for word in words]
     refusal(capsys, "bert-ask", lambda: ask.main(argv), *named)
-
-
-def test_one_process_of_an_mpi_job_answers(model, capsys, monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-    ask.main([model, "who?", "nothing.txt"])
-    assert capsys.readouterr() == ("", "")

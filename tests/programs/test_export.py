@@ -3,22 +3,19 @@
 import json
 import subprocess
 import sys
-from string import ascii_letters
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from harness.models import save_model
 from harness.program_runs import refusal
-from harness.texts import SPECIAL_TOKENS
-from harness.weight_files import SIZES, published_shapes, values_of, write_hf
+from harness.weight_files import published_shapes
 from scipy.special import softmax
 from transformers import AutoTokenizer
 
 import ringbert
 from bert import configuration, weights
 from bert.model import Bert
-from bert.text import tokenizer
 from tasks.export.program import main
 
 # In a process that cannot import our packages: the outputs of SavedModels for the inputs in the JSON of argv[1].
@@ -112,18 +109,6 @@ def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
         np.testing.assert_array_equal(variable.numpy(), there[name])
     if head == "classifier":
         assert model.config.id2label == LABELS
-
-
-def test_an_encoder_keeps_its_pooler(tmp_path):
-    tensors = values_of(published_shapes())
-    folder = write_hf(tmp_path / "there", tensors)
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *ascii_letters, *".,?", ""]))
-    (folder / "config.json").write_text(json.dumps(SIZES | {"vocab_size": 60}))
-    tokenizer.load(str(vocabulary)).save(folder)
-    export(folder, tmp_path / "out", "--format=tf1")
-    reader = tf.train.load_checkpoint(str(tmp_path / "out/bert_model.ckpt"))
-    assert sorted(reader.get_variable_to_shape_map()) == sorted(tensors)
 
 
 @pytest.mark.parametrize(

@@ -130,27 +130,6 @@ def test_parquet_holds_the_same_whatever_the_batch_size(model, extracted, tmp_pa
         np.testing.assert_allclose(stacked, values, rtol=0, atol=ROUNDING + DECIMALS)
 
 
-def test_a_vocabulary_of_another_language_is_refused_unless_it_is_allowed(model, tmp_path, capsys):
-    output, lines = tmp_path / "out.jsonl", ["완전히 다른 말로 된 문장", "모르는 글자"]
-    refusal(capsys, "bert-features", lambda: extract(output, lines, model), "--allow_unknown")
-    assert not output.exists()
-    extract(output, lines, model, "--allow_unknown")
-    assert len(vectors_in(output)) == 2
-
-
-def test_an_old_output_is_replaced_beside_a_checkpoint(model, tmp_path):
-    """As where --init_checkpoint and --output_file share a folder, which is no run."""
-    (tmp_path / "model.ckpt-1000.index").touch()
-    (tmp_path / "features.jsonl").write_text("old")
-    extract(tmp_path / "features.jsonl", ["cat"], model, "--layers=-1")
-    assert len(vectors_in(tmp_path / "features.jsonl")) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "features.jsonl",
-        "lines.txt",
-        "model.ckpt-1000.index",
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "flag", "named"),
     [

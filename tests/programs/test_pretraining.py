@@ -12,8 +12,6 @@ from harness.texts import WORDS, write_model
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoTokenizer
 
-from bert.corpus.shards import find_shards
-from ringbert.errors import InputError
 from tasks import corpus as bert_corpus
 
 LENGTH, PREDICTIONS, STEPS, BATCH = 32, 5, 24, 16
@@ -75,9 +73,6 @@ def scores_in(path):
     return json.loads(path.read_text())["scores"]
 
 
-# -- what a run writes --------------------------------------------------------------------------------------------
-
-
 def test_a_run_learns_and_leaves_its_files(trained):
     found = losses(trained)
     assert len(found) == STEPS
@@ -108,9 +103,6 @@ def test_evaluation_alone_changes_nothing_that_the_training_wrote(pretrain, trai
     found = pretrain(folder, "dynamic/*.arrow", "--do_eval", *SIZES)
     assert found == scores_in(folder / "predict_result.json") == scores_in(trained / "result.json")
     assert files_in(folder, "predict_result.json") == files_in(trained)
-
-
-# -- training -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -169,52 +161,27 @@ def test_a_second_phase_starts_from_the_first_ones_model_and_moments(pretrain, t
         np.testing.assert_allclose(came, 0.999 * moments[name], rtol=1e-4, atol=1e-9)
 
 
-# -- shards and refusals ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shards", "kind"),
-    [
-        ("dynamic", "arrow"),
-        ("dynamic/*", "arrow"),
-        ("dynamic/shard-00000*,static/*.arrow", "arrow"),
-        ("tf", "tfrecord"),
-        ("tf/*", "tfrecord"),
-        ("foreign/part*", "tfrecord"),
-        ("foreign", None),
-        ("dynamic,tf", None),
-        ("dynamic/manifest.json", None),
-    ],
-)
-def test_shards_are_found_by_folder_and_glob(corpus, shards, kind):
-    """Other files of the folder, manifest and tokenizer, are no shards, whatever the glob."""
-    (corpus / "foreign").mkdir(exist_ok=True)
-    shutil.copy(next((corpus / "tf").glob("*.tfrecord")), corpus / "foreign/part-1")
-    patterns = ",".join(f"{corpus}/{part}" for part in shards.split(","))
-    if kind is None:
-        with pytest.raises(InputError):
-            find_shards(patterns)
-    else:
-        assert find_shards(patterns)[0] == kind
+VOCABULARY = "--vocab_file={corpus}/vocab.txt"  # for the Arrow shards to evaluate on, beside TFRecord files
 
 
 @pytest.mark.parametrize(
     ("shards", "flags", "named"),
     [
-        ("nothing/*.arrow", (), ["nothing/*.arrow"]),
-        ("cut/*.arrow", (), ["shard-00001-of-00002.arrow"]),
-        ("empty/*.arrow", (), ["shard-00001-of-00002.arrow"]),
-        ("dynamic/*.arrow", ("--max_seq_length=16",), ["--max_seq_length", "32"]),
-        ("dynamic/*.arrow", ("--vocab_file={tmp}/other.txt",), ["vocabulary"]),
-        ("dynamic/*.arrow", ("--eval_input_file=absent/*.arrow",), ["--eval_input_file", "absent/"]),
-        ("tf/*.tfrecord", ("--max_seq_length=16",), ["--max_seq_length", "16"]),
-        ("tf/*.tfrecord", ("--max_predictions_per_seq=4",), ["--max_predictions_per_seq", "4"]),
-        ("tf/*.tfrecord", (), ["--eval_input_file", "--vocab_file"]),  # Arrow shards to evaluate on
-        ("cut_tf/*.tfrecord", (), ["shard-00001-of-00002.tfrecord"]),
-        ("zipped/*.tfrecord", (), ["gzip"]),
-        ("dynamic", ("--init_moments", "--init_checkpoint={trained}/model"), ["optimizer.safetensors"]),
+        ("nothing/*.arrow", [], ["nothing/*.arrow"]),
+        ("dynamic/manifest.json", [], ["manifest.json"]),
+        ("cut/*.arrow", [], ["shard-00001-of-00002.arrow"]),
+        ("empty/*.arrow", [], ["shard-00001-of-00002.arrow"]),
+        ("dynamic/*.arrow", ["--max_seq_length=16"], ["--max_seq_length", "32"]),
+        ("dynamic/*.arrow", ["--vocab_file={tmp}/other.txt"], ["vocabulary"]),
+        ("dynamic/*.arrow", ["--eval_input_file=absent/*.arrow"], ["--eval_input_file", "absent/"]),
+        ("tf/*.tfrecord", [VOCABULARY, "--max_seq_length=16"], ["--max_seq_length", "16"]),
+        ("tf/*.tfrecord", [VOCABULARY, "--max_predictions_per_seq=4"], ["--max_predictions_per_seq", "4"]),
+        ("tf/*.tfrecord", [], ["--eval_input_file", "--vocab_file"]),
+        ("cut_tf/*.tfrecord", [VOCABULARY], ["shard-00001-of-00002.tfrecord"]),
+        ("zipped/*.tfrecord", [VOCABULARY], ["gzip"]),
+        ("dynamic", ["--init_moments", "--init_checkpoint={trained}/model"], ["optimizer.safetensors"]),
     ],
-)  # fmt: skip
+)
 def test_bad_shards_are_one_line(corpus, trained, pretrain, tmp_path, capsys, shards, flags, named):
     broken = corpus / shards.split("/")[0]
     source = {"cut": "dynamic", "empty": "dynamic", "cut_tf": "tf", "zipped": "tf"}.get(broken.name)
@@ -228,12 +195,8 @@ def test_bad_shards_are_one_line(corpus, trained, pretrain, tmp_path, capsys, sh
             path.write_bytes(gzip.compress(path.read_bytes() or b"-"))
     lines = (corpus / "vocab.txt").read_text().splitlines()
     (tmp_path / "other.txt").write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
-    flags = [flag.format(tmp=tmp_path, trained=trained) for flag in flags]
-    if shards.startswith(("cut_tf", "zipped", "tf")) and flags:
-        flags.append(f"--eval_input_file={corpus}/tf")
-    elif source == "tf":
-        flags.append(f"--eval_input_file={broken}")
-    refusal(capsys, "bert-pretraining", lambda: pretrain(tmp_path / "out", shards, *TRAIN, *flags), *named)
+    given = [flag.format(tmp=tmp_path, trained=trained, corpus=corpus) for flag in flags]
+    refusal(capsys, "bert-pretraining", lambda: pretrain(tmp_path / "out", shards, *TRAIN, *given), *named)
     assert not list((tmp_path / "out").iterdir())
 
 

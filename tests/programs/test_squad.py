@@ -6,21 +6,13 @@ from os import truncate
 
 import numpy as np
 import pytest
-from harness.program_runs import (
-    bert,
-    files_in,
-    metrics_in,
-    refusal,
-    weights_in,
-    without_newest_checkpoint,
-)
+from harness.program_runs import bert, files_in, metrics_in, refusal, weights_in, without_newest_checkpoint
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
 from harness.weight_files import write_tf1
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoTokenizer
 
-import ringbert
 from bert import weights
 from tasks import report
 
@@ -72,20 +64,6 @@ def checkpoint(step):
     return f"rows-{BATCH * step:012d}"
 
 
-def assert_same_answers(folder, expected):
-    """float32 rounds batches of other shapes differently."""
-    assert read(folder / "predictions.json") == read(expected / "predictions.json")
-    there, here = (read(path / "nbest_predictions.json") for path in (expected, folder))
-    assert there.keys() == here.keys()
-    for id_, listed in there.items():
-        assert [candidate["text"] for candidate in listed] == [candidate["text"] for candidate in here[id_]]
-        found, wanted = ([each["probability"] for each in side[id_]] for side in (here, there))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
-
-
-# -- what a run writes --------------------------------------------------------------------------------------------
-
-
 def test_a_run_learns_and_leaves_googles_files(trained):
     losses = [line["loss"] for line in metrics_in(trained)]
     assert len(losses) == STEPS // 2 + 1
@@ -123,20 +101,8 @@ def test_the_model_is_one_of_transformers(trained, data):
     assert all(np.array_equal(value, newest[name]) for name, value in tensors.items())
 
 
-def test_the_python_api_gives_the_answers_of_the_file(trained):
-    entries = make_entries(NUM_DEV, 2)
-    pairs = [(question, context) for context, question, *_ in entries]
-    expected = list(read(trained / "predictions.json").values())
-    assert [found.text for found in ringbert.QuestionAnswering(trained)(pairs)] == expected
-
-
-# -- commands after the training ----------------------------------------------------------------------------------
-
-
 def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
-    """What was predicted by another command meanwhile goes: a training may begin here."""
     (copy / "predictions.json").unlink()
-    (copy / "predict_result.json").write_text("{}")
     squad(copy, *TRAIN)
     assert f"checkpoint {copy}/checkpoints/{checkpoint(STEPS)}" in capsys.readouterr().err
     assert files_in(copy, "result.json") == files_in(trained, "result.json")
@@ -174,8 +140,13 @@ def test_the_report_shows_the_scores_of_the_training_or_else_of_the_prediction(c
 
 def test_the_batch_size_of_a_prediction_changes_no_answer(squad, trained, tmp_path):
     squad(tmp_path, "--do_predict", f"--init_checkpoint={trained}/model", "--predict_batch_size=1")
-    assert_same_answers(tmp_path, trained)
-    assert (tmp_path / "eval_results.txt").read_bytes() == (trained / "eval_results.txt").read_bytes()
+    for name in ("predictions.json", "eval_results.txt"):
+        assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
+    expected, found = (read(folder / "nbest_predictions.json") for folder in (trained, tmp_path))
+    for id_, listed in expected.items():
+        assert [candidate["text"] for candidate in listed] == [candidate["text"] for candidate in found[id_]]
+        probabilities = [[candidate["probability"] for candidate in side[id_]] for side in (found, expected)]
+        np.testing.assert_allclose(*probabilities, atol=1e-5)  # float32 rounds batches of other shapes differently
 
 
 def test_stopped_and_continued_gives_the_same_bits(squad, trained, tmp_path):
@@ -193,9 +164,6 @@ def test_a_changed_setting_is_refused_with_both_values(squad, trained, capsys):
         command = [trained, *TRAIN, f"{flag}={new}"]
         refusal(capsys, "bert-squad", lambda command=command: squad(*command), flag, old, new, "--resume never")
     assert files_in(trained) == before
-
-
-# -- where a run starts from --------------------------------------------------------------------------------------
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_named(squad, trained, copy, capsys):
@@ -223,35 +191,29 @@ def test_resume_takes_another_runs_progress_or_none(squad, trained, tmp_path, co
     squad(tmp_path / "new", *TRAIN, f"--resume={source}")
     assert weights_in(tmp_path / "new/model") == weights_in(trained / "model")
     assert f"checkpoint {source}/checkpoints/{checkpoint(16)}" in capsys.readouterr().err
+    (copy / "predict_result.json").touch()
     squad(copy, *TRAIN, "--resume=never", "--num_train_steps=1")
+    assert not (copy / "predict_result.json").exists()  # it was about the old model
     folders = {path.name: sorted(folder.name for folder in path.iterdir()) for path in copy.glob("checkpoints*")}
     assert folders.pop("checkpoints") == [checkpoint(1)]
     assert list(folders.values()) == [[checkpoint(8), checkpoint(16), checkpoint(24)]]
-
-
-# -- refusals -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
         ("--train_file={tmp}/cut.json", ["{tmp}/cut.json"]),
-        ("--train_file=nowhere.json", ["--train_file", "nowhere.json"]),
         ("--predict_file={tmp}/cut.json", ["{tmp}/cut.json"]),
         ("--bert_config_file=null", ["--bert_config_file"]),
         ("--vocab_file=null", ["--vocab_file"]),
         ("--vocab_file=missing.txt", ["--vocab_file", "missing.txt"]),
-        ("--vocab_file={tmp}/longer.txt", ["longer.txt", "--vocab_file"]),
-        ("--model=no/such/model", ["no/such/model"]),
         ("--model=someone/not-in-the-cache", ["--model someone/not-in-the-cache", "hub"]),
-        ("--max_seq_length=500", ["--max_seq_length", "128", "500"]),
         ("--resume=nowhere", ["--resume", "nowhere"]),
         ("--output_dir={tmp}/tf1", ["--output_dir", "--init_checkpoint", "model.ckpt-1000"]),
     ],
 )
 def test_bad_input_is_one_line(squad, data, tmp_path, capsys, flags, named):
     (tmp_path / "cut.json").write_bytes((data / "train.json").read_bytes()[:5000])
-    (tmp_path / "longer.txt").write_text((data / "vocab.txt").read_text() + "one\nmore\n")
     output_dir = tmp_path / ("tf1" if "tf1" in flags else "out")
     (tmp_path / "tf1").mkdir()
     for step in (900, 1000):

@@ -79,7 +79,7 @@ def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(machine, device, ca
     ids=["one each, whatever their order", "shared"],
 )
 def test_ranks_take_one_gpu_each_or_share(seen, flags, taken):
-    result = mpirun(len(seen), "gpus.py", *seen, flags).json()
+    result = mpirun(len(seen), "gpus.py", *seen, flags, timeout=240).json()
     assert all(len(gpus) == 1 for gpus in result)
     assert {gpu for gpus in result for gpu in gpus} == taken
 

@@ -1,6 +1,6 @@
 """Collectives of `ringbert.horovod` and their gradients are the same calls in the same order on all ranks.
 
-The referee is the gradient on paper: every rank draws the weights of all ranks.
+The referee is the gradient on paper: every rank draws the weights of all ranks. Integers and factors: NumPy.
 """
 
 import numpy as np
@@ -10,8 +10,9 @@ import tensorflow as tf
 from ringbert.errors import InputError
 
 pytestmark = pytest.mark.ranks(2, 3)
-STEPS = 5
+STEPS = 3
 ROWS = 12  # 2 and 3 ranks divide them
+WHERE = pytest.mark.parametrize("where", ["eager", "tape inside", "tape outside"])
 
 
 def collective(hvd, kind):
@@ -25,79 +26,125 @@ def collective(hvd, kind):
 
 
 def gradient_on_paper(kind, weights, rank):
-    """The gradient of sum(weights * result) on `rank`, from the weights of all ranks."""
-    size, part = len(weights), ROWS // len(weights)
-    own = slice(rank * part, (rank + 1) * part)
-    if kind == "allreduce":
-        return np.sum(weights, axis=0)
-    if kind == "allgather":  # the mean over ranks, as in Horovod
-        return np.mean(weights, axis=0)[rank * ROWS : (rank + 1) * ROWS]
-    if kind == "reducescatter":  # times the ranks, as in Horovod
-        return np.concatenate(weights) * size
-    if kind == "broadcast":
-        return np.mean(weights, axis=0) * (rank == 0)
-    return np.concatenate([of_rank[own] for of_rank in weights])
+    """The gradient of sum(weights * result) on `rank`, from the weights [ranks, rows] of all ranks."""
+    own = slice(rank * ROWS // len(weights), (rank + 1) * ROWS // len(weights))
+    return {
+        "allreduce": lambda: np.sum(weights, axis=0),
+        "allgather": lambda: np.mean(weights, axis=0)[rank * ROWS : (rank + 1) * ROWS],  # Horovod takes the mean
+        "reducescatter": lambda: weights.reshape(-1) * len(weights),  # and multiplies by the ranks
+        "broadcast": lambda: np.mean(weights, axis=0) * (rank == 0),
+        "alltoall": lambda: weights[:, own].reshape(-1),
+    }[kind]()
 
 
-def rows_of_result(kind, size):
-    return {"allgather": ROWS * size, "reducescatter": ROWS // size}.get(kind, ROWS)
+def later(value, one, times):
+    """The same values after some products, which put off what is computed from them, or from their gradient."""
+    for _ in range(times):
+        value *= one
+    return value
 
 
-def differentiate(where, loss):
-    """A function of x, y and weights that returns the gradients of x and y."""
-    forward = tf.function(loss) if where == "tape outside" else loss
+def check_gradients(hvd, where, kinds, model):
+    """Compares the gradients of `model(x, y, one)`, which returns collectives of x and of y, with the paper."""
+    rank, size = hvd.rank(), hvd.size()
+    forward = tf.function(model) if where == "tape outside" else model
 
     def gradients(x, y, *weights):
         with tf.GradientTape() as tape:
             tape.watch([x, y])
-            value = forward(x, y, *weights)
-        return tape.gradient(value, [x, y])
+            results = forward(x, y, tf.ones([]))
+            loss = tf.add_n([tf.reduce_sum(result * own) for result, own in zip(results, weights, strict=True)])
+        return tape.gradient(loss, [x, y])
 
-    return tf.function(gradients) if where == "tape inside" else gradients
-
-
-def check_gradients(hvd, where, kinds, loss):
-    """Compares several steps of `loss`, which weighs a collective of x and one of y, with the paper."""
-    gradients, rank, size = differentiate(where, loss), hvd.rank(), hvd.size()
+    gradients = tf.function(gradients) if where == "tape inside" else gradients
     for step in range(STEPS):
-        x, y = (tf.random.stateless_uniform([ROWS], [step, rank + place]) for place in (0, 10))
         draw = np.random.default_rng(step)
-        weights = [draw.integers(1, 100, [size, rows_of_result(kind, size)]).astype("float32") for kind in kinds]
+        rows = [{"allgather": ROWS * size, "reducescatter": ROWS // size}.get(kind, ROWS) for kind in kinds]
+        weights = [draw.integers(1, 100, [size, number]).astype(np.float32) for number in rows]
+        x, y = tf.ones([ROWS]) * rank, tf.ones([ROWS]) * step
         found = gradients(x, y, *(tf.constant(of_ranks[rank]) for of_ranks in weights))
         for kind, of_ranks, gradient in zip(kinds, weights, found, strict=True):
-            wanted = gradient_on_paper(kind, list(of_ranks), rank)
-            np.testing.assert_allclose(gradient, wanted, rtol=1e-6, err_msg=f"{kind}, {where}, step {step}")
-
-
-WHERE = pytest.mark.parametrize("where", ["eager", "tape inside", "tape outside"])
+            on_paper = gradient_on_paper(kind, of_ranks, rank)
+            np.testing.assert_allclose(
+                gradient, on_paper, rtol=1e-6, err_msg=f"{kind}, step {step}"
+            )  # a mean of 3
 
 
 @WHERE
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
 def test_two_unnamed_collectives_of_equal_shape_get_their_own_gradients(hvd, where, kind):
-    run = collective(hvd, kind)
+    run, is_first = collective(hvd, kind), hvd.rank() == 0
 
-    def loss(x, y, of_x, of_y):
-        return tf.reduce_sum(run(x) * of_x) + tf.reduce_sum(run(y) * of_y)
+    def model(x, y, one):
+        return later(run(x), one, 8 * is_first), later(run(y), one, 8 * (not is_first))
 
-    check_gradients(hvd, where, (kind, kind), loss)
+    check_gradients(hvd, where, (kind, kind), model)
 
 
 @WHERE
-def test_a_collective_whose_result_is_unused_runs_on_all_ranks(hvd, where):
-    gather, send = collective(hvd, "allgather"), collective(hvd, "broadcast")
+def test_different_collectives_inside_a_loop_and_a_condition(hvd, where):
+    is_first = hvd.rank() == 0
 
+    def model(x, y, one):
+        total, gathered = tf.zeros_like(x), tf.zeros([ROWS * hvd.size()])
+        for n in tf.range(3):
+            if n < 2:
+                total += later(hvd.allreduce(x, op=hvd.Sum), one, 8 * is_first) / 2
+                gathered += later(hvd.allgather(y), one, 8 * (not is_first)) / 2
+        return total, gathered
+
+    check_gradients(hvd, where, ("allreduce", "allgather"), model)
+
+
+@WHERE
+def test_collectives_whose_results_are_unused_run_on_all_ranks(hvd, where):
     @tf.custom_gradient
-    def summed(x):
+    def summed_by_hand(x):
         def gradient(upstream):
-            total = hvd.allreduce(upstream, op=hvd.Sum)
-            return total if hvd.rank() == 0 else tf.zeros_like(upstream)  # the sum is unused on the others
+            total = hvd.allreduce(upstream)
+            return (
+                total * hvd.size() if hvd.rank() == 0 else tf.zeros_like(upstream)
+            )  # here nothing uses the total
 
-        return hvd.allreduce(x, op=hvd.Sum), gradient
+        return hvd.allreduce(x), gradient
 
-    def loss(x, y, of_x, of_y):
-        hvd.allreduce(x * y)
-        unused = tf.reduce_sum(summed(tf.zeros_like(x)) + summed(x - x)) * 0
-        return tf.reduce_sum(gather(x) * of_x) + unused + tf.reduce_sum(send(y) * of_y)
+    def model(x, y, one):
+        hvd.allreduce(x + y)
+        return hvd.allgather(x) + 0 * hvd.allgather(summed_by_hand(x)), hvd.broadcast(y, 0)
 
-    check_gradients(hvd, where, ("allgather", "broadcast"), loss)
+    check_gradients(hvd, where, ("allgather", "broadcast"), model)
+
+
+def test_ranks_that_compute_gradients_in_another_order_stop(hvd):
+    x = tf.ones([2])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        results = [hvd.allreduce(x), hvd.allreduce(2 * x)]
+    with pytest.raises(
+        InputError, match="different things: .*gradient of hvd.allreduce, call 2.*inside the tf.function"
+    ):
+        tape.gradient(results[hvd.rank() == 0], x)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_factors_scale_integers_in_floating_point(hvd, dtype):
+    """As in Horovod's test_horovod_allreduce_cpu_prescale and its postscale: in float64, then without the fraction."""
+    of_ranks = [(np.array([9, 15, 21]) + rank).astype(dtype) for rank in range(hvd.size())]
+    own = tf.constant(of_ranks[hvd.rank()])
+    before = sum((0.5 * of_rank.astype(np.float64)).astype(dtype) for of_rank in of_ranks)
+    after = (1.7 * sum(of_ranks).astype(np.float64)).astype(dtype)
+    for run in (hvd.allreduce, tf.function(hvd.allreduce)):
+        np.testing.assert_array_equal(run(own, op=hvd.Sum, prescale_factor=0.5), before)
+        np.testing.assert_array_equal(run(own, op=hvd.Sum, postscale_factor=1.7), after)
+        np.testing.assert_array_equal(run(own, op=hvd.Average, postscale_factor=1.7), after // hvd.size())
+
+
+def test_an_average_of_negative_integers_loses_its_fraction(hvd):
+    assert hvd.allreduce(tf.constant([-1 if hvd.rank() == 0 else 0])).numpy() == 0  # Horovod casts -1 / size
+
+
+@pytest.mark.parametrize("factor", ["prescale_factor", "postscale_factor"])
+def test_factors_of_sparse_tensors_are_refused(hvd, factor):
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([hvd.rank()]), tf.constant([3, 2]))
+    with pytest.raises(InputError, match="sparse tensors"):
+        hvd.allreduce(slices, op=hvd.Sum, **{factor: 0.5})

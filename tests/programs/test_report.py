@@ -1,0 +1,139 @@
+"""bert-report: what the page shows of a run's files, and what it says about damaged ones."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.parsing import ROOT, the_error
+
+from tasks import report
+
+SQUAD_V2 = {
+    "exact": 61.25, "f1": 65.5, "total": 11873, "HasAns_exact": 55.0, "HasAns_f1": 62.5, "HasAns_total": 5928,
+    "best_exact": 63.0, "best_exact_thresh": -2.5,
+}  # fmt: skip
+
+
+def make_run(folder, size=2, scores=None, evaluations=(), command="/venv/bin/bert-squad"):
+    """A run folder with three logged steps, and a line of the fourth that is being written."""
+    folder.mkdir(parents=True)
+    plan = {"steps": 40, "size": size, "global_batch_size": 64, "learning_rate": 1e-3}
+    environment = {"command": [command, "--do_train", "--train_file=my data.json"], "machine": "2 cores"}
+    (folder / "run.json").write_text(json.dumps({"plan": plan, "environment": environment}))
+    figures = {"learning_rate": 1e-4, "gradient_norm": 1.0, "examples_per_s": 480.0}
+    parts = {"data_s": 0.0, "compute_s": 0.1, "reduce_s": 0.02, "apply_s": 0.01}
+    lines = [{"step": step, "loss": 4 - step / 20, **figures, **parts} for step in (1, 20, 40)]
+    lines += [{"step": step, "rows": 1, "time": 1.0, **scores} for step, scores in evaluations]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 4')
+    if scores is not None:
+        (folder / "result.json").write_text(json.dumps({"scores": scores}))
+    return folder
+
+
+def page_of(*folders):
+    with pytest.raises(SystemExit) as stop:
+        report.main([str(folder) for folder in folders])
+    assert stop.value.code == 0
+    return (folders[0] / "report.html").read_text()
+
+
+def rows_of(page):
+    """The cells of each row of the page's tables."""
+    return [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", page)]
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    return make_run(tmp_path / "some_run")
+
+
+def test_a_run_that_goes_on(run_folder, capsys):
+    page = page_of(run_folder)
+    assert capsys.readouterr().out == f"{run_folder}/report.html\n"
+    assert ["some_run", "40 of 40", "2", "64", "0.001", "2.0000", "480.0"] in rows_of(page)
+    assert "Not yet" in page
+    assert "data:image/png;base64,iVBOR" in page
+
+
+@pytest.mark.parametrize(
+    ("program", "size", "shown"),
+    [
+        ("/venv/bin/bert-squad", 2, "mpirun -np 2 bert-squad"),
+        ("/venv/bin/bert-squad", 1, "bert-squad"),
+        ("/home/me/ringbert/tasks/squad/__main__.py", 2, "mpirun -np 2 python -m tasks.squad"),
+    ],
+)
+def test_the_command_can_be_repeated(tmp_path, program, size, shown):
+    page = page_of(make_run(tmp_path / "run", size=size, command=program))
+    assert f"<code>{shown} --do_train &#x27;--train_file=my data.json&#x27;</code>" in page
+
+
+def test_scores_of_runs_stand_side_by_side_percentages_with_two_decimals_and_shares_with_four(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shares = {"eval_accuracy": 0.75, "eval_loss": 2.5, "eval_pearson": -0.5}
+    folders = [Path("v2"), Path("a/run"), Path("b/run")]  # alike names are told apart by their paths
+    for folder, scores in zip(folders, (SQUAD_V2, shares, None), strict=True):
+        make_run(folder, scores=scores)
+    rows = rows_of(page_of(*folders))
+    for row in (
+        ["", "v2", "a/run", "b/run"],
+        ["exact", "61.25", "", "not yet"],
+        ["total", "11,873", "", "not yet"],
+        ["best_exact_thresh", "-2.5000", "", "not yet"],
+        ["eval_accuracy", "", "0.7500", "not yet"],
+        ["eval_pearson", "", "-0.5000", "not yet"],
+    ):
+        assert row in rows
+
+
+def test_evaluations_while_training_do_not_hide_the_last_loss(tmp_path):
+    scores = {"eval_accuracy": 0.75, "eval_total": 9, "eval_loss": 0.5}
+    page = page_of(make_run(tmp_path / "run", evaluations=[(20, scores), (40, scores)]))
+    assert "2.0000" in rows_of(page)[1]
+    assert page != page_of(make_run(tmp_path / "without"))
+
+
+def test_no_run_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        report.main([str(tmp_path)])
+    assert "run.json" in the_error(capsys, stop.value.code, "bert-report", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.json", '{"plan": {'),
+        ("run.json", '{"plan": {}}'),
+        ("run.json", "[]"),
+        ("result.json", ""),
+        ("metrics.jsonl", ""),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_names_it(run_folder, capsys, name, text):
+    (run_folder / name).write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        report.main([str(run_folder)])
+    assert str(run_folder) in the_error(capsys, stop.value.code, "bert-report", 1)
+
+
+def test_damaged_lines_are_left_out_and_counted(run_folder):
+    (run_folder / "metrics.jsonl").write_text("{}\n[1]\n" + (run_folder / "metrics.jsonl").read_text())
+    page = page_of(run_folder)
+    assert "2 damaged lines" in page  # without the one that is being written
+    assert "40 of 40" in page
+
+
+def test_a_closed_pipe_is_no_error(run_folder):
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tasks.report", str(run_folder)]
+    done = subprocess.run(command, env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
