@@ -109,9 +109,9 @@ class World:
         Use it as a context manager: if an exception or a `sys.exit` with an error leaves the block on any rank,
         all ranks end. InputError, OSError and `user_errors` are shown as one line, other errors with a traceback.
         With `device` None, for programs that compute nothing, TensorFlow is not imported. With `stalls` None there
-        is no watchdog. With `saves_on_signals` False, a process that is alone keeps its handlers of signals. `comm`
-        is an mpi4py communicator of a part of the processes, instead of all; the process's handlers of signals and
-        of threads' exceptions then stay as they are.
+        is no watchdog. With `saves_on_signals` False, a process that is alone keeps its handlers of signals.
+        `comm` is an mpi4py communicator of a part of the processes, instead of all; the process's handlers of
+        signals and of threads' exceptions then stay as they are.
 
         Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
         """

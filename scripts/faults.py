@@ -60,9 +60,8 @@ def is_seen(number: int, fault: dict[str, str], copy: Path) -> bool:
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
     seen = done.returncode == 1 and bool(failed)
     by = failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else f"status {done.returncode}"
-    print(
-        f"{number:2} {'seen' if seen else 'NOT SEEN'}: {fault['behaviour']} ({by}, {time.monotonic() - started:.0f} s)"
-    )
+    word, seconds = "seen" if seen else "NOT SEEN", time.monotonic() - started
+    print(f"{number:2} {word}: {fault['behaviour']} ({by}, {seconds:.0f} s)")
     sys.stdout.flush()
     return seen
 

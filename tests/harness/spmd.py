@@ -2,9 +2,9 @@
 
 pytest's own process (the parent) never joins MPI. It writes the names of the tests to a file, starts `mpirun -n 3
 python -m pytest @file`, and waits for each test until its ranks have written their outcomes to a file each. A test
-that fails on one rank while another still waits for it, or that takes too long, ends the session with the stacks of
-all ranks; the next test starts a new one. A test of fewer ranks than 3 has a communicator of the first ones, while
-the others wait without using a core.
+that fails on one rank while another still waits for it, or that takes too long, ends the session with the stacks
+of all ranks; the next test starts a new one. A test of fewer ranks than 3 has a communicator of the first ones,
+while the others wait without using a core.
 """
 
 import contextlib

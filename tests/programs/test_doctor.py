@@ -1,4 +1,4 @@
-"""bert-doctor on one process: a green page, and red ones that say what to do; soak/install has it on ranks and hosts."""
+"""bert-doctor on one process: a green page, and red ones that say what to do (more in tests/soak/install)."""
 
 import json
 import os

@@ -154,9 +154,9 @@ def test_a_real_model_has_the_hidden_states_of_pytorch():
 
 # The first row is long enough for attention that takes a few heads at a time.
 ROWS = random_rows([130, 12, 40, 9], vocab_size=50)
-# Of scores and loss, and of gradients. bfloat16 has 8 bits and float16 11: 0.4 % and 0.05 % for each of some dozen
-# rounded values; gradients are sums over tokens that nearly cancel.
-TOLERANCES = {"float32": (2e-5, 2e-5), "mixed_bfloat16": (0.02, 0.1), "mixed_float16": (0.003, 0.02)}
+# Of scores and loss, and of gradients. bfloat16 has 8 bits: 0.4 % for each of some dozen rounded values; gradients are
+# sums over tokens that nearly cancel.
+TOLERANCES = {"float32": (2e-5, 2e-5), "mixed_bfloat16": (0.02, 0.1)}
 
 
 @functools.cache
@@ -179,7 +179,6 @@ def wide(precision: str, activation: str) -> tuple[Computer, Computed]:
         pytest.param("float32", "gelu", "padded", True, marks=pytest.mark.slow),
         pytest.param("float32", "gelu", "by length", False, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", "gelu_new", "by length", True, marks=pytest.mark.slow),
-        pytest.param("mixed_float16", "gelu", "by length", True, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", "gelu_new", "compiled", True, marks=pytest.mark.slow),
     ],
 )
@@ -249,14 +248,14 @@ def test_a_wrong_setting_is_named(changes, head, named):
         Bert(BertConfig(**sizes, **changes), head)
 
 
-@pytest.mark.slow
 def test_recomputed_layers_give_the_same_bits():
-    model = wide_model("float32", num_hidden_layers=1)
-    rows = random_rows([16, 12, 9], vocab_size=50)
+    """With dropout too."""
+    compute, _, rows = golden("classifier_gelu")
     results = []
     for recomputes in (False, True):
-        model.recomputes = recomputes
-        computed = Computer(model)(rows, "by length", KEY)
+        compute.model.recomputes = recomputes
+        computed = Computer(compute.model)(rows, "by length", KEY)
         results.append([*computed.scores, *computed.gradients.values()])
+    compute.model.recomputes = False
     for kept, again in zip(*results, strict=True):
         assert kept.tobytes() == again.tobytes()

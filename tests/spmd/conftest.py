@@ -23,7 +23,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 if not spmd.is_rank():
 
-    def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if HERE not in item.path.parents:  # pytest-xdist asks the hooks of all folders
+            return None
         items = [other for other in item.session.items if HERE in other.path.parents]
         names = [other.nodeid for other in items[items.index(item) :]]
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -121,14 +121,14 @@ def test_ranks_that_compute_gradients_in_another_order_stop(hvd):
         tape.watch(x)
         results = [hvd.allreduce(x), hvd.allreduce(2 * x)]
     with pytest.raises(
-        InputError, match="different things: .*gradient of hvd.allreduce, call 2.*inside the tf.function"
+        InputError, match=r"different things: .*gradient of hvd.allreduce, call 2.*inside the tf.function"
     ):
         tape.gradient(results[hvd.rank() == 0], x)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
 def test_factors_scale_integers_in_floating_point(hvd, dtype):
-    """As in Horovod's test_horovod_allreduce_cpu_prescale and its postscale: in float64, then without the fraction."""
+    """As in Horovod's test_horovod_allreduce_cpu_prescale: in float64, then without the fraction."""
     of_ranks = [(np.array([9, 15, 21]) + rank).astype(dtype) for rank in range(hvd.size())]
     own = tf.constant(of_ranks[hvd.rank()])
     before = sum((0.5 * of_rank.astype(np.float64)).astype(dtype) for of_rank in of_ranks)

@@ -1,0 +1,142 @@
+"""The sdist and its wheel in new environments: what they hold, types for users, Dask beside them, a notebook."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+from harness.parsing import ROOT
+from harness.squad_files import make_entries, write_squad
+from harness.texts import write_model
+
+USERS_SCRIPT = """
+import pathlib
+import ringbert
+answers = ringbert.QuestionAnswering("folder", doc_stride=64)
+one: ringbert.Answer = answers("question", "context")
+best: list[ringbert.Answer] = answers("question", "context", top_k=3)
+for_all: list[list[ringbert.Answer]] = answers(["question"], "context", top_k=3)
+labels: list[str] = [found.label for found in ringbert.Classifier("folder")(["text", ("text", "pair")])]
+tokens: tuple[str, ...] = ringbert.Features("folder")("text").tokens
+job = ringbert.Squad(model=pathlib.Path("folder"), train_file=pathlib.Path("file"), output_dir="folder")
+score: float = ringbert.launch(job, ranks=2).scores["f1"]
+"""
+USERS_MISTAKES = """
+ringbert.Squad(model=3, output_dir="folder")
+ringbert.launch(job, rank=2)
+ringbert.Classifier("folder", batchsize=3)
+answers(3, "context")
+wrong: int = one.text
+"""
+# Executes the cells of argv in a kernel, and prints their outputs as JSON.
+EXECUTE = """
+import json, sys
+import nbclient, nbformat
+
+notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in sys.argv[1:]])
+nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", allow_errors=True).execute()
+print(json.dumps([cell.outputs for cell in notebook.cells]))
+"""
+TRAIN = """
+import tensorflow
+import ringbert
+
+files = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json", "predict_file": "dev.json"}
+sizes = {"max_seq_length": 40, "doc_stride": 9, "max_query_length": 9, "global_batch_size": 16, "device": "cpu"}
+job = ringbert.Squad(train_file="train.json", output_dir="out", num_train_epochs=1.0, **files, **sizes)
+ringbert.launch(job, ranks=2)
+"""
+REFUSED = 'ringbert.launch(ringbert.Squad(train_file="nowhere.json", output_dir="no", **files, **sizes))'
+
+
+def run(*command, cwd, path="", status=0):
+    environment = {**os.environ, "PYTHONPATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(list(map(str, command)), env=environment, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with the sdist of the checkout's tracked files and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
+    for name in (name for name in listed if (ROOT / name).is_file()):
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "source" / name)
+    venv.create(folder / "builder", with_pip=True)
+    python = folder / "builder/bin/python"
+    run(python, "-m", "pip", "install", "--quiet", "build", cwd=folder)
+    run(python, "-m", "build", "--outdir", folder, folder / "source", cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def environment(built, tmp_path):
+    """Installs in turn in a new environment, which also sees this one's libraries without its editable installs."""
+    venv.create(tmp_path / "environment", with_pip=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def install(*packages):
+        for package in packages:
+            wanted = ["--no-deps", *built.glob("*.whl")] if package == "ringbert" else [package]
+            pip = (tmp_path / "environment/bin/python", "-m", "pip", "install", "--quiet")
+            run(*pip, *wanted, cwd=tmp_path)
+        return tmp_path / "environment/bin"
+
+    return install
+
+
+def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
+    with tarfile.open(*built.glob("*.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    source = built / "source"
+    files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    assert not [file for file in files if not (folder / file).is_file() and "egg-info" not in str(file)]
+    run(sys.executable, "-m", "pytest", "-q", "tests/package/test_docs.py", "tests/files", path=folder, cwd=folder)
+
+
+def test_types_for_a_users_script(environment, tmp_path):
+    """mypy takes the types of the installed packages, and so finds a user's mistakes."""
+    script, python = tmp_path / "script.py", environment("ringbert") / "python"
+    command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python, script)
+    script.write_text(USERS_SCRIPT)
+    run(*command, cwd=tmp_path)
+    script.write_text(USERS_SCRIPT + USERS_MISTAKES)
+    errors = [line for line in run(*command, cwd=tmp_path, status=1).stdout.splitlines() if "error:" in line]
+    assert len({line.split(":")[1] for line in errors}) == USERS_MISTAKES.count("\n") - 1, errors
+
+
+@pytest.mark.parametrize("order", [("ringbert", "dask[distributed]"), ("dask[distributed]", "ringbert")])
+def test_dask_in_the_same_environment_stops_with_one_line(environment, tmp_path, order):
+    program = environment(*order) / "bert-squad"
+    error = run(program, "--output_dir=x", "--do_predict", "--predict_file=y", cwd=tmp_path, status=1).stderr
+    assert re.fullmatch("bert-squad: error: .*distributed.*: install ringbert in an environment.*\n", error)
+
+
+def test_a_notebook_shows_progress_and_scores(tmp_path):
+    jupyter = tmp_path / "jupyter"
+    run(sys.executable, "-m", "pip", "install", "-q", f"--target={jupyter}", "ipykernel", "nbclient", cwd=tmp_path)
+    write_model(tmp_path, num_layers=1)
+    for name, count in (("train", 200), ("dev", 20)):
+        write_squad(tmp_path / f"{name}.json", make_entries(count, count))
+    python = (sys.executable, "-W", "ignore", "-c", EXECUTE)
+    done = run(*python, TRAIN, REFUSED, cwd=tmp_path, path=f"{jupyter}:{ROOT}")
+    trained, refused = json.loads(done.stdout.splitlines()[-1])
+    shown = "".join(output["text"] for output in trained if output.get("name") == "stdout")
+    assert "\rtraining: " in shown  # a bar that moves
+    assert "done: out, exact_match" in shown
+    scores = json.loads((tmp_path / "out/result.json").read_text())["scores"]
+    (value,) = (output for output in trained if output["output_type"] == "execute_result")
+    assert value["data"]["text/plain"].startswith(f"exact_match = {scores['exact_match']:.4f}\n")
+    (error,) = (output for output in refused if output["output_type"] == "error")
+    assert (error["ename"], "nowhere.json" in error["evalue"]) == ("InputError", True)

@@ -1,0 +1,96 @@
+"""bert-doctor with all its checks, on two ranks and two hosts, healthy and not; the examples as their README says."""
+
+import json
+import re
+import sys
+
+import pytest
+from harness import fake_driver, hosts
+from harness.jobs import launch, run
+from harness.mpi import ENVIRONMENT, ROOT
+
+DOCTOR = (sys.executable, "-m", "tasks.doctor")
+NO_HOSTS = hosts.available()
+
+
+def failed_in(output: str, status: int) -> dict:
+    """The failed checks of a page in JSON, by name."""
+    failed = {check["name"]: check for check in json.loads(output)["checks"] if check["status"] == "failed"}
+    assert bool(failed) == bool(status), output
+    return failed
+
+
+def test_two_healthy_ranks(tmp_path):
+    done = run(launch(2, *DOCTOR, "--backend=ring", f"--output_dir={tmp_path}"))
+    assert done.status == 0, done
+    assert done.stdout.splitlines()[-1].startswith("green: ")
+    for name in ("MPI", "sums by mpi", "sums by ring", "ranks against one", "BERT-base"):
+        assert f"\n  ✓ {name} " in done.stdout, done
+    assert not list(tmp_path.iterdir()), "something is left in --output_dir"
+
+
+def test_a_gpu_that_tensorflow_does_not_see_on_one_rank(tmp_path):
+    variables = fake_driver.environment(fake_driver.build(tmp_path), "", FAKE_GPUS_1="a/0000:01:00.0/9.0")
+    flags = ("--mpi-args=-x FAKE_GPUS -x FAKE_GPUS_1",)
+    done = run(launch(2, *DOCTOR, "--quick", "--json", flags=flags), **variables)
+    failed = failed_in(done.stdout, done.status)
+    assert list(failed) == ["GPUs"]
+    assert failed["GPUs"]["text"].startswith("rank 1: ")
+    assert "--device cpu" in failed["GPUs"]["advice"][0]
+
+
+def test_a_full_disk(tmp_path):
+    """A file system of 32 MiB, mounted for this process only."""
+    mount = f'mount -t tmpfs -o size=32m tmpfs {tmp_path} && exec "$@"'
+    command = [*DOCTOR, "--quick", "--json", f"--output_dir={tmp_path}"]
+    done = run(["unshare", "--mount", "sh", "-c", mount, "sh", *command])
+    failed = failed_in(done.stdout, done.status)
+    assert list(failed) == ["output folder"]
+    assert "--output_dir" in failed["output folder"]["advice"][0]
+
+
+def close_ports(two, host, ports):
+    """Drops what arrives at these TCP ports, as a firewall does, by routing rules before the local table."""
+    closing = f"add pref 50 iif eth0 ipproto tcp dport {ports} blackhole"
+    for rule in ("add pref 100 lookup local", closing, "del pref 0"):
+        assert two.run(host, ["ip", "rule", *rule.split()], timeout=20).returncode == 0
+
+
+@pytest.mark.skipif(NO_HOSTS is not None, reason=NO_HOSTS or "")
+def test_closed_ports_between_hosts():
+    command = [*DOCTOR, "--quick", "--json", "--device=cpu"]
+    with hosts.two_hosts() as two:
+        for backend, is_closed in (("ring", False), ("ring", True), ("mpi", True)):
+            if is_closed and backend == "ring":
+                close_ports(two, 1, "15000-31999")  # of TensorFlow's ring; MPI needs none of them
+            done = two.mpirun(1, [*command, f"--backend={backend}"], timeout=300, env=ENVIRONMENT)
+            failed = failed_in(done.stdout, done.returncode)
+            assert list(failed) == (["ports"] if is_closed and backend == "ring" else []), backend
+            if failed:
+                assert "host1 cannot reach host2 at 10.99.0.2:" in failed["ports"]["text"]
+                assert "15000 to 31999" in failed["ports"]["advice"][0]
+        for host in range(2):  # MPI itself waits for ever; the page comes from the process that waits
+            close_ports(two, host, "40000-40099")
+        ports = ["--mca", "btl_tcp_port_min_v4", "40000", "--mca", "btl_tcp_port_range_v4", "100"]
+        done = two.mpirun(1, command, timeout=300, env=ENVIRONMENT, mpi_args=ports)
+        assert list(failed_in(done.stdout, done.returncode)) == ["MPI"]
+
+
+@pytest.mark.parametrize(
+    ("example", "last"),
+    [
+        ("lenet_loop.py", r"2 rank\(s\): 9[\d.]+% of 360 digits are right"),
+        (
+            "lenet_fit.py --model_file={tmp}/digits.keras",
+            r"\S+digits\.keras: 9[\d.]+% of the test digits are right",
+        ),
+        ("lstm_text.py", r"0\.[01]\d praise: i found it never funny"),
+        ("resnet_synthetic.py", r"Total img/sec on 2 rank\(s\): [\d.]+ \+-[\d.]+"),
+        ("metrics_by_rank.py", r"mean over all digits: loss 0\.\d+, accuracy 0\.[89]\d+"),
+    ],
+)
+def test_the_examples(example, last, tmp_path):
+    name, *flags = example.format(tmp=tmp_path).split()
+    done = run(launch(2, sys.executable, ROOT / "examples" / name, *flags))
+    assert done.status == 0, done
+    assert re.fullmatch(last, done.stdout.splitlines()[-1]), done
