@@ -4,7 +4,8 @@
 
 It runs examples/resnet_synthetic.py on one core, then on all cores: as ranks, as threads of one rank, and as
 ranks of two hosts with half of the cores each. The hosts are network namespaces of this machine
-(tests/harness/hosts.py), so their ranks sum over TCP. It prints a table in Markdown and draws it. Needs root, Open MPI 5 and matplotlib.
+(tests/harness/hosts.py), so their ranks sum over TCP. It prints a table in Markdown and draws it. Needs root, Open
+MPI 5 and matplotlib.
 """
 
 import argparse

@@ -34,9 +34,9 @@ def on_host(
 
     The ranks meet for `Call(what, name, kind_of(*inputs))` first; before that `before` is called, each time.
 
-    In a `tf.function` it becomes one operation on the CPU. Each graph runs these in the order in which they were
-    traced, and all of them, so that all ranks do the same. TensorFlow sees to that in the functions that it traces,
-    but not in a backward function that it builds for a tape outside.
+    In a `tf.function` it becomes one operation on the CPU. Each graph runs all of these in the order in which they
+    were traced, so that all ranks do the same: TensorFlow sees to that in the functions that it traces, but not in
+    a backward function that it builds for a tape outside.
     """
     session = current()
     label, number = name if isinstance(name, GradientOf) else (name or "", 0)

@@ -120,8 +120,8 @@ class Session:
         if all("gradient of" in text for text in texts):
             return f"{found}: put the tape inside the tf.function, which keeps the order of gradients"
         return (
-            f"{found}. Either their models or optimizers differ, or one rank ended earlier: give all ranks the same "
-            "number of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
+            f"{found}. Either their models or optimizers differ, or one rank ended earlier: give all ranks the "
+            "same number of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
         )
 
 

@@ -97,23 +97,17 @@ def test_help_into_a_closed_pipe_is_no_error():
 # -- errors: one line over all processes --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("variables", "is_first"),
-    [
-        ("", True),
-        ("OMPI_COMM_WORLD_RANK=0", True),
-        ("OMPI_COMM_WORLD_RANK=3", False),
-        ("PMI_RANK=1", False),
-        ("PMIX_RANK=2", False),
-        ("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", True),
-        ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", False),
-        ("SLURM_PROCID=1", True),  # a plain shell of sbatch
-        ("OMPI_COMM_WORLD_RANK=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", True),  # mpirun inside a step of Slurm
-    ],
-)
-def test_only_the_first_process_prints(variables, is_first, monkeypatch, capsys):
+FIRST = ["", "OMPI_COMM_WORLD_RANK=0", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2",
+         "SLURM_PROCID=1",  # a plain shell of sbatch
+         "OMPI_COMM_WORLD_RANK=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"]  # fmt: skip
+OTHERS = ["OMPI_COMM_WORLD_RANK=3", "PMI_RANK=1", "PMIX_RANK=2", "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"]
+
+
+@pytest.mark.parametrize("variables", [*FIRST, *OTHERS])
+def test_only_the_first_process_prints(variables, monkeypatch, capsys):
     for variable in variables.split():
         monkeypatch.setenv(*variable.split("="))
+    is_first = variables in FIRST
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     with pytest.raises(SystemExit, match="0"):

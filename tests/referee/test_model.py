@@ -154,8 +154,8 @@ def test_a_real_model_has_the_hidden_states_of_pytorch():
 
 # The first row is long enough for attention that takes a few heads at a time.
 ROWS = random_rows([130, 12, 40, 9], vocab_size=50)
-# Of scores and loss, and of gradients. bfloat16 has 8 bits: 0.4 % for each of some dozen rounded values; gradients are
-# sums over tokens that nearly cancel.
+# Of scores and loss, and of gradients. bfloat16 has 8 bits: 0.4 % for each of some dozen rounded values; gradients
+# are sums over tokens that nearly cancel.
 TOLERANCES = {"float32": (2e-5, 2e-5), "mixed_bfloat16": (0.02, 0.1)}
 
 

@@ -65,9 +65,7 @@ def check_gradients(hvd, where, kinds, model):
         found = gradients(x, y, *(tf.constant(of_ranks[rank]) for of_ranks in weights))
         for kind, of_ranks, gradient in zip(kinds, weights, found, strict=True):
             on_paper = gradient_on_paper(kind, of_ranks, rank)
-            np.testing.assert_allclose(
-                gradient, on_paper, rtol=1e-6, err_msg=f"{kind}, step {step}"
-            )  # a mean of 3
+            np.testing.assert_allclose(gradient, on_paper, rtol=1e-6, err_msg=kind)  # float32: thirds are rounded
 
 
 @WHERE
@@ -102,9 +100,7 @@ def test_collectives_whose_results_are_unused_run_on_all_ranks(hvd, where):
     def summed_by_hand(x):
         def gradient(upstream):
             total = hvd.allreduce(upstream)
-            return (
-                total * hvd.size() if hvd.rank() == 0 else tf.zeros_like(upstream)
-            )  # here nothing uses the total
+            return total if hvd.rank() == 0 else tf.zeros_like(upstream)  # here nothing uses the total
 
         return hvd.allreduce(x), gradient
 

@@ -109,12 +109,9 @@ def victims(*groups):
 @pytest.mark.parametrize(
     "names",
     victims(
-        *(
-            [f"{rank}@{place}@7"]
-            for rank in (0, 1)
-            for place in ("weights", "sum", "summed", "evaluation", "save")
-        ),
-        ["0@write@8"],  # the checkpoint
+        *([f"{rank}@{place}@7"] for rank in (0, 1) for place in ("weights", "sum", "summed", "evaluation")),
+        ["0@save@7"],  # a checkpoint, which rank 0 alone writes
+        ["0@write@8"],
         ["0@write@5"],
         ["0@summed@6", "2@summed@6"],  # at the same time
         ["1@sum@6", "0@weights@7", "2@evaluation@20"],  # until one is left

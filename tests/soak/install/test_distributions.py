@@ -80,7 +80,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def environment(built, tmp_path):
-    """Installs in turn in a new environment, which also sees this one's libraries without its editable installs."""
+    """Installs packages in a new environment, which also sees this one's libraries without editable installs."""
     venv.create(tmp_path / "environment", with_pip=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -102,7 +102,7 @@ def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     source = built / "source"
     files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     assert not [file for file in files if not (folder / file).is_file() and "egg-info" not in str(file)]
-    run(sys.executable, "-m", "pytest", "-q", "tests/package/test_docs.py", "tests/files", path=folder, cwd=folder)
+    run(sys.executable, "-m", "pytest", "-q", "tests/package/test_docs.py", "tests/flags", path=folder, cwd=folder)
 
 
 def test_types_for_a_users_script(environment, tmp_path):

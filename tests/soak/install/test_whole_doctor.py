@@ -1,4 +1,4 @@
-"""bert-doctor with all its checks, on two ranks and two hosts, healthy and not; the examples as their README says."""
+"""bert-doctor with all its checks, on two ranks and two hosts; the examples as their README says."""
 
 import json
 import re
