@@ -6,5 +6,5 @@ source scripts/environment.sh
 make_environment cpu,mpi,dev
 workers=$(nproc)
 ((workers > 4)) && workers=4
-echo "+ python -m pytest -n $workers --dist loadgroup $*"
-python -m pytest -n "$workers" --dist loadgroup "$@"
+echo "+ python -m pytest -n $workers --dist loadfile $*"
+python -m pytest -n "$workers" --dist loadfile "$@"

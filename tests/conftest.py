@@ -20,7 +20,11 @@ HERE = Path(__file__).resolve().parent
 GOLDENS = HERE / "goldens"
 SPMD = HERE / "spmd"
 MOST_S = 60  # for one test of .ci/run
-LONGER = {"test_install.py": 180}  # builds the wheel and installs it
+LONGER = {  # jobs of several ranks that start more than once; a wheel that is built and installed
+    "test_disturbed_trainings.py": 180,
+    "test_install.py": 180,
+    "test_two_hosts.py": 180,
+}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -37,11 +41,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.timeout(LONGER.get(item.path.name, MOST_S)))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each worker of pytest-xdist gets whole files; those of tests/spmd share one session of ranks."""
-    for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        group = "spmd" if SPMD in item.path.parents else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
+    """Each worker of pytest-xdist gets whole files, and one of them all of tests/spmd for one session of ranks."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return "tests/spmd" if file.startswith("tests/spmd/") else file
+
+    return Files(config, log)
 
 
 @pytest.fixture

@@ -66,9 +66,9 @@ class Ranks:
                         found[rank] = record
         return found
 
-    def run(self, name: str, names: list[str]) -> tuple[str, str, float]:
-        """Outcome, text and seconds of a test; `names` are this one and all that follow it."""
-        limit = TEST_S
+    def run(self, names: list[str]) -> tuple[str, str, float]:
+        """Outcome, text and seconds of the first of these tests, which are all that are left."""
+        name, limit = names[0], TEST_S
         if self.process is None or self.process.poll() is not None or self.remaining[:1] != [name]:
             self.stop()
             self.start(names)

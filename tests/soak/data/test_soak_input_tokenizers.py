@@ -74,7 +74,13 @@ def test_all_training_windows_of_squad_are_google_s(tmp_path, run, max_seq_lengt
 
 @pytest.mark.timeout(1800)
 def test_real_mrpc_and_a_slice_of_squad_with_a_pretrained_bert(tmp_path):
-    shared = [f"--model={real('minilm')}", "--num_train_epochs=1", "--do_train", "--do_predict"]
+    shared = [
+        f"--model={real('minilm')}",
+        "--num_train_epochs=1",
+        "--train_batch_size=8",
+        "--do_train",
+        "--do_predict",
+    ]
     mrpc = [f"--data_dir={real('glue_data')}", "--task_name=MRPC", "--max_seq_length=64", "--do_eval"]
     limits = ["--max_train_examples=96", "--max_predict_examples=64", f"--output_dir={tmp_path}/mrpc"]
     shell(command("tasks.classifier", *shared, *mrpc, *limits, ranks=2))
