@@ -22,7 +22,7 @@ from harness.mpi import ENVIRONMENT, ROOT, command_of
 
 NUM_RANKS = 3
 FOLDER = "RINGBERT_SPMD"  # set in the ranks: where they write what came out
-START_S, TEST_S = 180, 60  # for mpirun, imports and the collection of the tests; for one test
+START_S, TEST_S = 180, 120  # for mpirun, imports and the collection of the tests; for one test
 OTHERS_S = 15  # for the other ranks, after one has failed
 
 

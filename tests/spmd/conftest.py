@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -133,10 +134,17 @@ def ring(num_ranks):
     return whole_world()[1]
 
 
+@pytest.fixture(scope="session")
+def session_folder():
+    """This rank's folder until the end of the session: one rank may end a test while another still reads."""
+    with tempfile.TemporaryDirectory(prefix="ringbert-ranks-") as name:
+        yield Path(name)
+
+
 @pytest.fixture
-def folder(world, tmp_path) -> Path:
+def folder(world, session_folder) -> Path:
     """One empty folder for all ranks."""
-    return world.broadcast(tmp_path)
+    return world.broadcast(Path(tempfile.mkdtemp(dir=session_folder)))
 
 
 @pytest.fixture

@@ -158,8 +158,8 @@ def test_one_overflow_halves_the_loss_scale_of_all_ranks(hvd):
     assert float(optimizer.dynamic_scale) == 2.0**14
 
 
-def test_plain_keras_loads_what_was_saved_and_hvd_trains_on(hvd, tmp_path):
-    path = hvd.broadcast_object(tmp_path) / "model.keras"
+def test_plain_keras_loads_what_was_saved_and_hvd_trains_on(hvd, session_folder):
+    path = hvd.broadcast_object(session_folder) / "model.keras"
     x, y = np.ones([40, 5]), np.random.default_rng(hvd.rank()).normal(size=[40, 1])
     model = keras.Sequential([keras.Input([5]), keras.layers.Dense(3), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")

@@ -53,10 +53,6 @@ def test_accumulated_micro_batches_are_one_batch(program, train):
     train(program, "--gradient_accumulation_steps=2")
 
 
-def test_compiled_training_is_the_uncompiled(train):
-    train("squad", "--xla=on")
-
-
 @pytest.mark.ranks(2, 3)
 def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, folder):
     """Six steps on one rank, six on these, are twelve on one."""
