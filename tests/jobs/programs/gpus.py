@@ -1,6 +1,6 @@
 """Joins the ranks on a machine with made-up GPUs and prints the bus id that each takes.
 
-Arguments: what each rank sees, as in harness/fake_gpus.py, joined by commas; then flags of DeviceSettings.
+Arguments: what each rank sees, as in harness/fake_gpus.py, joined by commas.
 """
 
 import json
@@ -15,11 +15,9 @@ from harness.fake_gpus import Machine, installed
 from distributed.devices import DeviceSettings
 from distributed.world import World
 
-*seen, flags = sys.argv[1:]
+seen = sys.argv[1:]
 gpus = seen[int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]) % len(seen)].split(",")
-with installed(Machine(gpus)) as machine:
-    settings = DeviceSettings(device="gpu", **dict.fromkeys(filter(None, flags.split(",")), True))
-    with World.join(settings, program="prog") as world:
-        taken = world.gather([gpu.split("/")[1] for gpu in machine.seen["visible"]])
-        if taken is not None:
-            print(json.dumps(taken))
+with installed(Machine(gpus)) as machine, World.join(DeviceSettings(device="gpu"), program="prog") as world:
+    taken = world.gather([gpu.split("/")[1] for gpu in machine.seen["visible"]])
+    if taken is not None:
+        print(json.dumps(taken))

@@ -69,11 +69,17 @@ def test_closed_ports_between_hosts():
             if failed:
                 assert "host1 cannot reach host2 at 10.99.0.2:" in failed["ports"]["text"]
                 assert "15000 to 31999" in failed["ports"]["advice"][0]
-        for host in range(2):  # MPI itself waits for ever; the page comes from the process that waits
+
+
+@pytest.mark.skipif(NO_HOSTS is not None, reason=NO_HOSTS or "")
+def test_hosts_between_which_mpi_is_closed():
+    """MPI itself waits for ever; the page comes from the process that waits."""
+    ports = ["--mca", "btl_tcp_port_min_v4", "40000", "--mca", "btl_tcp_port_range_v4", "100"]
+    with hosts.two_hosts() as two:
+        for host in range(2):
             close_ports(two, host, "40000-40099")
-        ports = ["--mca", "btl_tcp_port_min_v4", "40000", "--mca", "btl_tcp_port_range_v4", "100"]
-        done = two.mpirun(1, command, timeout=300, env=ENVIRONMENT, mpi_args=ports)
-        assert list(failed_in(done.stdout, done.returncode)) == ["MPI"]
+        done = two.mpirun(1, [*DOCTOR, "--json"], timeout=300, env=ENVIRONMENT, mpi_args=ports)
+    assert list(failed_in(done.stdout, done.returncode)) == ["MPI"]
 
 
 @pytest.mark.parametrize(
