@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ import pytest
 from bert import xla
 
 xla.set_flags()
+
+# A shell's background job ignores Ctrl-C, and so would all processes that tests start in it and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).resolve().parent
 GOLDENS = HERE / "goldens"
