@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.compare_jobs import JOBS, check_files, compare_jobs, compare_prediction
-from ringbert.errors import InputError
-from ringbert.settings import check_at_least, setting
+from ringbase.errors import InputError
+from ringbase.settings import check_at_least, setting
 from tasks import flags
 from tasks.bench.load import windows_of
 from tasks.bench.process import ROOT, last_error, on_ranks

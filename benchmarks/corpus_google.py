@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbase.errors import InputError
+from ringbase.settings import setting
 from tasks import flags
 from tasks.bench.corpus import FORMATS, LABELS, MeasuredTextSettings, Workshop, prepare_text, rates_of
 from tasks.bench.process import ProgramError, Timing, run_timed

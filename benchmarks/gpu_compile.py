@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.gpu_roofline import H200, Prediction, predict
 from benchmarks.step_functions import ExportConfig, Kind, Precision, bert_config
-from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbase.errors import InputError
+from ringbase.settings import setting
 from tasks import flags
 
 FOLDER = Path(__file__).resolve().parent

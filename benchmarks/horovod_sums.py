@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import gradient_step
 from distributed.launcher.mpirun import Mpi, build_command, find_mpi, is_root, num_cores, parse_version
 from distributed.launcher.options import Options
-from ringbert.errors import InputError
-from ringbert.settings import check_at_least, setting
+from ringbase.errors import InputError
+from ringbase.settings import check_at_least, setting
 from tasks import flags
 from tasks.bench.process import ROOT, last_error
 from tasks.bench.program import measure_alone

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringbert.settings import check_at_least, setting
+from ringbase.settings import check_at_least, setting
 from tasks import flags
 from tasks.bench.program import measure_alone
 from tasks.bench.settings import TurnSettings

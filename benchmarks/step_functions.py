@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ringbert.settings import Settings, check_at_least, setting
+from ringbase.settings import Settings, check_at_least, setting
 from tasks.batches import INPUTS
 from tasks.bench.load import SIZES, VOCABULARY, model_config
 

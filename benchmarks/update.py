@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from distributed.devices import DeviceSettings
-from ringbert.settings import setting
+from ringbase.settings import setting
 from tasks import flags
 from tasks.bench.load import model_config
 from tasks.bench.program import measure_on_ranks

@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import BertConfig
 
-from ringbert.errors import InputError
-from ringbert.json_files import kind_of, read_object
+from ringbase.errors import InputError
+from ringbase.json_files import kind_of, read_object
 
 FLAGS = "(--bert_config_file, --model)"
 HIDDEN_ACTS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear")  # of bert.ops.ACTIVATIONS

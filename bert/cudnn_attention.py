@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from transformers import BertConfig
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 FORWARD, BACKWARD = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
 OLDEST_CAPABILITY, LARGEST_HEAD, HEAD_MULTIPLE = (8, 0), 128, 8

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 MAIN = "main"  # the hub's default revision
 COMMIT = re.compile(r"[0-9a-f]{40}")

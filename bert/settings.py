@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ringbert.settings import Settings, setting
+from ringbase.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

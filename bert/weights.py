@@ -15,9 +15,9 @@ from transformers import BertConfig
 
 from bert import hub
 from bert.tensor_names import HEAD_TENSORS, NO_WEIGHTS, TIED_COPIES, google_name, hugging_face_name
-from ringbert.errors import InputError, shortened
-from ringbert.files import is_file_name
-from ringbert.json_files import read_object
+from ringbase.errors import InputError, shortened
+from ringbase.files import is_file_name
+from ringbase.json_files import read_object
 
 ARCHITECTURES = {
     "span": "BertForQuestionAnswering",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 
 class FirstRankError(Exception):

@@ -24,9 +24,9 @@ from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.state import State, read_state
 from distributed.world import World
-from ringbert import manifest
-from ringbert.errors import InputError
-from ringbert.files import remove_folder, replace_folder, write_json
+from ringbase import manifest
+from ringbase.errors import InputError
+from ringbase.files import remove_folder, replace_folder, write_json
 
 NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from distributed import driver
 from distributed.driver import Gpu
-from ringbert.errors import InputError
-from ringbert.settings import Settings, setting
+from ringbase.errors import InputError
+from ringbase.settings import Settings, setting
 
 KERNELS = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")  # of TensorFlow's build: machine code or PTX
 # XLA writes PTX of the version that belongs to the CUDA of TensorFlow's build; if the GPU needs a newer one, LLVM

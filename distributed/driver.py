@@ -3,7 +3,7 @@
 import ctypes
 from dataclasses import dataclass
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 LIBRARY = "libcuda.so.1"
 # The driver's answers on a machine without a GPU, and of the library that CUDA installs for linking only.

@@ -17,7 +17,7 @@ import sys
 
 from distributed.joining import place_in
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 VARIABLE = "RINGBERT_ELASTIC"  # set by bert-launch --elastic
 FENCE_S = 15.0  # a rank that is stopped or silent so long, while others wait for it, is killed

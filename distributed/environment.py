@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping
 
 from distributed import records
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 # Variables that launchers set only in the processes that they start.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from distributed.feed import Batch, total_weights
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer, Vector
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 Loss = Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]
 TRIALS = 3

@@ -10,7 +10,7 @@ from distributed.plan import Plan
 from distributed.run import Run
 from distributed.settings import LoopSettings
 from distributed.steps import Step, StepClock
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 MOST_SKIPPED_STEPS = 20
 

@@ -29,7 +29,7 @@ from distributed.flat import FlatLayout
 from distributed.host import host_view
 from distributed.step_result import FIRST_LOSS_SCALE, StepResult, next_loss_scale
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 DEFAULT_SETTINGS = CollectivesSettings()
 LOSS_SCALE = "loss_scale"

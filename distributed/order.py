@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ringbert.hashing import mixed
+from ringbase.hashing import mixed
 
 FEWEST_BLOCKS = 2  # per rank and step; with fewer, blocks are split between ranks
 

@@ -5,8 +5,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ringbert.errors import InputError
-from ringbert.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 
 HIGH_FINE_TUNING_RATE = 2e-4
 HIGHEST_RATE = 10  # far above what any BERT was trained with

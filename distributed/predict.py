@@ -11,7 +11,7 @@ from distributed.feed import Batch, prefetched
 from distributed.gradient import out_of_memory_is_input_error
 from distributed.run import Run
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 
 def predict(

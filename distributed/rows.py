@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ringbert.ragged import Ragged, joined
+from ringbase.ragged import Ragged, joined
 
 
 class RowSource(Protocol):
@@ -36,7 +36,7 @@ class RecordBatches(Protocol):
 class BatchRows:
     """The rows of one or more parts. `rows.take(indices)` gives the columns as NumPy arrays of the stored types.
 
-    A column of numbers becomes an array [n], a column of lists a ragged array (`ringbert.ragged`). Only batches
+    A column of numbers becomes an array [n], a column of lists a ragged array (`ringbase.ragged`). Only batches
     with the rows asked for are opened.
     """
 

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-import ringbert
+import ringbase
 from distributed.progress import Progress
-from ringbert.errors import InputError, one_line
-from ringbert.files import replace_folder, write_text
-from ringbert.json_files import parse_json
+from ringbase.errors import InputError, one_line
+from ringbase.files import replace_folder, write_text
+from ringbase.json_files import parse_json
 
 if TYPE_CHECKING:
     from distributed.world import World
@@ -228,7 +228,7 @@ def git_commit() -> str | None:
     It is not asked of the folder where the user works: a downloaded folder's `.git/config` can name programs that
     git would run.
     """
-    checkout = Path(ringbert.__file__).parent.parent
+    checkout = Path(ringbase.__file__).parent.parent
     if not (checkout / ".git").exists():
         return None
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(checkout), "describe", "--always", "--dirty"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ringbert.settings import MOST_SEED, MOST_STEPS, Settings, check_at_least, check_at_most, setting
+from ringbase.settings import MOST_SEED, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 
 
 @dataclass(frozen=True, kw_only=True)

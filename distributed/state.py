@@ -5,8 +5,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError
-from ringbert.json_files import read_object
+from ringbase.errors import InputError
+from ringbase.json_files import read_object
 
 WHOLE = {"position": 0, "step": 0, "steps": 1, "global_batch_size": 1}  # the least value of each
 

@@ -21,7 +21,7 @@ from distributed.settings import LoopSettings
 from distributed.state import State
 from distributed.steps import Step, steps
 from distributed.world import World
-from ringbert.errors import Preempted
+from ringbase.errors import Preempted
 
 OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earned back its slower start
 

@@ -28,7 +28,7 @@ from distributed.environment import check_launcher, launched_rank
 from distributed.joining import communicator, place_in, wait_for
 from distributed.watchdog import Region, Watchdog, name_of
 from distributed.watchdog.stalls import StallSettings
-from ringbert.errors import InputError, Preempted, one_line
+from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
 

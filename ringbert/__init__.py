@@ -1,18 +1,17 @@
 """RingBERT: BERT pretraining and fine-tuning across GPUs and machines, on TensorFlow and Keras 3, over MPI.
 
-Importing it loads neither TensorFlow nor MPI. `bert`, `distributed` and `tasks` are built on its modules: errors,
-atomic files, hashes, ragged arrays and settings. They need only the standard library and NumPy.
-
-From Python and from notebooks, the programs and the models that they have trained are used by the names in
-`__all__`, which are loaded when they are first used. docs/python.md describes them.
+The front door for Python and notebooks: the programs, and the models that they have trained, by the names in
+`__all__`, which are loaded when they are first used. docs/python.md describes them. Importing it loads neither
+TensorFlow nor MPI.
 """
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING
 
+from ringbase import __version__
+
 if TYPE_CHECKING:
-    from ringbert.errors import InputError
+    from ringbase.errors import InputError
     from tasks.launching import Classification, Pretraining, Result, Squad, launch
     from tasks.predictors import Answer, Classifier, Features, Prediction, QuestionAnswering, TextFeatures
 
@@ -28,16 +27,12 @@ __all__ = [
     "Result",
     "Squad",
     "TextFeatures",
+    "__version__",
     "launch",
 ]
 
-try:
-    __version__ = importlib.metadata.version("ringbert")
-except importlib.metadata.PackageNotFoundError:
-    __version__ = "unknown (not installed)"
-
 _MODULES = {
-    "InputError": "ringbert.errors",
+    "InputError": "ringbase.errors",
     **dict.fromkeys(("Classification", "Pretraining", "Result", "Squad", "launch"), "tasks.launching"),
     **dict.fromkeys(("Classifier", "Features", "QuestionAnswering"), "tasks.predictors"),
     **dict.fromkeys(("Answer", "Prediction", "TextFeatures"), "tasks.predictors"),

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from ringbert.files import write_json, write_text
+from ringbase.files import write_json, write_text
 
 # Tests, and parts that not every distribution of Python ships.
 SKIPPED_FOLDERS = frozenset(

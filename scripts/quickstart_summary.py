@@ -6,8 +6,8 @@ python scripts/quickstart_summary.py QUICKSTART_DIR
 import sys
 from pathlib import Path
 
-from ringbert.files import write_json
-from ringbert.json_files import read_json
+from ringbase.files import write_json
+from ringbase.json_files import read_json
 from tasks.squad import metrics as squad_metrics
 from tasks.squad.reading import Source, read
 

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ringbert.errors import InputError, one_line
-from ringbert.files import read_standard_input, read_text
-from ringbert.settings import Settings, setting
+from ringbase.errors import InputError, one_line
+from ringbase.files import read_standard_input, read_text
+from ringbase.settings import Settings, setting
 from tasks import flags
 from tasks.squad.settings import MOST_CANDIDATES
 

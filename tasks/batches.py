@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ def grouped(fields: dict, grouping: "Grouping | None" = None) -> "tuple[dict, Gr
     import numpy as np
 
     from bert.packing import in_one_group
-    from ringbert.ragged import reordered
+    from ringbase.ragged import reordered
 
     order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
     return {name: reordered(values, order) for name, values in fields.items()}, groups
@@ -47,7 +47,7 @@ def encoder_inputs(fields: dict, groups: "Groups") -> "Batch":
     """
     import numpy as np
 
-    from ringbert.ragged import padded
+    from ringbase.ragged import padded
 
     values, offsets = fields["input_ids"]
     widths = groups.widths

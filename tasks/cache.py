@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringbert import manifest
-from ringbert.errors import InputError
-from ringbert.files import build_folder, remove_folder
+from ringbase import manifest
+from ringbase.errors import InputError
+from ringbase.files import build_folder, remove_folder
 
 if TYPE_CHECKING:
     from distributed.run import Run

@@ -17,9 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringbert.errors import InputError
-from ringbert.files import replacing
-from ringbert.hashing import digest
+from ringbase.errors import InputError
+from ringbase.files import replacing
+from ringbase.hashing import digest
 
 if TYPE_CHECKING:
     from distributed.world import World

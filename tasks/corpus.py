@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from bert.corpus.settings import BuildSettings, TextSettings
 from bert.text.settings import TokenizerSettings
 from bert.text.vocabulary import VocabularySettings
-from ringbert.errors import InputError
-from ringbert.settings import Settings, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.settings import Settings, check_at_least, check_at_most, setting
 from tasks import flags, job
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from bert.text.settings import UnknownSettings
-from ringbert.errors import InputError
-from ringbert.files import read_text, replacing
-from ringbert.settings import LONGEST_ROW, MOST_ROWS, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.files import read_text, replacing
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, check_at_least, check_at_most, setting
 from tasks import flags
 from tasks.batches import INPUTS, encoder_inputs, grouped, with_checked_ids
 from tasks.fit import load_for_prediction
@@ -138,7 +138,7 @@ def tokenize(config: Config, tokenizer: "Tokenizer") -> "pa.Table":
     import pyarrow as pa
 
     from bert.text.tokenizer import check_unknown, unknown_share
-    from ringbert.ragged import joined
+    from ringbase.ragged import joined
     from tasks.texts import joined_pairs
 
     where = f"--input_file {config.input_file}"

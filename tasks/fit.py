@@ -10,8 +10,8 @@ from distributed import phases
 from distributed.collectives import CollectivesSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
-from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbase.errors import InputError
+from ringbase.settings import setting
 from tasks.evaluation import evaluation_interval
 from tasks.job import Job, JobSettings, result_file
 from tasks.origin import CHECKPOINTS, Origin, OriginSettings

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from absl import flags as absl_flags
 
-import ringbert
+import ringbase
 from distributed.environment import launched_rank
-from ringbert.errors import InputError, one_line
-from ringbert.files import read_text
-from ringbert.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, of_type
+from ringbase.errors import InputError, one_line
+from ringbase.files import read_text
+from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, of_type
 from tasks import old_flags, usage
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog
     """Makes a `config_class` from `argv` (default: this process's) and the TOML file of its `--config`.
 
     The command line wins over the file, and the file over the defaults. Fields are made by
-    `ringbert.settings.setting`.
+    `ringbase.settings.setting`.
 
     Whatever is wrong, including a ValueError of the dataclass's `__post_init__`, exits with status 2 after exactly
     one line on stderr. Every rank reads the same flags, so only the first rank prints: errors, notes on ignored
@@ -66,7 +66,7 @@ def parse_command(
     if name in ("-h", "-help", "--help"):
         stop(usage.of_commands(commands, prog, description), 0)
     if name in ("-version", "--version"):
-        stop(f"ringbert {ringbert.__version__}", 0)
+        stop(f"ringbert {ringbase.__version__}", 0)
     if name not in commands:
         near = nearest(name, commands)
         hint = f"did you mean {near}?" if near else f"the commands are {', '.join(commands)}"
@@ -86,7 +86,7 @@ def _parse(config_class: type[Config], argv: Sequence[str], prog: str, descripti
     if command_line.get("help"):
         stop(usage.of_program(fields, prog, description), 0)
     if command_line.get("version"):
-        stop(f"ringbert {ringbert.__version__}", 0)
+        stop(f"ringbert {ringbase.__version__}", 0)
 
     values = read_file(command_line["config"], fields) if "config" in command_line else {}
     precision = old_flags.precision(command_line, values, fields)

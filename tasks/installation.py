@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("ringbert", "bert", "distributed", "tasks")
+PACKAGES = ("ringbase", "ringbert", "bert", "distributed", "tasks")
 SITE = Path(__file__).resolve().parent.parent  # the folder that holds the four packages
 ADVICE = "install ringbert in an environment of its own"
 

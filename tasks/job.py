@@ -13,7 +13,7 @@ from distributed import phases
 from distributed.collectives import BackendSettings
 from distributed.devices import DeviceSettings
 from distributed.watchdog.stalls import StallSettings
-from ringbert.settings import setting
+from ringbase.settings import setting
 from tasks.engine import Engine
 from tasks.origin import OriginSettings
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ringbert.errors import InputError
-from ringbert.settings import Field, alternatives
+from ringbase.errors import InputError
+from ringbase.settings import Field, alternatives
 
 # Refused, with what to use instead.
 INSTEAD = {

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert.text.settings import TokenizerSettings
-from ringbert.errors import InputError
-from ringbert.json_files import read_json, read_object
-from ringbert.settings import setting
+from ringbase.errors import InputError
+from ringbase.json_files import read_json, read_object
+from ringbase.settings import setting
 
 if TYPE_CHECKING:
     from transformers import BertConfig
@@ -147,7 +147,7 @@ def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) 
 def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Origin:
     """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as `find_origin`."""
     from bert import hub, weights
-    from ringbert import manifest
+    from ringbase import manifest
 
     flag = "init_checkpoint" if config.init_checkpoint else "model"
     named = config.init_checkpoint or config.model

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError, one_line
-from ringbert.files import write_text
+from ringbase.errors import InputError, one_line
+from ringbase.files import write_text
 from tasks import flags
 from tasks.run_files import RunFiles, read_runs
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError
-from ringbert.files import read_text
-from ringbert.json_files import kind_of, parse_json, read_object
-from ringbert.settings import MOST_STEPS
+from ringbase.errors import InputError
+from ringbase.files import read_text
+from ringbase.json_files import kind_of, parse_json, read_object
+from ringbase.settings import MOST_STEPS
 
 MOST_NAMES = 200  # of scores in a file
 LONGEST_NAME = 200  # characters

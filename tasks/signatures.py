@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.flags import nearest
 
 P = ParamSpec("P")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringbert.ragged import Ragged, gather, offsets_of
+from ringbase.ragged import Ragged, gather, offsets_of
 
 if TYPE_CHECKING:
     from bert.text.tokenizer import Tokenizer

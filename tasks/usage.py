@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from ringbert.settings import GROUPS, Field, alternatives
+from ringbase.settings import GROUPS, Field, alternatives
 from tasks import old_flags
 
 MAX_WIDTH = 100

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu_first import cases, libraries, plan, runner, wheels
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 
 def main(argv: Sequence[str] | None = None) -> None:

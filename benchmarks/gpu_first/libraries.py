@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 EXACT = ("libcudart.so.12", "libcudnn.so.9", "libnccl.so.2")
 ANY_VERSION = ("libcublas.so.12", "libcublasLt.so.12")

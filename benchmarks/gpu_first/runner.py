@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu_first.findings import read
-from ringbert.files import write_text
+from ringbase.files import write_text
 
 MARKS = {True: "ok", False: "FAILED", None: ""}
 

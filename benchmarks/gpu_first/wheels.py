@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ringbert.errors import InputError
-from ringbert.files import replacing, write_json
-from ringbert.json_files import read_json
+from ringbase.errors import InputError
+from ringbase.files import replacing, write_json
+from ringbase.json_files import read_json
 
 PIECE_MIB = 60
 BLOCK = 1 << 20

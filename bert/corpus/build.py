@@ -22,9 +22,9 @@ from bert.corpus.shards import TOKENIZER
 from bert.corpus.tokens import batches, unit_path
 from bert.corpus.workers import Workers
 from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
-from ringbert.errors import InputError, shortened
-from ringbert.files import write_json
-from ringbert.json_files import read_json
+from ringbase.errors import InputError, shortened
+from ringbase.files import write_json
+from ringbase.json_files import read_json
 
 CHECKED_CHARACTERS = 1 << 17  # of the text, checked before the work begins
 MOST_RANDOM_NEXT = 0.9

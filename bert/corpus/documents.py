@@ -11,9 +11,9 @@ from typing import IO
 from bert.corpus.inputs import Piece, Unit, find_units, load_data_set
 from bert.corpus.sentences import MOST_DOCUMENT_BYTES, Separator, gather_documents
 from bert.corpus.settings import TextSettings
-from ringbert.errors import InputError, one_line
-from ringbert.files import most_unpacked, unpacks_to_too_much
-from ringbert.json_files import parse_json
+from ringbase.errors import InputError, one_line
+from ringbase.files import most_unpacked, unpacks_to_too_much
+from ringbase.json_files import parse_json
 
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import tokenizers
 
 from bert.text.tokenizer import MAX_CHARACTERS_PER_WORD, Tokenizer
-from ringbert.ragged import gather
+from ringbase.ragged import gather
 
 MOST_CACHED_WORDS = 1 << 18
 MOST_CACHED_CHARACTERS = 1 << 21

@@ -9,9 +9,9 @@ import numpy as np
 
 from bert.corpus.examples import Examples, concatenated
 from bert.corpus.tokens import OpenFiles
-from ringbert.errors import InputError
-from ringbert.files import write_json
-from ringbert.json_files import read_json
+from ringbase.errors import InputError
+from ringbase.files import write_json
+from ringbase.json_files import read_json
 
 
 @dataclass(frozen=True)

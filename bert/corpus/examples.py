@@ -15,7 +15,7 @@ from bert.corpus import masking
 from bert.corpus.encoder import Words
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.tokens import Block, TokenFiles
-from ringbert.ragged import gather, offsets_of
+from ringbase.ragged import gather, offsets_of
 
 MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
 ORDER, MASKS = 0, 1  # uses of an example's random keys

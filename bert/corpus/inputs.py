@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bert import hub
 from bert.corpus.settings import TextSettings
-from ringbert.errors import InputError, one_line
+from ringbase.errors import InputError, one_line
 
 LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
 NUM_UNITS = 64  # if their size is then between these limits, so that all workers end at about the same time

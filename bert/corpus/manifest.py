@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError
-from ringbert.json_files import read_json
+from ringbase.errors import InputError
+from ringbase.json_files import read_json
 
 FORMAT_VERSION = 1  # bump when the meaning of a shard's columns changes
 MANIFEST = "manifest.json"

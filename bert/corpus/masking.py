@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringbert.hashing import mixed
-from ringbert.ragged import offsets_of
+from ringbase.hashing import mixed
+from ringbase.ragged import offsets_of
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary
 LONGEST = 1 << 16  # tokens in an example

@@ -33,7 +33,7 @@ from bert.corpus.tokens import (
     tokenize_unit,
     unit_path,
 )
-from ringbert.files import sync_folder, write_json
+from ringbase.files import sync_folder, write_json
 
 # Tokens per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers can
 # write it.

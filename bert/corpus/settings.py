@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert.text.settings import UnknownSettings
-from ringbert.settings import LONGEST_ROW, MOST_SEED, Settings, check_at_least, check_at_most, check_share, setting
+from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, check_at_least, check_at_most, check_share, setting
 
 MOST_DUPLICATES = 10_000
 MOST_SHARDS = 100_000  # files, for some seconds all open

@@ -20,8 +20,8 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from ringbert.errors import InputError, one_line
-from ringbert.hashing import digest, sha256
+from ringbase.errors import InputError, one_line
+from ringbase.hashing import digest, sha256
 
 CHECKED = b"\1"
 ID_TYPES = (pa.uint16(), pa.int32())

@@ -15,8 +15,8 @@ from bert.corpus.examples import Examples, concatenated
 from bert.corpus.manifest import FORMAT_VERSION
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.tfrecord_format import Columns
-from ringbert.files import sync_file
-from ringbert.hashing import HashingWriter
+from ringbase.files import sync_file
+from ringbase.hashing import HashingWriter
 
 BATCH_TOKENS = 1 << 20
 PIECE_TOKENS = 1 << 17  # of a record batch: pieces of about 256 KiB, the unit that training reads and checks

@@ -20,8 +20,8 @@ import pyarrow as pa
 from bert.corpus.inputs import find_files
 from bert.corpus.manifest import MANIFEST, WORK, read_manifest
 from bert.corpus.shard_reader import Shard, differences, share_record
-from ringbert.errors import InputError
-from ringbert.hashing import sha256
+from ringbase.errors import InputError
+from ringbase.hashing import sha256
 
 TOKENIZER = "tokenizer"
 

@@ -20,8 +20,8 @@ from bert.corpus.tfrecord_format import (
     masked_crc32c,
 )
 from bert.corpus.tfrecord_index import matching_files, record_offsets
-from ringbert.errors import InputError
-from ringbert.ragged import offsets_of
+from ringbase.errors import InputError
+from ringbase.ragged import offsets_of
 
 
 class RecordRows:

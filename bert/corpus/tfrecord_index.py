@@ -13,8 +13,8 @@ import google_crc32c
 import numpy as np
 
 from bert.corpus.tfrecord_format import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, masked_crc32c
-from ringbert.errors import InputError
-from ringbert.files import replacing
+from ringbase.errors import InputError
+from ringbase.files import replacing
 
 INDEX_VERSION = 2  # bump when the format of the index changes, so that old ones are not used
 LONGEST_RECORD_BYTES = 1 << 17  # an example of 1,024 tokens has at most 40,000

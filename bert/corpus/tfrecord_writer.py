@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert.corpus.tfrecord_format import Columns, masked_crc32c
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 EXAMPLES_AT_ONCE = 2048
 

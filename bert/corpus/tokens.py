@@ -14,9 +14,9 @@ from bert.corpus.documents import documents
 from bert.corpus.encoder import Encoder
 from bert.corpus.inputs import Unit
 from bert.corpus.settings import TextSettings
-from ringbert.errors import InputError
-from ringbert.files import write_json
-from ringbert.json_files import read_json
+from ringbase.errors import InputError
+from ringbase.files import write_json
+from ringbase.json_files import read_json
 
 BATCH_CHARACTERS = 1 << 20
 BLOCK_TOKENS = 1 << 20  # the second pass holds a block of this many tokens in memory, plus at most one document

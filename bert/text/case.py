@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 LOWER_CASE_CHECKPOINTS = (
     "multilingual_l-12_h-768_a-12",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert.text.sentencepiece_model import BYTE, CONTROL, NORMAL, UNIGRAM, UNKNOWN, USER_DEFINED
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 BLANK = "▁"
 # The names of BERT's special tokens in different models; the first one that a model has is used.

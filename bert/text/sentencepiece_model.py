@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ringbert.errors import InputError
-from ringbert.files import read_text
-from ringbert.json_files import read_json
+from ringbase.errors import InputError
+from ringbase.files import read_text
+from ringbase.json_files import read_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # sentencepiece_model.proto
 UNIGRAM, BPE = 1, 2

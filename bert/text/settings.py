@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringbert.settings import Settings, setting
+from ringbase.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

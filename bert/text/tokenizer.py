@@ -20,7 +20,7 @@ from bert.text.tokenizer_files import (
     rust_errors,
     stated_case,
 )
-from ringbert.errors import InputError, shortened
+from ringbase.errors import InputError, shortened
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10

@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ringbert.errors import InputError, one_line
-from ringbert.files import read_text
-from ringbert.json_files import SMALL_BYTES, kind_of, read_object
+from ringbase.errors import InputError, one_line
+from ringbase.files import read_text
+from ringbase.json_files import SMALL_BYTES, kind_of, read_object
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_TOKEN = 1000  # characters

@@ -12,9 +12,9 @@ from typing import Literal
 from bert.text import sentencepiece, tokenizer
 from bert.text.case import HANGUL_SYLLABLES
 from bert.text.tokenizer_files import SPECIAL_TOKENS
-from ringbert.errors import InputError
-from ringbert.files import add_to_folder
-from ringbert.settings import Settings, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.files import add_to_folder
+from ringbase.settings import Settings, check_at_least, check_at_most, setting
 
 FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
 LONGEST_LINE_BYTES = 1 << 24

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ringbert.errors import InputError
-from ringbert.settings import Settings, setting
+from ringbase.errors import InputError
+from ringbase.settings import Settings, setting
 
 if TYPE_CHECKING:
     import tensorflow as tf

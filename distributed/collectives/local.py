@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 
 class LocalCollectives:

@@ -19,7 +19,7 @@ from distributed.collectives import MeanOfParts, SumOfParts
 from distributed.collectives.machine_memory import MachineMemory, open_memory
 from distributed.host import ReusedMemory, aligned, as_tensor, host_view
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 PIECE_BYTES = 1 << 20
 

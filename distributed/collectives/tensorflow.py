@@ -24,7 +24,7 @@ from tensorflow.python.eager import context
 
 from distributed import socket_filter
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
 JOB = "worker"

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from distributed.watchdog import Watchdog
 from distributed.world import World
-from ringbert.errors import InputError, one_line
+from ringbase.errors import InputError, one_line
 
 Status = Literal["ok", "warning", "failed", "not tested"]
 SEVERITY: tuple[Status, ...] = ("not tested", "ok", "warning", "failed")

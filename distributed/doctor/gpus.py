@@ -13,7 +13,7 @@ from distributed.devices import DeviceSettings, usable_gpus, with_device
 from distributed.doctor.examination import Finding, failed, not_tested, ok, warning
 from distributed.driver import cuda_version
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 NO_GPU = "there is no NVIDIA GPU here"
 QUERY = ("uuid", "name", "memory.used", "memory.total", "ecc.errors.uncorrected.volatile.total")

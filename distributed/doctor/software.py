@@ -11,7 +11,7 @@ from distributed.launcher.mpirun import OPEN_MPI, find_mpi
 from distributed.launcher.options import LaunchError
 from distributed.run import versions
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 TENSORFLOW = "2.21"
 SAME_EVERYWHERE = "install the same environment on every host, at the same path"

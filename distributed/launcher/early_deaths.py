@@ -10,7 +10,7 @@ from pathlib import Path
 
 from distributed import records
 from distributed.environment import RANK_VARIABLES
-from ringbert.files import is_running
+from ringbase.files import is_running
 
 GRACE_S = 3.0  # for the record of a rank that has ended by itself
 

@@ -25,7 +25,7 @@ from distributed.launcher.options import START_TIMEOUT_S
 from distributed.launcher.outcome import Outcome
 from distributed.launcher.output import Output, write_to
 from distributed.socket_filter import OPEN_VARIABLE
-from ringbert.files import is_running
+from ringbase.files import is_running
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAVING = signal.SIGUSR1  # mpirun forwards it to the ranks

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from distributed.launcher.banners import EXIT_CODE_OF_SIGNAL, Death, cause
-from ringbert.errors import Preempted
+from ringbase.errors import Preempted
 
 
 @dataclass

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ringbert.errors import shortened
-from ringbert.settings import Settings, check_at_least, setting
+from ringbase.errors import shortened
+from ringbase.settings import Settings, check_at_least, setting
 
 STOPPED = {"T": "stopped", "t": "stopped by a debugger"}  # states in /proc/PID/stat
 DISK_WAIT = "D"

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 ALL_TOGETHER = "all ranks always work together"
 SESSIONS = "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3"

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.operations import Average, allreduce
 from ringbert.horovod.session import current
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.operations import Average, allreduce
 from ringbert.horovod.optimizer import broadcast_model
 from ringbert.horovod.session import current, rank, size

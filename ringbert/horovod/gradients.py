@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from distributed import arrays
 from distributed.flat import FlatLayout
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.compression import Compression, NoneCompressor, rounds_on_the_way
 from ringbert.horovod.host import on_host
 from ringbert.horovod.operations import Average, Sum, allreduce, grouped_allreduce, sparse_allreduce

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util  # there is no public name for what it tells
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.session import Call, Session, current
 
 Function = Callable[..., Sequence[tf.Tensor]]

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.gradients import COMPARISON, SUM_NAME, add_nothing
 from ringbert.horovod.operations import Average, Sum, as_written, gatherer, reducer
 from ringbert.horovod.session import Call, Session, current

@@ -15,7 +15,7 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers import trainer
 from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.gradients import GradientMean, examples
 from ringbert.horovod.session import current, is_initialized
 

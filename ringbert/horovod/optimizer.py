@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod import keras_hooks
 from ringbert.horovod.compression import Compression
 from ringbert.horovod.gradients import GradientMean, times

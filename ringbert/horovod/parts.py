@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from distributed import arrays
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.compression import Compression
 from ringbert.horovod.host import on_host
 from ringbert.horovod.operations import Average, Sum, allreduce, as_written, refuse_process_set

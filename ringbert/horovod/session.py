@@ -23,7 +23,7 @@ from distributed.devices import DeviceSettings
 from distributed.environment import launched_rank
 from distributed.watchdog.stalls import StallSettings
 from distributed.world import World
-from ringbert.errors import InputError, one_line
+from ringbase.errors import InputError, one_line
 from ringbert.horovod.calls import Call, described
 
 T = TypeVar("T")

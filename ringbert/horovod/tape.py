@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.compression import Compression
 from ringbert.horovod.gradients import GradientMean
 from ringbert.horovod.operations import Average, as_written, refuse_process_set

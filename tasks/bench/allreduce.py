@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distributed.collectives import BackendSettings
 from distributed.devices import DeviceSettings
-from ringbert.errors import InputError
-from ringbert.settings import setting
+from ringbase.errors import InputError
+from ringbase.settings import setting
 from tasks.bench.settings import BufferSettings, TurnSettings, buffer_sizes, refuse_local
 from tasks.bench.timing import in_turn, line_up, ratio
 

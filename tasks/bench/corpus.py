@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert.corpus.settings import TextSettings
-from ringbert.errors import InputError
-from ringbert.settings import check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.settings import check_at_most, setting
 from tasks.bench.process import ROOT, ProgramError, Timing, run_timed
 from tasks.bench.reading import ReadingSettings, bench_reading
 from tasks.bench.settings import MOST_MEGABYTES, TurnSettings

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from bert.settings import PassSettings
 from distributed.collectives import CollectivesSettings
-from ringbert.errors import InputError
-from ringbert.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
 from tasks.bench.settings import ModelSize
 from tasks.job import ComputeSettings, cache_folder
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ringbert.errors import InputError
-from ringbert.files import write_json
+from ringbase.errors import InputError
+from ringbase.files import write_json
 from tasks import flags
 from tasks import job as start
 from tasks.bench.allreduce import AllreduceConfig, bench_allreduce

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distributed.devices import DeviceSettings
-from ringbert.settings import MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
+from ringbase.settings import MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
 from tasks import job as start
 from tasks.bench.load import model_config
 from tasks.bench.settings import ModelSize

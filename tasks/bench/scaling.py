@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringbert.errors import InputError
-from ringbert.settings import check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.settings import check_at_least, check_at_most, setting
 from tasks.bench.load import StepLoad
 from tasks.bench.process import ROOT, last_error, on_ranks
 from tasks.bench.scaling_picture import draw

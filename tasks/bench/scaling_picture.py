@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.bench.step import PARTS
 
 

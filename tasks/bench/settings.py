@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distributed.collectives import BackendSettings
-from ringbert.settings import Settings, check_at_least, check_at_most, setting
+from ringbase.settings import Settings, check_at_least, check_at_most, setting
 
 MOST_MEGABYTES = 100_000
 ModelSize = Literal["tiny", "minilm", "base", "large"]

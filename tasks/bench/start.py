@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distributed.phases import PHASES, VARIABLE
-from ringbert.errors import InputError
-from ringbert.settings import MOST_ROWS, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.settings import MOST_ROWS, check_at_least, check_at_most, setting
 from tasks.bench.process import ROOT, last_error, on_ranks
 from tasks.bench.scaling import MOST_RANKS
 from tasks.bench.settings import TurnSettings

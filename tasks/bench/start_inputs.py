@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringbert.errors import InputError
-from ringbert.files import write_json
-from ringbert.settings import LONGEST_ROW, MOST_ROWS, Settings, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.files import write_json
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, Settings, check_at_least, check_at_most, setting
 from tasks.bench.load import VOCABULARY, model_config
 from tasks.bench.process import ROOT, last_error
 from tasks.bench.settings import ModelSize

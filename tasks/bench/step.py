@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringbert.settings import check_at_least, setting
+from ringbase.settings import check_at_least, setting
 from tasks import job as start
 from tasks.bench.load import StepLoad, linear_rows_of, shapes_of
 from tasks.bench.products import matrix_peak, matrix_products, model_flop

@@ -10,8 +10,8 @@ import pyarrow as pa
 from bert.text.tokenizer import Tokenizer, check_unknown
 from distributed.rows import Rows, metadata_of, write_rows
 from distributed.run import Run
-from ringbert.hashing import digest
-from ringbert.ragged import Ragged, joined, offsets_of, padded
+from ringbase.hashing import digest
+from ringbase.ragged import Ragged, joined, offsets_of, padded
 from tasks import cache
 from tasks.batches import encoder_inputs, grouped
 from tasks.classifier.settings import ExampleSettings

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from distributed.environment import standard_input_path
-from ringbert.errors import InputError, one_line
-from ringbert.files import read_standard_input, read_text
-from ringbert.json_files import kind_of, parse_json
+from ringbase.errors import InputError, one_line
+from ringbase.files import read_standard_input, read_text
+from ringbase.json_files import kind_of, parse_json
 from tasks.classifier.settings import STANDARD_INPUT
 from tasks.classifier.tasks import SECOND_TEXT
 

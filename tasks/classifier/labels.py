@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.classifier.sets import read_texts
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.tasks import Labels, Task

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.batches import num_examples
 
 if TYPE_CHECKING:

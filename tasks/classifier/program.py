@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distributed import phases
-from ringbert.settings import setting
+from ringbase.settings import setting
 from tasks import flags
 from tasks.classifier.runs import RunsSettings, run_all
 from tasks.classifier.settings import DataSettings, EvaluationSettings

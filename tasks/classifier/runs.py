@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ringbert.errors import InputError
-from ringbert.settings import MOST_SEED, fields_of, setting
+from ringbase.errors import InputError
+from ringbase.settings import MOST_SEED, fields_of, setting
 from tasks import flags
 from tasks.fit import TrainingSettings
 from tasks.job import Job, result_file

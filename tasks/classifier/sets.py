@@ -6,7 +6,7 @@ import numpy as np
 
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.classifier.examples import examples
 from tasks.classifier.settings import STANDARD_INPUT, DataSettings, TextSettings
 from tasks.classifier.tasks import SECOND_TEXT, Columns, Labels, Split, Task, find_task, is_on_pairs

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert.text.settings import UnknownSettings
-from ringbert.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 
 STANDARD_INPUT = "-"  # as a file name
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
 SECOND_TEXT = "second text"  # the column of standard input where the model, and no flag, says that texts are pairs

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert.hub import load_data_set
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.classifier.files import Table, lines_of_standard_input, read_table, read_tsv, unit
 from tasks.classifier.settings import STANDARD_INPUT
 from tasks.classifier.tasks import Columns, Task

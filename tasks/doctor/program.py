@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import ringbert
-from ringbert.errors import InputError, one_line
+import ringbase
+from ringbase.errors import InputError, one_line
 from tasks import flags
 from tasks.doctor.page import Page, verdict
 from tasks.doctor.settings import Config
@@ -108,7 +108,7 @@ def diagnose(config: Config, world: "World", page: Page, why_alone: str, problem
     start_s = time.perf_counter()
     exam = Examination(world, page.show)
     ranks = f"{world.size} rank{'s' * (world.size > 1)} on {world.num_nodes} host{'s' * (world.num_nodes > 1)}"
-    page.begin(f"RingBERT {ringbert.__version__}: {ranks}, {time.strftime('%Y-%m-%d %H:%M')}")
+    page.begin(f"RingBERT {ringbase.__version__}: {ranks}, {time.strftime('%Y-%m-%d %H:%M')}")
 
     def tensorflow(world: "World") -> Finding:
         return failed(problem, software.INSTALL) if problem else software.check_tensorflow(world)
@@ -128,7 +128,7 @@ def diagnose(config: Config, world: "World", page: Page, why_alone: str, problem
         checks.check_training(config, exam, collectives)
     if world.rank == 0:
         facts = {
-            "ringbert": ringbert.__version__,
+            "ringbert": ringbase.__version__,
             "ranks": world.size,
             "hosts": world.num_nodes,
             "seconds": round(time.perf_counter() - start_s, 1),

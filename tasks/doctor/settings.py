@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ringbert.settings import setting
+from ringbase.settings import setting
 from tasks.job import ComputeSettings
 
 

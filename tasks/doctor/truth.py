@@ -18,7 +18,7 @@ from distributed.collectives.local import LocalCollectives
 from distributed.doctor.examination import Finding, failed, not_tested, ok
 from distributed.state import State
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.doctor import reference
 from tasks.doctor.trial import HEADS, SEED, Trial, Xla, small_config, small_model, windows
 from tasks.squad.program import collate, span_loss

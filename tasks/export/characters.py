@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringbert.ragged import offsets_of
+from ringbase.ragged import offsets_of
 
 if TYPE_CHECKING:
     from bert.text.tokenizer import Tokenizer

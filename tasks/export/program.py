@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ringbert.errors import InputError, one_line
-from ringbert.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
+from ringbase.errors import InputError, one_line
+from ringbase.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
 from tasks import flags
 from tasks.classifier.settings import ExampleSettings
 from tasks.squad.settings import AnswerSettings, WindowSettings
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def export(config: Config) -> list[str]:
     """Writes the folder. Returns what to tell the user. Raises InputError."""
-    from ringbert.files import replace_folder
+    from ringbase.files import replace_folder
 
     folder = Path(config.out).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -120,7 +120,7 @@ def export_saved_model(
     """Writes the SavedModel. Returns its signatures as lines."""
     import tensorflow as tf
 
-    from ringbert.files import replace_folder
+    from ringbase.files import replace_folder
     from tasks.export.saved_model import Exported
 
     limits = limits_of(config, trained, kind)

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from ringbert.errors import InputError
-from ringbert.settings import GROUPS, Field, fields_of, of_type
+from ringbase.errors import InputError
+from ringbase.settings import GROUPS, Field, fields_of, of_type
 from tasks import old_flags
 from tasks.fit import TrainingSettings
 from tasks.flags import nearest

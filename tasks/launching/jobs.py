@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ringbert.errors import InputError
-from ringbert.settings import fields_of, from_text
+from ringbase.errors import InputError
+from ringbase.settings import fields_of, from_text
 from tasks.classifier.program import Config as ClassifierConfig
 from tasks.launching.arguments import FromPython, changed, from_python
 from tasks.pretraining.program import Config as PretrainingConfig

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import ringbert
+import ringbase
 from distributed import records
 from distributed.environment import SIZE_VARIABLES
-from ringbert.errors import InputError, Preempted
-from ringbert.json_files import read_object
+from ringbase.errors import InputError, Preempted
+from ringbase.json_files import read_object
 from tasks.job import result_file
 from tasks.launching.arguments import without_dashes
 from tasks.launching.display import Display, shows_bars
@@ -139,7 +139,7 @@ def python(module: str) -> list[str]:
 
 def python_path(current: str) -> str:
     """PYTHONPATH for the ranks, so that they import the same packages as this process."""
-    folder = str(Path(ringbert.__file__).resolve().parent.parent)
+    folder = str(Path(ringbase.__file__).resolve().parent.parent)
     paths = [path for path in current.split(os.pathsep) if path]
     if folder in (*paths, *site.getsitepackages(), site.getusersitepackages()):
         return current

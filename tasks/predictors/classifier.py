@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import overload
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.classifier.settings import ExampleSettings
 from tasks.predictors.inputs import checked_texts
 from tasks.predictors.loading import Precision, load
@@ -52,7 +52,7 @@ class Classifier:
       model_revision: commit, tag or branch of a hub model.
     Attributes:
       labels: the labels' names in the model's order; empty for a regression model.
-    Raises ringbert.errors.InputError, one line that names the argument: the folder holds no classifier, or an
+    Raises ringbase.errors.InputError, one line that names the argument: the folder holds no classifier, or an
       argument is wrong.
     """
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args, overload
 
 import numpy as np
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.classifier.settings import ExampleSettings
 from tasks.predictors.inputs import LONGEST_SHOWN, checked_texts
 from tasks.predictors.loading import Precision, load
@@ -62,7 +62,7 @@ class Features:
       max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None: as in the run
         that wrote the folder, else as many as the model has positions.
       model_revision: commit, tag or branch of a hub model.
-    Raises ringbert.errors.InputError, one line that names the argument: the folder holds no BERT, or an argument
+    Raises ringbase.errors.InputError, one line that names the argument: the folder holds no BERT, or an argument
       is wrong.
     """
 

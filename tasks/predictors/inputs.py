@@ -6,7 +6,7 @@ Every refusal is one line that names the argument. No TensorFlow, Keras or MPI h
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.texts import is_unicode
 
 Text = tuple[str, str | None]  # a text, and perhaps the second one of a pair

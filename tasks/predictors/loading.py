@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ringbert.errors import InputError, one_line
-from ringbert.settings import fields_of, of_type
+from ringbase.errors import InputError, one_line
+from ringbase.settings import fields_of, of_type
 from tasks.engine import Engine
 from tasks.job import POLICIES, Job, import_tensorflow, set_environment
 from tasks.origin import (

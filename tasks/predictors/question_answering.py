@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict, Unpack, overload
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.predictors.inputs import checked_list, checked_text
 from tasks.predictors.loading import Precision, load
 from tasks.predictors.rows import checked_batch_size, warn_of_unknown
@@ -80,7 +80,7 @@ class QuestionAnswering:
       version_2_with_negative: a question may have no answer (False).
       null_score_diff_threshold: there is no answer if `null_odds` exceeds this (0).
         The default of these seven is as in the run that wrote the folder, else that of bert-squad, in parentheses.
-    Raises ringbert.errors.InputError, one line that names the argument: the folder holds no model for questions,
+    Raises ringbase.errors.InputError, one line that names the argument: the folder holds no model for questions,
       or an argument is wrong.
     """
 

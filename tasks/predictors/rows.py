@@ -10,9 +10,9 @@ import pyarrow as pa
 from bert.text.tokenizer import MOST_UNKNOWN_SHARE, Tokenizer, unknown_share
 from distributed.rows import Rows
 from distributed.run import Run
-from ringbert.errors import InputError
-from ringbert.ragged import joined
-from ringbert.settings import MOST_ROWS
+from ringbase.errors import InputError
+from ringbase.ragged import joined
+from ringbase.settings import MOST_ROWS
 from tasks.predictors.inputs import Text
 from tasks.texts import joined_pairs, parts
 

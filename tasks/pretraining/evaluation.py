@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ringbert.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
+from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
 from tasks.batches import prediction_batches, with_checked_ids
 from tasks.job import Job
 from tasks.pretraining.examples import collate, losses

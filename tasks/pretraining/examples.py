@@ -6,7 +6,7 @@ Tensors have their shape as a suffix: B rows, T positions of a row, M masked tok
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ringbert.ragged import padded
+from ringbase.ragged import padded
 from tasks.batches import encoder_inputs, grouped, num_examples
 
 if TYPE_CHECKING:

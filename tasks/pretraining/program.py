@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distributed import phases
-from ringbert.settings import setting
+from ringbase.settings import setting
 from tasks import flags
 from tasks.fit import TrainingSettings, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, result_file, run_on_ranks

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringbert.errors import InputError
-from ringbert.hashing import digest
-from ringbert.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
+from ringbase.errors import InputError
+from ringbase.hashing import digest
+from ringbase.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
 from tasks.job import Job, cache_folder
 from tasks.origin import Origin
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from distributed import phases
-from ringbert.settings import MOST_ROWS, check_at_least, check_at_most, setting
+from ringbase.settings import MOST_ROWS, check_at_least, check_at_most, setting
 from tasks import flags
 from tasks.batches import num_examples
 from tasks.fit import TrainingSettings, fit, load_for_prediction

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bert import hub
-from ringbert.errors import InputError, shortened
-from ringbert.json_files import kind_of, read_json
+from ringbase.errors import InputError, shortened
+from ringbase.json_files import kind_of, read_json
 from tasks.squad.settings import QuestionSettings
 from tasks.texts import is_unicode
 

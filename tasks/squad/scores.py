@@ -24,7 +24,7 @@ def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     """Windows -> the encoder's inputs and the answers' positions [B]."""
     import numpy as np
 
-    from ringbert.ragged import padded
+    from ringbase.ragged import padded
 
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)

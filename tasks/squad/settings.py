@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bert.text.settings import UnknownSettings
-from ringbert.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
+from ringbase.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from distributed.rows import Rows, metadata_of, ragged, write_rows
 from distributed.run import Run
-from ringbert.errors import InputError, shortened
-from ringbert.files import write_json
-from ringbert.hashing import digest
-from ringbert.json_files import read_json
+from ringbase.errors import InputError, shortened
+from ringbase.files import write_json
+from ringbase.hashing import digest
+from ringbase.json_files import read_json
 from tasks import cache
 from tasks.squad.reading import Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings

@@ -23,8 +23,8 @@ from distributed.checkpoint import State, complete_checkpoints, newest_intact, r
 from distributed.collectives.local import LocalCollectives
 from distributed.order import Order
 from distributed.world import World
-from ringbert.errors import Preempted
-from ringbert.manifest import seal
+from ringbase.errors import Preempted
+from ringbase.manifest import seal
 
 WORLD, COLLECTIVES = World(), LocalCollectives()
 

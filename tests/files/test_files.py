@@ -11,14 +11,14 @@ import pytest
 from harness.mpi import ROOT
 from harness.refusals import refused
 
-from ringbert import files
-from ringbert.files import build_folder, replace_folder, replacing
-from ringbert.hashing import digest
+from ringbase import files
+from ringbase.files import build_folder, replace_folder, replacing
+from ringbase.hashing import digest
 
 BUILDER = """
 import os, signal, sys, time
 from pathlib import Path
-from ringbert.files import build_folder
+from ringbase.files import build_folder
 folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def build(into):
     (into / "first").write_text(name)

@@ -10,8 +10,8 @@ from harness.refusals import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringbert.errors import InputError
-from ringbert.json_files import parse_json, read_json, read_object
+from ringbase.errors import InputError
+from ringbase.json_files import parse_json, read_json, read_object
 
 QUICK = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)

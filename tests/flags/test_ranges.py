@@ -4,7 +4,7 @@ import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
 from distributed.plan import PlanSettings, make_plan
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 LONGEST, MOST_ROWS, MOST_STEPS, MOST_SEED = 1 << 16, 1 << 20, 10**9, (1 << 32) - 1
 COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-export",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks import flags
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ringbert.errors import InputError, one_line
+from ringbase.errors import InputError, one_line
 
 
 def refused(call: Callable[[], object], *parts: object, error: type[BaseException] = InputError) -> str:

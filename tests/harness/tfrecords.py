@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert.corpus.tfrecord import RecordRows
 from bert.corpus.tfrecord_writer import serialized
-from ringbert.files import replacing
+from ringbase.files import replacing
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
 FLAGS = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}

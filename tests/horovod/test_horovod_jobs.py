@@ -7,7 +7,7 @@ from harness.mpi import alone, mpirun
 
 import ringbert.horovod as hvd
 import ringbert.horovod.tensorflow.keras  # noqa: F401  (a submodule of hvd)
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from ringbert.horovod.absent import REASONS
 
 CASES = {

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from bert.text import tokenizer, vocabulary
 from bert.text.vocabulary import VocabularySettings
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 KINDS = ["wordpiece", "unigram", "bpe"]
 

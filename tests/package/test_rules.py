@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-OURS = ("ringbert", "ringbase", "bert", "distributed", "tasks")
+OURS = ("ringbase", "ringbert", "bert", "distributed", "tasks")
 PATCHING = (".setattr", ".delattr", ".patch", ".object")
 
 

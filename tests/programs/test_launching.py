@@ -17,7 +17,7 @@ from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
 
 import ringbert
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 squad = partial(ringbert.Squad, output_dir="out", device="cpu")
 JOB = squad(train_file="a.json")

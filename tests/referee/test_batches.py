@@ -8,7 +8,7 @@ from harness.batches import GROUPINGS, batch_of, random_rows, weights_of
 from transformers import BertConfig
 
 from distributed.order import divided, fixed_batches
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.batches import encoder_inputs, grouped, with_checked_ids
 
 

@@ -11,7 +11,7 @@ from harness.mpi import mpirun
 
 from distributed.devices import DeviceSettings, choose_gpu
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 from tasks.job import set_precision
 
 ONE, TWO = "a/0000:01:00.0/9.0", "b/0000:02:00.0/9.0"

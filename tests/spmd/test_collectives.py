@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 MIB = 1 << 20
 # Up to several of a backend's pieces, in numbers of float32; odd, so that the last piece is a part.

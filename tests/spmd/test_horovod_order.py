@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 pytestmark = pytest.mark.ranks(2, 3)
 STEPS = 3

@@ -190,7 +190,7 @@ def test_plain_keras_loads_what_was_saved_and_hvd_trains_on(hvd, session_folder)
     ],
 )
 def test_a_wrong_use_is_refused_on_every_rank(wrong, named, hvd):
-    from ringbert.errors import InputError
+    from ringbase.errors import InputError
 
     with pytest.raises(InputError, match=named) as error:
         wrong(hvd)

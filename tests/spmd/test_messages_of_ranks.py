@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distributed.world import FirstRankError
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 pytestmark = pytest.mark.ranks(1, 2, 3)
 

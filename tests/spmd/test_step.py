@@ -15,7 +15,7 @@ from distributed.collectives.local import LocalCollectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.gradient import dropout_key, gradient_function
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 ALL = pytest.mark.ranks(1, 2, 3)
 

@@ -17,7 +17,7 @@ import numpy as np
 from distributed.run import Run
 from distributed.watchdog.stalls import StallSettings
 from distributed.world import World
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 END, FAULTY, HOLDING = 40, 5, 7
 STALLS = StallSettings(stall_warning=1, stall_timeout=4)

@@ -19,7 +19,7 @@ from soak.fuzz.run import run
 from bert.corpus.shards import open_shards, open_table
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
-from ringbert.files import read_text
+from ringbase.files import read_text
 
 MIB = (b"the same words, " * 127 + b"the same line.\n") * ((1 << 20) // 2047)  # long lines: they are read slowly
 PEAK = (

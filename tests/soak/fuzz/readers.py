@@ -23,9 +23,9 @@ from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
-from ringbert import manifest
-from ringbert.errors import InputError
-from ringbert.json_files import read_json
+from ringbase import manifest
+from ringbase.errors import InputError
+from ringbase.json_files import read_json
 
 
 @dataclass

@@ -21,7 +21,7 @@ from harness.mpi import ENVIRONMENT, ROOT
 from soak.fuzz import mutations
 from soak.fuzz.readers import readers
 
-from ringbert.errors import InputError, one_line
+from ringbase.errors import InputError, one_line
 
 MOST_CPU_S, ROOM_BYTES = 5.0, 2 << 30  # of memory beyond what reading the undamaged files takes
 QUIET = ENVIRONMENT | {"RUST_BACKTRACE": "0", "PYTHONWARNINGS": "ignore", "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ringbert.errors import InputError
-from ringbert.files import write_json
-from ringbert.hashing import sha256
-from ringbert.json_files import read_json
+from ringbase.errors import InputError
+from ringbase.files import write_json
+from ringbase.hashing import sha256
+from ringbase.json_files import read_json
 
 FORMAT = 1
 NAME = "manifest.json"

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ringbert.errors import InputError
-from ringbert.files import read_text
+from ringbase.errors import InputError
+from ringbase.files import read_text
 
 MOST_DEPTH = 100
 MOST_DIGITS = 300  # transformers writes 10^30 for a length without a limit

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ringbert.errors import InputError
+from ringbase.errors import InputError
 
 MOST_UNPACKED_BYTES, MOST_RATIO = 256 << 20, 200  # text shrinks 3 to 30 times, gzip's bombs 1,000 times
 MOST_BYTES = 4 << 30  # of a text that is read into memory
