@@ -21,35 +21,52 @@ class GradientOf(NamedTuple):
     number: Any
 
 
-def on_host(
-    what: str,
-    name: str | GradientOf | None,
-    kind_of: Callable[..., tuple],
+def collective(
+    call: Call,
     function: Function,
-    inputs: Sequence[tf.Tensor],
-    outputs: Sequence[tf.TensorSpec],
-    before: Callable[[], None] = lambda: None,
-) -> tuple[list[tf.Tensor], GradientOf]:
-    """The results of `function(*inputs)` on all ranks, and the name for the call that computes their gradient.
+    gradient: Callable[..., Any],
+    tensors: Sequence[tf.Tensor],
+    outputs: Sequence[tf.TensorSpec] = (),
+    before: Callable[..., None] = lambda *_: None,
+) -> list[tf.Tensor]:
+    """The results of `function(*tensors)` on all ranks, which meet for `call` first.
 
-    The ranks meet for `Call(what, name, kind_of(*inputs))` first; before that `before` is called, each time.
+    Args:
+      call: its kind are the options; dtype and shape of the tensors are added. Where `outputs` have other shapes
+        than the tensors, the ranks' first dimensions may differ.
+      gradient: `gradient(name, results, *upstream)` are the gradients of the tensors; `name` is for its own calls.
+      before: is called with the tensors before each meeting.
+    """
 
-    In a `tf.function` it becomes one operation on the CPU. Each graph runs all of these in the order in which they
-    were traced, so that all ranks do the same: TensorFlow sees to that in the functions that it traces, but not in
-    a backward function that it builds for a tape outside.
+    @tf.custom_gradient
+    def run(*own):
+        specs = outputs or [tf.TensorSpec(value.shape, value.dtype) for value in own]
+        results, name = _on_host(call, 1 if outputs else 0, function, own, specs, before)
+        return results, lambda *upstream: gradient(name, results, *upstream)
+
+    return list(run(*tensors))
+
+
+def _on_host(call, first_dimension, function, inputs, outputs, before) -> tuple[list[tf.Tensor], GradientOf]:
+    """In a `tf.function` it becomes one operation on the CPU.
+
+    Each graph runs all of these in the order in which they were traced, so that all ranks do the same: TensorFlow
+    sees to that in the functions that it traces, but not in a backward function that it builds for a tape outside.
     """
     session = current()
-    label, number = name if isinstance(name, GradientOf) else (name or "", 0)
+    name, number = call.name if isinstance(call.name, GradientOf) else (call.name, 0)
 
     def run(number: Any, *values: tf.Tensor) -> list:
-        before()
-        call = Call(what, f"gradient of {label}, call {int(number)}" if number else label, kind_of(*values))
-        return session.meet(call, lambda: [*function(*values), session.num_calls])
+        before(*values)
+        label = f"gradient of {name}, call {int(number)}" if number else name
+        kinds = ((value.dtype.name, tuple(value.shape[first_dimension:])) for value in values)
+        own_call = Call(call.what, label, (*call.kind, *kinds))
+        return session.meet(own_call, lambda: [*function(*values), session.num_calls])
 
     if tf.executing_eagerly() or session.world.size == 1:
         *results, number = run(number, *inputs)
-        return results, GradientOf(label or what, number)
-    refuse_xla(session, what)
+        return results, GradientOf(name or call.what, number)
+    _refuse_xla(session, call.what)
 
     def run_in_graph(*values: tf.Tensor) -> list:
         try:
@@ -68,10 +85,10 @@ def on_host(
         graph.control_outputs.append(number.op)
     for result, spec in zip(results, outputs, strict=True):
         result.set_shape(spec.shape)
-    return results, GradientOf(label or what, number)
+    return results, GradientOf(name or call.what, number)
 
 
-def refuse_xla(session: Session, what: str) -> None:
+def _refuse_xla(session: Session, what: str) -> None:
     """Ends the job with one line where XLA is to compile a call that runs on the host.
 
     TensorFlow would make many lines of an error that is raised while it builds a graph.

@@ -1,11 +1,13 @@
 """What `init()` starts: the ranks, the backend that sums, and the meetings of all ranks before each call."""
 
 import atexit
+import itertools
 import os
 import sys
 import threading
 import weakref
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +26,6 @@ from distributed.environment import launched_rank
 from distributed.watchdog.stalls import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbert.horovod.calls import Call, described
 
 T = TypeVar("T")
 BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
@@ -36,6 +37,31 @@ MEETING = "a sum or message of hvd, for which all ranks are needed"
 NOBODY = int(np.iinfo(np.int64).min) + 1
 
 
+class RanksDiffer(InputError, tf.errors.FailedPreconditionError):
+    """The ranks call different things, or the same with other shapes; of the type that Horovod raises."""
+
+    def __init__(self, message: str):
+        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What all ranks do together, and must agree on: everything but the values.
+
+    Attributes:
+      what: the function of hvd.
+      name: the name that the user gave it, or what it is for.
+      kind: options, and dtype and shape of each tensor.
+    """
+
+    what: str
+    name: str = ""
+    kind: tuple = ()
+
+    def __str__(self) -> str:
+        return " ".join(str(part) for part in (self.what, self.name, *self.kind) if part != "")
+
+
 @dataclass(eq=False)
 class Session:
     """The ranks and the backend.
@@ -43,7 +69,7 @@ class Session:
     Attributes:
       num_active: how many ranks had not joined (`join`) at the last meeting.
       num_calls: how many meetings there were, the same on all ranks.
-      means_of_tapes: the averages of `DistributedGradientTape`, by their options; a tape lives for one step.
+      num_sums: how many sums of gradients there were, by the ids of their variables.
       averaged: gradients that a tape has averaged, by their id, which an optimizer does not average again.
     """
 
@@ -51,32 +77,20 @@ class Session:
     collectives: Collectives
     num_active: int = 1
     num_calls: int = 0
-    means_of_tapes: dict = field(default_factory=dict)
+    num_sums: Counter = field(default_factory=Counter)
     averaged: Any = field(default_factory=weakref.WeakValueDictionary)
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
     def meet(self, call: Call, action: Callable[[], T]) -> T:
-        """Calls `action`, which exchanges messages with all ranks, if all ranks make the same call.
-
-        Raises InputError on every rank if they make different calls. While a graph is built it ends the job
-        instead, because TensorFlow would turn the error into one of many lines.
-        """
+        """Calls `action`, which exchanges messages with all ranks; raises RanksDiffer unless all make this call."""
         if self.world.size == 1:
             return action()
-        try:
-            return self._met(call, action)
-        except InputError as error:
-            if tf.executing_eagerly() and not tf.inside_function():
-                raise
-            self.world.fail(error)
-            raise
-
-    def _met(self, call: Call, action: Callable[[], T]) -> T:
         with self._one_meets, self.world.operation(MEETING):
-            numbers, has_joined = self._exchanged(zlib.crc32(str(call).encode()))
+            numbers, some_have_joined = self._exchanged(zlib.crc32(str(call).encode()))
             if len(numbers) > 1:
-                raise InputError(self._difference(call))
-            self.num_active = self._count_active(self.world.all_gather(call)) if has_joined else self.world.size
+                raise RanksDiffer(difference(self.world.all_gather(call)))
+            calls = self.world.all_gather(call) if some_have_joined else [call] * self.world.size
+            self.num_active = len(calls) - calls.count(None)
             return action()
 
     def join(self, take_part: Callable[[Call], None]) -> int:
@@ -89,13 +103,12 @@ class Session:
             with self.world.operation(MEETING):
                 numbers, _ = self._exchanged(NOBODY)
                 if numbers == {NOBODY}:
-                    return (
-                        min((waited, -rank) for rank, waited in enumerate(self.world.all_gather(rounds)))[1] * -1
-                    )
-                if len(numbers) > 1:
-                    raise InputError(self._difference(None))
+                    waited = self.world.all_gather(rounds)
+                    return max(range(len(waited)), key=lambda rank: (-waited[rank], rank))
                 calls: list[Call | None] = self.world.all_gather(None)
-                self.num_active = self._count_active(calls)
+                if len(numbers) > 1:
+                    raise RanksDiffer(difference(calls))
+                self.num_active = len(calls) - calls.count(None)
                 take_part(next(call for call in calls if call is not None))
                 rounds += 1
         return 0
@@ -108,21 +121,23 @@ class Session:
         largest, negated_least, any_joined = reduced(self.world.comm, header, "MAX").tolist()
         return {largest, NOBODY if largest == NOBODY else -negated_least}, bool(any_joined)
 
-    def _count_active(self, calls: Sequence[Call | None]) -> int:
-        return sum(call is not None for call in calls)
 
-    def _difference(self, call: Call | None) -> str:
-        calls = self.world.all_gather(call)
-        texts = described(calls)
-        ranks = {text: [str(rank) for rank, other in enumerate(texts) if other == text] for text in texts}
-        places = [f"rank{'s' * (len(at) > 1)} {','.join(at)}: {text}" for text, at in ranks.items()]
-        found = f"the ranks do different things: {'; '.join(places)}"
-        if all("gradient of" in text for text in texts):
-            return f"{found}: put the tape inside the tf.function, which keeps the order of gradients"
-        return (
-            f"{found}. Either their models or optimizers differ, or one rank ended earlier: give all ranks the "
-            "same number of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
-        )
+def difference(calls: Sequence[Call | None]) -> str:
+    """What each rank calls, in a few words: of the same function with other tensors the first that differs."""
+    texts = ["hvd.join" if call is None else f"{call.what} {call.name}".strip() for call in calls]
+    if len(set(texts)) == 1:
+        parts = itertools.zip_longest(*(call.kind for call in calls if call), fillvalue="missing")
+        place, differing = next((n, part) for n, part in enumerate(parts) if len(set(part)) > 1)
+        texts = [f"{text} with part {place} {part}" for text, part in zip(texts, differing, strict=True)]
+    ranks = {text: [str(rank) for rank, other in enumerate(texts) if other == text] for text in texts}
+    places = [f"rank{'s' * (len(at) > 1)} {','.join(at)}: {text}" for text, at in ranks.items()]
+    message = f"the ranks do different things: {'; '.join(places)}"
+    if all("gradient of" in text for text in texts):
+        return f"{message}: put the tape inside the tf.function, which keeps the order of gradients"
+    return (
+        f"{message}. Either their models or optimizers differ, or one rank ended earlier: give all ranks the same "
+        "number of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
+    )
 
 
 _session: Session | None = None
@@ -132,22 +147,8 @@ _ended: Session | None = None  # after `shutdown`: MPI can be joined once
 def current() -> Session:
     """The session. Raises InputError before `init` and after `shutdown`."""
     if _session is None:
-        _show_in_one_line()
         raise InputError("hvd.init() must be called first: after the imports, before the first use of hvd")
     return _session
-
-
-def _show_in_one_line() -> None:
-    """An InputError that nothing catches is shown without its traceback, once for a job without ranks yet."""
-    before = sys.excepthook
-
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not isinstance(error, InputError):
-            before(kind, error, trace)
-        elif launched_rank() == "0":
-            print(f"{Path(sys.argv[0]).name}: error: {one_line(error)}", file=sys.stderr)
-
-    sys.excepthook = show
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -192,7 +193,7 @@ def _started(comm: Any) -> Session:
             "cores: call hvd.init() first"
         )
     world.user_errors = (InputError,)  # an OSError of the user's script keeps its traceback
-    _end_together(world)
+    atexit.register(_at_exit, world)
     try:
         return Session(world, open_collectives(world, os.environ.get(BACKEND, "auto")))
     except InputError as error:
@@ -210,29 +211,35 @@ def _stall_settings() -> StallSettings:
     return StallSettings(stall_warning=values[STALL_WARNING], stall_timeout=values[STALL_TIMEOUT])
 
 
-def _end_together(world: World) -> None:
-    """An uncaught exception ends all ranks; a rank that ends without one waits for the others at the end."""
-    before = sys.excepthook
-    failed = False
+_show_traceback = sys.excepthook
+_has_failed = False
 
-    def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        nonlocal failed
-        failed = True
-        if isinstance(error, InputError) or world.comm is not None:
+
+def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An uncaught exception ends all ranks; an InputError is shown as one line."""
+    global _has_failed
+    _has_failed = True
+    if _session is not None and (isinstance(error, InputError) or _session.world.comm is not None):
+        _session.world.fail(error)
+    if not isinstance(error, InputError):
+        _show_traceback(kind, error, trace)
+    elif launched_rank() == "0":
+        print(f"{Path(sys.argv[0]).name}: error: {one_line(error)}", file=sys.stderr)
+
+
+def _at_exit(world: World) -> None:
+    """A rank that ends without an exception waits for the others."""
+    if _has_failed:
+        return
+    if _session is not None:
+        try:  # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
+            _session.meet(Call("the end of the script"), lambda: None)
+        except InputError as error:
             world.fail(error)
-        before(kind, error, trace)
+    world.leave()
 
-    def at_exit() -> None:
-        if not failed and _session is not None:
-            try:  # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
-                _session.meet(Call("the end of the script"), lambda: None)
-            except InputError as error:
-                world.fail(error)
-        if not failed:
-            world.leave()
 
-    sys.excepthook = on_exception
-    atexit.register(at_exit)
+sys.excepthook = _on_exception
 
 
 def shutdown() -> None:
@@ -281,23 +288,3 @@ def cross_size() -> int:
 def is_homogeneous() -> bool:
     """Whether all machines have equally many ranks."""
     return len(set(current().world.all_gather(local_size()))) == 1
-
-
-def rank_op(name: str | None = None) -> tf.Tensor:
-    """`rank()` as a tensor."""
-    return tf.constant(rank(), tf.int32)
-
-
-def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """`size()` as a tensor."""
-    return tf.constant(size(), tf.int32)
-
-
-def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """`local_rank()` as a tensor."""
-    return tf.constant(local_rank(), tf.int32)
-
-
-def local_size_op(name: str | None = None) -> tf.Tensor:
-    """`local_size()` as a tensor."""
-    return tf.constant(local_size(), tf.int32)
