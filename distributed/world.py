@@ -4,6 +4,7 @@ Control messages (objects, barriers, agreement, the weights of a step) and the e
 whichever backend sums the gradients. A program creates one `World` at its start and passes it down.
 """
 
+import contextlib
 import os
 import pickle
 import sys
@@ -119,7 +120,8 @@ class World:
         comm, why_alone = (comm if comm.size > 1 else None, "") if is_part else communicator()
         world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
         world = world if comm is None else replace(world, **place_in(comm), launched_size=comm.size)
-        with world:
+        with contextlib.ExitStack() as failing:
+            failing.push(world)
             if not is_part:
                 check_launcher(world.size, why_alone)
                 if saves_on_signals or world.size > 1:
@@ -127,6 +129,7 @@ class World:
                 threading.excepthook = lambda failed: world.fail(failed.exc_value)
             world = with_cores(world)
             world = world if device is None else with_device(world, device)
+            failing.pop_all()
         if comm is not None and stalls is not None:
             world.watchdog.start(comm, world.node, stalls, program)
         if world.rank == 0:
