@@ -132,11 +132,10 @@ class MpirunProcess:
             return 0 if self._is_elastic or mpirun_status > 128 else mpirun_status
         if self.ended is not None:
             return self.ended
-        if mpirun_status > 128 and not self._is_ending:
-            number = mpirun_status - 128
-            name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
-            reason = next((f" ({text})" for known, text in REASONS.items() if known == number), "")
-            say(f"a process was ended by {name}{reason}")
+        number = next((known for known in signal.Signals if known == mpirun_status - 128), None)
+        if number is not None and not self._is_ending:
+            reason = f" ({REASONS[number]})" if number in REASONS else ""
+            say(f"a process was ended by {number.name}{reason}")
         if mpirun_status == 0 and (self.has_joined or self._is_elastic):
             say("the ranks ended before the program was complete: was a host lost?")
             return 1
