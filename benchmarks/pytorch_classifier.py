@@ -25,7 +25,7 @@ from tasks.classifier import tasks as classifier_tasks
 from tasks.classifier.examples import collate, examples
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.texts import read_task
-from tasks.job import cache_folder
+from tasks.environment import cache_folder
 
 
 def main() -> None:

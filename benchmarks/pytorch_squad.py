@@ -21,7 +21,7 @@ from bert.text import tokenizer
 from distributed.order import fixed_batches
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.job import cache_folder
+from tasks.environment import cache_folder
 from tasks.squad import answers as squad_answers
 from tasks.squad import metrics as squad_metrics
 from tasks.squad.program import collate

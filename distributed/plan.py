@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ringbase.errors import InputError
-from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
+from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, setting
 
 HIGH_FINE_TUNING_RATE = 2e-4
 HIGHEST_RATE = 10  # far above what any BERT was trained with
@@ -22,25 +22,48 @@ class PlanSettings(Settings):
     """
 
     train_batch_size: int | None = setting(
-        None, "rows per rank and optimizer step", "training", shown_default=str(DEFAULT_BATCH_SIZE)
+        None,
+        "rows per rank and optimizer step",
+        "training",
+        shown_default=str(DEFAULT_BATCH_SIZE),
+        at_least=1,
+        at_most=MOST_ROWS,
     )
     global_batch_size: int | None = setting(
-        None, "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank", "training"
+        None,
+        "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank",
+        "training",
+        at_least=1,
+        at_most=MOST_ROWS,
     )
     gradient_accumulation_steps: int = setting(
-        1, "micro-batches into which a rank's rows of a step are split", "training"
+        1, "micro-batches into which a rank's rows of a step are split", "training", at_least=1, at_most=MOST_ROWS
     )
-    learning_rate: float = setting(5e-5, "peak learning rate of one rank", "training")
+    learning_rate: float = setting(
+        5e-5, "peak learning rate of one rank", "training", at_least=0, at_most=HIGHEST_RATE
+    )
     lr_scaling: Literal["linear", "sqrt", "none"] = setting(
         "linear", "how the learning rate grows with the number of ranks", "training"
     )
-    num_train_epochs: float | None = setting(3.0, "passes over the data", "training")
-    num_train_steps: int | None = setting(
-        None, "optimizer steps of one rank, divided by the number of ranks; instead of epochs", "training"
+    num_train_epochs: float | None = setting(
+        3.0, "passes over the data", "training", at_least=0, at_most=MOST_STEPS
     )
-    warmup_proportion: float = setting(0.1, "share of the steps in which the learning rate rises", "training")
+    num_train_steps: int | None = setting(
+        None,
+        "optimizer steps of one rank, divided by the number of ranks; instead of epochs",
+        "training",
+        at_least=1,
+        at_most=MOST_STEPS,
+    )
+    warmup_proportion: float = setting(
+        0.1, "share of the steps in which the learning rate rises", "training", at_least=0, at_most=1
+    )
     num_warmup_steps: int | None = setting(
-        None, "warmup steps of one rank, divided by the number of ranks; instead of a share", "training"
+        None,
+        "warmup steps of one rank, divided by the number of ranks; instead of a share",
+        "training",
+        at_least=0,
+        at_most=MOST_STEPS,
     )
 
     elastic_batch: Literal["keep", "shrink"] = setting(
@@ -50,19 +73,15 @@ class PlanSettings(Settings):
         "training",
     )
 
-    def __post_init__(self):
-        super().__post_init__()
+    def check(self) -> None:
         if self.elastic_batch == "shrink" and self.global_batch_size is not None:
             raise ValueError("--elastic_batch shrink contradicts --global_batch_size: give --train_batch_size")
         if self.train_batch_size is not None and self.global_batch_size is not None:
             raise ValueError("--train_batch_size and --global_batch_size exclude each other: give one")
-        check_at_least(self, 1, "train_batch_size", "global_batch_size", "gradient_accumulation_steps")
-        check_at_least(self, 0, "num_train_epochs", "learning_rate", "warmup_proportion", "num_warmup_steps")
-        check_at_least(self, 1, "num_train_steps")
-        check_at_most(self, MOST_ROWS, "train_batch_size", "global_batch_size", "gradient_accumulation_steps")
-        check_at_most(self, MOST_STEPS, "num_train_steps", "num_warmup_steps", "num_train_epochs")
-        check_at_most(self, HIGHEST_RATE, "learning_rate")
-        check_at_most(self, 1, "warmup_proportion")
+
+    def resolved(self) -> "PlanSettings":
+        """The settings with all defaults that depend on others."""
+        return self
 
     @property
     def batch_size(self) -> int:

@@ -1,9 +1,9 @@
 """Settings dataclasses: fields with a default, a sentence of help, aliases and a type, and checks of ranges.
 
-A dataclass of settings stands beside the component that uses it. A program's configuration inherits those of its
-components, and `tasks/flags.py` reads it from the command line and a TOML file.
+A dataclass of settings stands beside the component that uses it. A program's configuration holds those of its
+components as parts. Command lines, TOML files and run.json are flat: each flag belongs to one part.
 
-A field is a bool, int, float, str, Literal, or a union of these and None.
+A field is another dataclass of settings, or a bool, int, float, str, Literal, or a union of these and None.
 """
 
 import dataclasses
@@ -12,7 +12,10 @@ import math
 import sys
 import types
 import typing
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
 
 GROUPS = (  # headings of --help, in this order
     "data", "output", "model", "examples", "masks", "training", "evaluation", "prediction", "machine",
@@ -30,12 +33,18 @@ LONGEST_SHOWN = 80  # characters of a value in a message
 class Settings:
     """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`.
 
-    A class that checks its values extends `__post_init__`, calls `super().__post_init__()` and raises ValueError;
-    so a configuration that inherits from several of them runs all their checks.
+    Making one checks the range of every value; a class extends `check` for what concerns several of them. Both
+    raise ValueError.
     """
 
     def __post_init__(self) -> None:
-        pass
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            limits = field.metadata.get("at_least"), field.metadata.get("at_most")
+            _check_range(field.name, getattr(self, field.name), *limits)
+        self.check()
+
+    def check(self) -> None:
+        """Raises ValueError if the values contradict each other."""
 
 
 def setting(
@@ -46,6 +55,8 @@ def setting(
     aliases: tuple[str, ...] = (),
     shown_default: str | None = None,
     is_positional: bool = False,
+    at_least: float | None = None,
+    at_most: float | None = None,
 ) -> Any:
     """A field of a frozen, keyword-only dataclass of settings.
 
@@ -56,6 +67,7 @@ def setting(
       aliases: other names of the flag, without dashes.
       shown_default: the text that `--help` shows for a default of None, which stands for a value computed later.
       is_positional: the words of a command line that belong to no flag set these fields, in their order.
+      at_least, at_most: the range of a number; None and words are always allowed.
     """
     metadata = {
         "help": help,
@@ -63,6 +75,8 @@ def setting(
         "aliases": aliases,
         "shown_default": shown_default,
         "is_positional": is_positional,
+        "at_least": at_least,
+        "at_most": at_most,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -79,6 +93,8 @@ class Field:
     default: Any = None
     shown_default: str | None = None
     is_positional: bool = False
+    at_least: float | None = None
+    at_most: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,14 +109,65 @@ class Field:
         return self.default is dataclasses.MISSING
 
 
-def fields_of(settings_class: Any) -> list[Field]:
-    """The fields of a dataclass of settings that its constructor takes, in order."""
+def fields_of(settings_class: Any) -> tuple[Field, ...]:
+    """The fields of a dataclass of settings and of its parts, in order. Raises TypeError if two have one name."""
+    fields: list[Field] = []
+    for field, annotation in _annotated(settings_class):
+        if _is_part(annotation):
+            fields += fields_of(annotation)
+        else:
+            fields.append(Field(field.name, annotation, default=field.default, **field.metadata))
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        raise TypeError(f"{settings_class.__name__} has {max(names, key=names.count)} twice")
+    return tuple(fields)
+
+
+def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
+    """The settings with these flat values, each handed to the part that has a field of its name.
+
+    Raises ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown.
+    """
+    if unknown := values.keys() - {field.name for field in fields_of(settings_class)}:
+        raise TypeError(f"{settings_class.__name__} has no {min(unknown)}")
+    arguments = {}
+    for field, annotation in _annotated(settings_class):
+        if _is_part(annotation):
+            names = {part.name for part in fields_of(annotation)}
+            arguments[field.name] = made(annotation, {name: values[name] for name in names & values.keys()})
+        elif field.name in values:
+            arguments[field.name] = values[field.name]
+    return settings_class(**arguments)
+
+
+def flat(settings: Any) -> dict[str, Any]:
+    """The values of settings and of their parts by name, as `made` takes them."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        values |= flat(value) if isinstance(value, Settings) else {field.name: value}
+    return values
+
+
+def _annotated(settings_class: Any) -> list[tuple[dataclasses.Field, Any]]:
     annotations = typing.get_type_hints(settings_class)
-    return [
-        Field(field.name, annotations[field.name], default=field.default, **field.metadata)
-        for field in dataclasses.fields(settings_class)
-        if field.init
-    ]
+    return [(field, annotations[field.name]) for field in dataclasses.fields(settings_class) if field.init]
+
+
+def _is_part(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Settings)
+
+
+def _check_range(name: str, value: Any, at_least: float | None, at_most: float | None) -> None:
+    """Raises ValueError for a number out of its range or not finite."""
+    if not isinstance(value, int | float):
+        return
+    if at_least is not None and at_most == 1 and not at_least <= value <= 1:
+        raise ValueError(f"--{name} must be between {at_least} and 1, got {value}")
+    if at_least is not None and (value < at_least or not math.isfinite(value)):
+        raise ValueError(f"--{name} must be at least {at_least}, got {value}")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"--{name} must be at most {at_most:,}, got {value:,}")
 
 
 def check_at_least(settings: object, lowest: float, *names: str) -> None:

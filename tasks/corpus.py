@@ -18,7 +18,7 @@ from bert.text.settings import TokenizerSettings
 from bert.text.vocabulary import VocabularySettings
 from ringbase.errors import InputError
 from ringbase.settings import Settings, check_at_least, check_at_most, setting
-from tasks import flags, job
+from tasks import environment, flags
 
 if TYPE_CHECKING:
     from bert.text.tokenizer import Tokenizer
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands: dict[str, type] = {"build": BuildConfig, "verify": VerifyConfig, "vocab": VocabConfig}
     config: Any
     name, config = flags.parse_command(commands, argv, prog="bert-corpus", description=str(__doc__))
-    job.set_environment()
+    environment.set_environment()
     with _world(f"bert-corpus {name}") as world:
         if name == "build":
             build(config, world)

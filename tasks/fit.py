@@ -1,148 +1,109 @@
 """Training, shared by all programs: plan, optimizer, weights, steps, and saving the model."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
-from bert.settings import OptimizerSettings, PassSettings
+from bert import cudnn_attention, weights
+from bert.dropout import effective_rate
+from bert.model import Bert
+from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
-from distributed.collectives import CollectivesSettings
-from distributed.plan import PlanSettings
-from distributed.settings import LoopSettings
+from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
+from distributed.collectives import compression_note
+from distributed.optimizer import AllreduceOptimizer, broadcast_variables
+from distributed.plan import Plan, make_plan, rate_warning
+from distributed.run import Run, environment
+from distributed.state import State
+from distributed.train import Training, choose_gradient, optimizes_graphs, resumed_step, train
 from ringbase.errors import InputError
-from ringbase.settings import setting
+from tasks.batches import grouping_of, with_checked_ids
+from tasks.environment import result_file
 from tasks.evaluation import evaluation_interval
-from tasks.job import Job, JobSettings, result_file
-from tasks.origin import CHECKPOINTS, Origin, OriginSettings
+from tasks.job import Job
 from tasks.padding import layouts_of, padding_of
-
-if TYPE_CHECKING:
-    from bert.model import Bert
-    from distributed.checkpoint import Checkpoints
-    from distributed.optimizer import AllreduceOptimizer
-    from distributed.plan import Plan
-    from distributed.run import Run
-    from distributed.state import State
-    from distributed.train import Training
+from tasks.settings import TrainingSettings
+from tasks.start import CHECKPOINTS, Start
 
 MEMORY_ADVICE = (
     "lower --train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
 )
 OVERFLOW_ADVICE = "lower --learning_rate, or use --precision fp32 or bf16"
-# Flags that must not change when a run is resumed; each program adds its own.
-SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
-# Newer flags with their defaults: stored only when set, so that older checkpoints can still be resumed.
-LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings(
-    PlanSettings, OptimizerSettings, PassSettings, LoopSettings, OriginSettings, CollectivesSettings, JobSettings
-):
-    """How a program trains: names and defaults of Google's scripts, and some more."""
+def fit(config: TrainingSettings, job: Job, start: Start, training: Training, record: Mapping[str, object]) -> int:
+    """Trains `training.model` from `start` to the end of the plan and saves it in the folder `model` of the run.
 
-    do_train: bool = setting(False, "train the model", "training")
-
-    def run_settings(self, data_key: str, *names: str) -> dict[str, object]:
-        """What must stay the same when a run is resumed: the schedule, the flags `names` and the data."""
-        batch = None if self.global_batch_size and not self.train_batch_size else self.batch_size
-        values = {f"--{name}": getattr(self, name) for name in (*names, *SCHEDULE)}
-        values |= {
-            f"--{name}": getattr(self, name) for name, unset in LATER.items() if getattr(self, name) != unset
-        }
-        return values | {"--train_batch_size": batch, "training data (digest)": data_key}
-
-
-def fit(config: TrainingSettings, job: Job, origin: Origin, training: "Training") -> int:
-    """Trains `training.model` from `origin` to the end of the plan and saves it in the folder `model` of the run.
-
+    `record` is what run.json says of the program's flags and the data's commit: "config" and "data_set".
     Returns the number of steps that the saved model was trained for. With `held_out.best`, the saved model is that
     of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `tasks.batches.grouped`).
 
     Raises InputError: a setting differs from the checkpoint's, no step is left to train, or `train` raises it.
     """
-    from bert import weights
-    from distributed.plan import make_plan
-    from distributed.run import environment
-    from distributed.train import choose_gradient, train
-
     world, run, engine = job.world, job.run, job.engine
-    origin.check_settings(training.settings)
+    start.check_settings(training.settings)
     run.remove(result_file(trains=True))  # from here on the run is not complete
-    plan = make_plan(config, len(training.feed.rows), world.size, world.launched_size)
+    plan = make_plan(config.plan.resolved(), len(training.feed.rows), world.size, world.launched_size)
     run.say(str(plan))
-    config, training = prepared(config, job, plan, training)
+    xla = "off" if config.loop.xla == "auto" and world.device == "cpu" else config.loop.xla  # docs/measured.md
+    training = prepared(config.passes.packing, xla, job, plan, training)
     say_warnings(config, job, plan, training.model)
     optimizer = allreduce_optimizer(config, job, plan, training)
-    check_agreement(job, origin, plan, training)
-    checkpoints = make_checkpoints(config, job, origin, training.model)
-    state = restore(config, job, origin, plan, training, optimizer, checkpoints)
+    check_agreement(job, start, plan, training)
+    checkpoints = make_checkpoints(config, job, start, training.model)
+    state = restore(config, job, start, plan, training, optimizer, checkpoints)
     is_finished = state and (state.step == plan.steps or (training.held_out and training.held_out.stops(state)))
     if not is_finished:
         run.remove(result_file(trains=False))  # of an older model
-        facts = {"config": asdict(config), "plan": asdict(plan), "start": origin.reason}
-        commits = {"model": origin.commit, "data_set": config.data_set_commit}
+        facts = {"config": record["config"], "plan": asdict(plan), "start": start.reason}
+        commits = {"model": start.commit, "data_set": record["data_set"]}
         run.write_json("run.json", facts | {"hub_commits": commits, "environment": environment()})
     training = replace(training, replan=partial(replanned, config, job, training, optimizer))
     phases.ended("model")
     try:
         if engine.gradient is None and not is_finished:
-            engine.gradient = choose_gradient(config.xla, plan, training, optimizer, run, state)
-        state = train(config, plan, training, optimizer, run, checkpoints, state, engine.gradient)
+            engine.gradient = choose_gradient(xla, plan, training, optimizer, run, state)
+        state = train(config.loop, plan, training, optimizer, run, checkpoints, state, engine.gradient)
     finally:
         checkpoints.close()
     steps = load_best(job, plan, training, checkpoints, state)
-    save = weights.copied(training.model, origin.tokenizer)
+    save = weights.copied(training.model, start.tokenizer)
     world.on_first(run.replace_folder, "model", save)
     return steps
 
 
-def prepared(
-    config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
-) -> "tuple[TrainingSettings, Training]":
-    """The settings and the training with what the flags leave open decided: XLA, packing, evaluation interval."""
-    from tasks.batches import grouping_of, with_checked_ids
-
+def prepared(packing: str, xla: str, job: Job, plan: Plan, training: Training) -> Training:
+    """The training with what the flags leave open decided: packing, shapes for XLA, evaluation interval."""
     world, run, feed, held_out = job.world, job.run, training.feed, training.held_out
     if held_out:
         held_out = replace(held_out, every=evaluation_interval(held_out, plan, feed, run))
-    if config.xla == "auto" and world.device == "cpu":
-        config = replace(config, xla="off")  # slower on CPUs: docs/measured.md
-    lengths = None if config.packing == "off" else feed.lengths
-    layouts = None if config.xla == "off" else layouts_of(plan, feed.order, lengths, feed.longest)
+    lengths = None if packing == "off" else feed.lengths
+    layouts = None if xla == "off" else layouts_of(plan, feed.order, lengths, feed.longest)
     if world.rank == 0:
-        run.say(padding_of(config.packing, plan, feed, training.model.compiles, layouts))
+        run.say(padding_of(packing, plan, feed, training.model.compiles, layouts))
     collate = with_checked_ids(feed.collate, training.model.config)
     feed = replace(
         feed,
-        collate=partial(collate, grouping=grouping_of(config.packing)),
+        collate=partial(collate, grouping=grouping_of(packing)),
         collate_fixed=partial(collate, grouping=layouts) if layouts else None,
         collates_of_shapes=[partial(feed.collate, grouping=one) for one in layouts.single()] if layouts else (),
         lengths=lengths,
     )
     training = replace(training, feed=feed, held_out=held_out)
-    return config, replace(training, memory_advice=MEMORY_ADVICE, overflow_advice=OVERFLOW_ADVICE)
+    return replace(training, memory_advice=MEMORY_ADVICE, overflow_advice=OVERFLOW_ADVICE)
 
 
 def replanned(
-    config: TrainingSettings, job: Job, training: "Training", optimizer: "AllreduceOptimizer", size: int
-) -> "Plan":
+    config: TrainingSettings, job: Job, training: Training, optimizer: AllreduceOptimizer, size: int
+) -> Plan:
     """The plan and the optimizer's schedule for the ranks that are left."""
-    from bert.optimizer import change_schedule
-    from distributed.plan import make_plan
-
-    plan = make_plan(config, len(training.feed.rows), size, job.world.launched_size)
+    plan = make_plan(config.plan.resolved(), len(training.feed.rows), size, job.world.launched_size)
     change_schedule(optimizer.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
     return plan
 
 
-def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert") -> None:
+def say_warnings(config: TrainingSettings, job: Job, plan: Plan, model: Bert) -> None:
     """Prints warnings about what the user may not expect from the plan."""
-    from bert.dropout import effective_rate
-    from distributed.collectives import compression_note
-    from distributed.plan import rate_warning
-
     rates = {model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob}
     if model.head_name == "classifier" and model.config.classifier_dropout is not None:
         rates.add(model.config.classifier_dropout)
@@ -155,20 +116,13 @@ def say_warnings(config: TrainingSettings, job: Job, plan: "Plan", model: "Bert"
         job.run.say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
         job.run.say(warning)
-    if config.compression != "none" and job.world.size > 1:
+    if config.collectives.compression != "none" and job.world.size > 1:
         job.run.say(compression_note(job.world, job.collectives))
 
 
-def allreduce_optimizer(
-    config: TrainingSettings, job: Job, plan: "Plan", training: "Training"
-) -> "AllreduceOptimizer":
+def allreduce_optimizer(config: TrainingSettings, job: Job, plan: Plan, training: Training) -> AllreduceOptimizer:
     """BERT's optimizer with the plan's schedule; it sums gradients over ranks. That of an earlier training starts
     anew."""
-    from bert import cudnn_attention
-    from bert.optimizer import change_schedule, make_optimizer
-    from distributed.optimizer import AllreduceOptimizer
-    from distributed.train import optimizes_graphs
-
     model, known = training.model, job.engine.optimizer
     if model.copies_layers != optimizes_graphs(plan, job.world):
         model.copies_layers, job.engine.gradient = not model.copies_layers, None  # another graph
@@ -176,46 +130,45 @@ def allreduce_optimizer(
         known.reset()
         change_schedule(known.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
         return known
-    model.recomputes = config.recompute
-    model.calls_cudnn = cudnn_attention.is_chosen(config.attention, config.xla, model.config, model.compute_dtype)
+    model.recomputes = config.passes.recompute
+    model.calls_cudnn = cudnn_attention.is_chosen(
+        config.passes.attention, config.loop.xla, model.config, model.compute_dtype
+    )
     job.engine.optimizer = AllreduceOptimizer(
-        make_optimizer(config, plan.learning_rate, plan.steps, plan.warmup_steps),
+        make_optimizer(config.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps),
         training.model.trainable_variables,
         job.world,
         job.collectives,
         training.loss_terms,
-        scales_loss=config.precision == "fp16",
-        settings=config,
+        scales_loss=training.model.compute_dtype == "float16",
+        settings=config.collectives,
     )
     return job.engine.optimizer
 
 
-def check_agreement(job: Job, origin: Origin, plan: "Plan", training: "Training") -> None:
+def check_agreement(job: Job, start: Start, plan: Plan, training: Training) -> None:
     """Stops all ranks unless they are about to train the same model in the same way on the same data."""
     shapes = [(name, tuple(v.shape)) for name, v in training.model.named_tensors().items()]
     job.world.agree(
         {
-            "the vocabulary": origin.tokenizer and origin.tokenizer.digest,
+            "the vocabulary": start.tokenizer and start.tokenizer.digest,
             "the data": (training.data_key, len(training.feed.rows)),
             "the plan": plan,
-            "the start": (origin.weights, origin.state, origin.moments, origin.fresh_tensors),
+            "the start": (start.weights, start.state, start.moments, start.fresh_tensors),
             "the tensors": shapes,
         }
     )
 
 
-def make_checkpoints(config: TrainingSettings, job: Job, origin: Origin, model: "Bert") -> "Checkpoints":
+def make_checkpoints(config: TrainingSettings, job: Job, start: Start, model: Bert) -> Checkpoints:
     """The run's checkpoints. Those of an earlier run that is not continued are moved to another folder."""
-    from bert import weights
-    from distributed.checkpoint import Checkpoints, set_aside
-
     checkpoints = Checkpoints(
         job.run.folder / CHECKPOINTS,
         job.world,
-        lambda: weights.copied(model, origin.tokenizer),
-        config.keep_checkpoints,
+        lambda: weights.copied(model, start.tokenizer),
+        config.loop.keep_checkpoints,
     )
-    if not origin.continues(checkpoints.folder) and (aside := job.world.on_first(set_aside, checkpoints.folder)):
+    if not start.continues(checkpoints.folder) and (aside := job.world.on_first(set_aside, checkpoints.folder)):
         job.run.say(f"the checkpoints of the previous run are kept in {aside}")
     return checkpoints
 
@@ -223,65 +176,57 @@ def make_checkpoints(config: TrainingSettings, job: Job, origin: Origin, model: 
 def restore(
     config: TrainingSettings,
     job: Job,
-    origin: Origin,
-    plan: "Plan",
-    training: "Training",
-    optimizer: "AllreduceOptimizer",
-    checkpoints: "Checkpoints",
-) -> "State | None":
+    start: Start,
+    plan: Plan,
+    training: Training,
+    optimizer: AllreduceOptimizer,
+    checkpoints: Checkpoints,
+) -> State | None:
     """Gives every rank the weights and moments that the run starts from. Returns its state; None for a new run."""
-    from distributed.train import resumed_step
-
-    job.world.on_first(load_start, config, job.run, origin, training.model, optimizer, checkpoints)
+    job.world.on_first(load_start, config, job.run, start, training.model, optimizer, checkpoints)
     optimizer.broadcast_variables()
     optimizer.check_replicas()
-    if origin.state is None:
+    if start.state is None:
         job.run.remove("metrics.jsonl")
         return None
-    state = replace(origin.state, step=resumed_step(origin.state, plan))
-    if state.step != origin.state.step:  # another number of ranks: the schedule continues at the same progress
+    state = replace(start.state, step=resumed_step(start.state, plan))
+    if state.step != start.state.step:  # another number of ranks: the schedule continues at the same progress
         optimizer.optimizer.iterations.assign(state.step)
     job.run.rewind_metrics(state.position)
-    if not origin.continues(checkpoints.folder):
+    if not start.continues(checkpoints.folder):
         state = replace(state, evaluations=[])  # the best checkpoint is in the other folder
     return state
 
 
 def load_start(
     config: TrainingSettings,
-    run: "Run",
-    origin: Origin,
-    model: "Bert",
-    optimizer: "AllreduceOptimizer",
-    checkpoints: "Checkpoints",
+    run: Run,
+    start: Start,
+    model: Bert,
+    optimizer: AllreduceOptimizer,
+    checkpoints: Checkpoints,
 ) -> None:
-    """Loads what the origin names into model and optimizer. On rank 0."""
-    from bert import weights
-
-    if origin.weights is None:
-        run.say(f"weights: initial values, seed {config.seed}: training from scratch")
+    """Loads what the start names into model and optimizer. On rank 0."""
+    if start.weights is None:
+        run.say(f"weights: initial values, seed {config.loop.seed}: training from scratch")
         return
     tensors = model.named_tensors()
-    fresh = {name: tensors[name].numpy() for name in origin.fresh_tensors if origin.state is None}
-    new = () if origin.state else weights.HEAD_TENSORS[model.head_name]
-    run.say(f"weights: {weights.load(model, origin.weights, new=new)} ({origin.reason})")
+    fresh = {name: tensors[name].numpy() for name in start.fresh_tensors if start.state is None}
+    new = () if start.state else weights.HEAD_TENSORS[model.head_name]
+    run.say(f"weights: {weights.load(model, start.weights, new=new)} ({start.reason})")
     for name, value in fresh.items():
         tensors[name].assign(value)
-    if origin.checkpoint:
-        checkpoints.restore(origin.checkpoint, optimizer)
-    elif origin.moments:
-        checkpoints.restore(origin.moments, optimizer)
+    if start.checkpoint:
+        checkpoints.restore(start.checkpoint, optimizer)
+    elif start.moments:
+        checkpoints.restore(start.moments, optimizer)
         optimizer.optimizer.iterations.assign(0)  # the schedule is the new run's
-        run.say(f"moments: {origin.moments}")
+        run.say(f"moments: {start.moments}")
 
 
-def load_best(job: Job, plan: "Plan", training: "Training", checkpoints: "Checkpoints", state: "State") -> int:
+def load_best(job: Job, plan: Plan, training: Training, checkpoints: Checkpoints, state: State) -> int:
     """Gives every rank the model of the best evaluation, if `held_out.best` asks for it. Returns the number of
     steps that the model was trained for."""
-    from bert import weights
-    from distributed.checkpoint import checkpoint_at
-    from distributed.optimizer import broadcast_variables
-
     held_out = training.held_out
     if held_out is None or held_out.best is None or state.best is None or state.best[0] == state.position:
         return state.step
@@ -293,12 +238,9 @@ def load_best(job: Job, plan: "Plan", training: "Training", checkpoints: "Checkp
     return position // plan.global_batch_size
 
 
-def load_for_prediction(job: Job, origin: Origin, model: "Bert") -> None:
-    """Gives every rank the trained weights that `origin` names. Raises InputError when there are none."""
-    from bert import weights
-    from distributed.optimizer import broadcast_variables
-
-    source = origin.weights
+def load_for_prediction(job: Job, start: Start, model: Bert) -> None:
+    """Gives every rank the trained weights that `start` names. Raises InputError when there are none."""
+    source = start.weights
     if source is None:
         raise InputError(
             "without --do_train weights are needed: --init_checkpoint, --model, or a trained run's --output_dir"
@@ -307,7 +249,7 @@ def load_for_prediction(job: Job, origin: Origin, model: "Bert") -> None:
     broadcast_variables(model.trainable_variables, job.collectives, job.world)
 
 
-def write_eval_results(run: "Run", scores: Mapping[str, float], loss: float, steps: int | None) -> None:
+def write_eval_results(run: Run, scores: Mapping[str, float], loss: float, steps: int | None) -> None:
     """eval_results.txt as Google's run_classifier.py and run_pretraining.py write it, with `loss` and, where it is
     known, `global_step`."""
     values = {**scores, "loss": loss} | ({} if steps is None else {"global_step": steps})

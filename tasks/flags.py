@@ -24,7 +24,7 @@ import ringbase
 from distributed.environment import launched_rank
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_text
-from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, of_type
+from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, made, of_type
 from tasks import old_flags, usage
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _parse(config_class: type[Config], argv: Sequence[str], prog: str, descripti
     if missing := [usage.name_of(field) for field in fields if field.is_required and field.name not in values]:
         raise InputError(f"{' and '.join(missing)} must be given")
     try:
-        config = config_class(**values)
+        config = made(config_class, values)
     except ValueError as error:
         raise InputError(str(error)) from error
     for note in notes:

@@ -9,6 +9,9 @@ from ringbase.settings import Field, alternatives
 # Refused, with what to use instead.
 INSTEAD = {
     "bert_hub_module_handle": "pass the TF Hub module's checkpoint as --init_checkpoint, or use --model",
+    "xla_cache": "set TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=FOLDER",
+    "sweep": "start the program once per file of flags, in a loop of the shell",
+    "predict_format": "standard input has a text per line; give a file with columns as --predict_file",
 }
 # Accepted and ignored: the type of the flag, and the reason that is printed.
 IGNORED: dict[str, tuple[type, str]] = {

@@ -35,7 +35,7 @@ class BackendSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectivesSettings(BackendSettings):
+class CollectivesSettings(Settings):
     """How gradients are summed over ranks."""
 
     compression: Literal["none", "bf16"] = setting(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ringbase.errors import shortened
-from ringbase.settings import Settings, check_at_least, setting
+from ringbase.settings import Settings, setting
 
 STOPPED = {"T": "stopped", "t": "stopped by a debugger"}  # states in /proc/PID/stat
 DISK_WAIT = "D"
@@ -21,17 +21,14 @@ class StallSettings(Settings):
     """When ranks that wait for others report it, and when they give up."""
 
     stall_warning: float = setting(
-        30.0, "seconds that ranks wait for others before a warning names those; 0 for never", "machine"
+        30.0, "seconds that ranks wait for others before a warning names those; 0 for never", "machine", at_least=0
     )
     stall_timeout: float = setting(
         600.0,
         "seconds that ranks wait for others before the job ends with all stacks in files; 0 for never",
         "machine",
+        at_least=0,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 0, "stall_warning", "stall_timeout")
 
 
 class Kind(IntEnum):

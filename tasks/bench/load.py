@@ -10,7 +10,8 @@ from distributed.collectives import CollectivesSettings
 from ringbase.errors import InputError
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
 from tasks.bench.settings import ModelSize
-from tasks.job import ComputeSettings, cache_folder
+from tasks.environment import cache_folder
+from tasks.settings import ComputeSettings
 
 if TYPE_CHECKING:
     import numpy as np

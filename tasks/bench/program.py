@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringbase.errors import InputError
 from ringbase.files import write_json
+from tasks import environment as start
 from tasks import flags
-from tasks import job as start
 from tasks.bench.allreduce import AllreduceConfig, bench_allreduce
 from tasks.bench.corpus import CorpusConfig, bench_corpus
 from tasks.bench.scaling import ScalingConfig, bench_scaling

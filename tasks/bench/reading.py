@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distributed.devices import DeviceSettings
 from ringbase.settings import MOST_ROWS, MOST_STEPS, check_at_least, check_at_most, setting
-from tasks import job as start
+from tasks import environment as start
 from tasks.bench.load import model_config
 from tasks.bench.settings import ModelSize
 from tasks.bench.step import PARTS
@@ -109,9 +109,10 @@ def train_on(
     from distributed.run import Run
     from distributed.settings import LoopSettings
     from distributed.train import Training, train
+    from tasks.job import set_precision
     from tasks.pretraining import examples as pretraining
 
-    start.set_precision(settings.precision)
+    set_precision(settings.precision)
     model = Bert(model_config(settings.model_size, vocab_size=vocab_size), "pretraining")
     collectives, steps = open_collectives(world), settings.num_steps + 1
     optimizer = AllreduceOptimizer(

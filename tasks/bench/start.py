@@ -37,7 +37,7 @@ from tasks.bench.scaling import MOST_RANKS
 from tasks.bench.settings import TurnSettings
 from tasks.bench.start_inputs import PROGRAMS, InputSettings, write_inputs
 from tasks.bench.timing import in_turn, medians
-from tasks.job import ComputeSettings
+from tasks.settings import ComputeSettings
 
 if TYPE_CHECKING:
     from distributed.world import World
@@ -57,7 +57,6 @@ class StartConfig(InputSettings, ComputeSettings, TurnSettings):
     ranks: str = setting("1,2", "numbers of ranks to start them on, separated by commas", "load")
     batch_size: int = setting(8, "rows per rank and step", "load")
     xla: Literal["auto", "on", "off"] = setting("auto", "let XLA compile the whole gradient", "machine")
-    xla_cache: bool = setting(False, "keep what XLA compiles in the cold run for the warm one", "machine")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,7 +118,7 @@ def bench_start(config: StartConfig, world: "World") -> dict[str, Any]:
 
 def training_flags(config: StartConfig) -> list[str]:
     """The flags of all programs, besides their inputs, the number of steps and the folder of the run."""
-    names = [*(field.name for field in fields(ComputeSettings)), "xla", "xla_cache"]
+    names = [*(field.name for field in fields(ComputeSettings)), "xla"]
     machine = [f"--{name}={getattr(config, name)}" for name in names]
     return ["--do_train", f"--train_batch_size={config.batch_size}", "--num_warmup_steps=0", *machine]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringbase.settings import check_at_least, setting
-from tasks import job as start
 from tasks.bench.load import StepLoad, linear_rows_of, shapes_of
 from tasks.bench.products import matrix_peak, matrix_products, model_flop
 from tasks.bench.settings import FiguresSettings
@@ -39,8 +38,9 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
     one."""
     from distributed.collectives import open_collectives
     from tasks.bench.training import BenchTraining
+    from tasks.job import set_precision
 
-    start.set_precision(config.precision, config.tf32)
+    set_precision(config.precision, config.tf32)
     collectives = open_collectives(world, config.backend)
     training = BenchTraining(config, world, collectives)
     measured, recent = training.run(config.num_pairs)

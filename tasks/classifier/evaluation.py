@@ -5,10 +5,13 @@ Arrays have their shape as a suffix: B or n rows, L labels.
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import tensorflow as tf
+from scipy.special import log_softmax, softmax
 
+from distributed.feed import Batch, batch_maker
+from distributed.predict import predict
 from distributed.rows import Rows
 from distributed.run import Run
 from tasks.batches import INPUTS, prediction_batches, with_checked_ids
@@ -19,25 +22,17 @@ from tasks.classifier.settings import TextSettings
 from tasks.classifier.tasks import Labels, Task, submission
 from tasks.job import Job
 
-if TYPE_CHECKING:
-    from distributed.feed import Batch
-
 ScoreRows = Callable[[Rows, int], np.ndarray | None]
 
 
 def scorer(job: Job, max_seq_length: int) -> ScoreRows:
     """A function of the job's model: (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None
     off rank 0."""
-    import tensorflow as tf
-
-    from distributed.feed import batch_maker
-    from distributed.predict import predict
-
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
     signature["first_tokens"] = tf.TensorSpec([None], tf.int32)
     forward = job.engine.scores(signature)
 
-    def inputs(fields: dict) -> "Batch":
+    def inputs(fields: dict) -> Batch:
         batch = collate(fields)
         return {name: batch[name] for name in signature}
 
@@ -69,8 +64,6 @@ def evaluate(
 
 def measure(task: Task, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefix: str) -> dict[str, float]:
     """The task's metrics and the mean loss, with `prefix` before their names. On rank 0."""
-    from scipy.special import log_softmax
-
     label = np.asarray(rows.column("label"))
     if labels is None:
         predictions = scores_BL[:, 0].astype(np.float64)
@@ -87,8 +80,6 @@ def write_predictions(
 ) -> dict[str, float]:
     """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (example ids and
     labels); for standard input also prints them. Returns the scores if the set has labels. On rank 0."""
-    from scipy.special import softmax
-
     suffix = suffix_of(task, test_set.split)
     shown = scores_BL if labels is None else softmax(scores_BL.astype(float), 1)
     run.write(f"test_results{suffix}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist()))

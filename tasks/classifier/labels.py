@@ -8,7 +8,7 @@ from tasks.classifier.sets import read_texts
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.tasks import Labels, Task
 from tasks.classifier.texts import labels_of
-from tasks.origin import Origin
+from tasks.start import Start
 
 if TYPE_CHECKING:
     from transformers import BertConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HEAD = ("output_weights", "output_bias")
 
 
-def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Origin, run: "Run") -> Labels:
+def decide_labels(settings: TextSettings, trains: bool, task: Task, start: Start, run: "Run") -> Labels:
     """The labels in the order of the model's outputs; None for regression. On rank 0.
 
     They come from the checkpoint's `id2label`, else from the task (in Google's order), else from the training file
@@ -37,10 +37,10 @@ def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Orig
                 f"--train_file {settings.train_file}: every example has the label {labels[0]!r:.80}, 2 labels or "
                 "more are needed (--label_column)"
             )
-    stated = labels_of_weights(origin) or stated_labels(origin.bert_config)
+    stated = labels_of_weights(start) or stated_labels(start.bert_config)
     if labels is None:
-        if stated is None and origin.bert_config.problem_type == "single_label_classification":
-            return label_names(origin.bert_config)  # trained with labels named LABEL_0, LABEL_1, …
+        if stated is None and start.bert_config.problem_type == "single_label_classification":
+            return label_names(start.bert_config)  # trained with labels named LABEL_0, LABEL_1, …
         if stated is None:
             raise InputError(
                 "the labels are not known: the model's config.json has no id2label, and --do_train is off"
@@ -57,24 +57,24 @@ def decide_labels(settings: TextSettings, trains: bool, task: Task, origin: Orig
     return labels
 
 
-def with_classifier(origin: Origin, labels: Labels) -> Origin:
-    """The origin of a classifier with these labels. If the weights have other labels, its head is initialized
+def with_classifier(start: Start, labels: Labels) -> Start:
+    """The start of a classifier with these labels. If the weights have other labels, its head is initialized
     again.
 
     On rank 0.
     """
-    stated = labels_of_weights(origin)
+    stated = labels_of_weights(start)
     is_new = stated is not None and sorted(stated) != sorted(labels or ())
-    bert_config = with_labels(origin.bert_config, labels)
-    return replace(origin, bert_config=bert_config, fresh_tensors=HEAD if is_new else ())
+    bert_config = with_labels(start.bert_config, labels)
+    return replace(start, bert_config=bert_config, fresh_tensors=HEAD if is_new else ())
 
 
-def labels_of_weights(origin: Origin) -> Labels:
+def labels_of_weights(start: Start) -> Labels:
     """The labels in the config.json beside the weights, even if `--bert_config_file` replaces it; None if it has
     none."""
     from bert import configuration
 
-    bert_config = configuration.read_config(origin.weights) if origin.weights is not None else None
+    bert_config = configuration.read_config(start.weights) if start.weights is not None else None
     return stated_labels(bert_config) if bert_config is not None else None
 
 

@@ -4,158 +4,129 @@ The data are those of GLUE's and other tasks (`--task_name`; the table is in tas
 named columns. Start reading at `run_classifier`, below.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
+from bert import hub
+from bert.model import Bert
 from distributed import phases
-from ringbase.settings import setting
-from tasks import flags
-from tasks.classifier.runs import RunsSettings, run_all
-from tasks.classifier.settings import DataSettings, EvaluationSettings
+from distributed.evaluation import HeldOut
+from distributed.feed import Feed
+from distributed.order import Order
+from distributed.train import Training
+from ringbase.settings import flat
+from tasks.classifier.evaluation import evaluate, scorer, write_predictions
+from tasks.classifier.examples import collate
+from tasks.classifier.labels import decide_labels, with_classifier
+from tasks.classifier.loss import class_weights, example_weights, label_loss
+from tasks.classifier.runs import run_seeds
+from tasks.classifier.sets import DataSet, is_trained_on_pairs, open_sets, task_of
+from tasks.classifier.settings import ClassifierConfig, EvaluationSettings, TextSettings
+from tasks.classifier.tasks import Labels, Task, find_task
+from tasks.environment import result_file
 from tasks.fit import fit, load_for_prediction, write_eval_results
-from tasks.job import Job, result_file, run_on_ranks
-from tasks.origin import Needs, find_origin
-
-if TYPE_CHECKING:
-    from bert.model import Bert
-    from distributed.evaluation import HeldOut
-    from distributed.train import Training
-    from tasks.classifier.sets import DataSet
-    from tasks.classifier.tasks import Labels, Task
+from tasks.job import Job, run_on_ranks
+from tasks.start import Needs, find_start
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config(EvaluationSettings, DataSettings, RunsSettings):
-    """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
-
-    class_weights: str | None = setting(
-        None, "weight of each label in the loss: LABEL=WEIGHT,… or balanced", "training"
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not (self.do_train or self.do_eval or self.do_predict):
-            raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
-        evaluates = self.do_eval or self.evaluates_while_training
-        for wanted, flag, why in (
-            (self.do_train, "train_file", "--do_train"),
-            (evaluates, "dev_file", "--do_eval or a flag that scores the dev set"),
-            (self.do_predict, "predict_file", "--do_predict"),
-        ):
-            if wanted and not self.task_name and not getattr(self, flag):
-                raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
-
-    @property
-    def data_set_commit(self) -> str | None:
-        from bert import hub
-        from tasks.classifier.tasks import find_task
-
-        source = find_task(str(self.task_name)).hub if self.from_hub else None
-        return hub.cached_commit(source.name, self.dataset_revision or source.revision) if source else None
+def run(config: ClassifierConfig) -> None:
+    work = partial(run_seeds, config, program=run_classifier)
+    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, work)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Fine-tune BERT to label texts or pairs of texts over all MPI ranks."
-    config = flags.parse(Config, argv, prog="bert-classifier", description=description)
-    run_on_ranks("bert-classifier", config, config.output_dir, partial(run_all, program=run_classifier))
-
-
-def run_classifier(config: Config, job: Job) -> dict[str, float]:
+def run_classifier(config: ClassifierConfig, job: Job) -> dict[str, float]:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    from tasks.classifier.evaluation import evaluate, scorer, write_predictions
-    from tasks.classifier.labels import decide_labels, with_classifier
-    from tasks.classifier.sets import is_trained_on_pairs, open_sets, task_of
-
     # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per machine.
-    world, run = job.world, job.run
-    origin = world.on_first(find_origin, config, run, config.do_train, Needs(max_seq_length=config.max_seq_length))
-    has_pairs = not config.do_train and world.on_first(is_trained_on_pairs, origin)
-    task = task_of(config, bool(has_pairs))
-    if has_pairs and not (config.task_name or config.text_pair_column or config.reads_lines):
+    world, run, texts, evaluation = job.world, job.run, config.texts, config.evaluation
+    max_seq_length, seed = config.examples.max_seq_length, config.training.loop.seed
+    needs = Needs(max_seq_length=max_seq_length)
+    resume = job.resume(config.training.resume)
+    start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    has_pairs = not config.do_train and world.on_first(is_trained_on_pairs, start)
+    task = task_of(texts, bool(has_pairs))
+    if has_pairs and not (texts.task_name or texts.text_pair_column or texts.reads_lines):
         run.say("warning: the model was trained on pairs of texts: --text_pair_column names the second text")
-    labels = world.on_first(decide_labels, config, config.do_train, task, origin, run)
-    origin = world.on_first(with_classifier, origin, labels)
+    labels = world.on_first(decide_labels, texts, config.do_train, task, start, run)
+    start = world.on_first(with_classifier, start, labels)
 
-    def sets(kind: str, is_needed: bool) -> "list[DataSet]":
-        return open_sets(config, task, kind, labels, origin.words, job) if is_needed else []
+    def sets(kind: str, is_needed: bool) -> list[DataSet]:
+        return open_sets(texts, config.examples, task, kind, labels, start.words, job) if is_needed else []
 
     train_sets = sets("train", config.do_train)
-    dev_sets = sets("dev", config.do_eval or (config.do_train and config.evaluates_while_training))
+    dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
-    model = job.engine.bert(origin.bert_config, "classifier", config.seed)
-    score_rows = scorer(job, config.max_seq_length)
+    model = job.engine.bert(start.bert_config, "classifier", seed)
+    score_rows = scorer(job, max_seq_length)
 
     def dev_scores() -> dict[str, float]:
-        return evaluate(task, labels, dev_sets, score_rows, config.eval_batch_size, job)
+        return evaluate(task, labels, dev_sets, score_rows, evaluation.eval_batch_size, job)
 
-    steps = origin.state.step if origin.state else None
+    steps = start.state.step if start.state else None
     if config.do_train:
-        held_out = held_out_of(config, task, dev_sets, dev_scores)
-        steps = fit(config, job, origin, training_of(config, model, labels, train_sets[0], held_out))
+        held_out = held_out_of(evaluation, task, dev_sets, dev_scores)
+        work = training_of(config, model, labels, train_sets[0], held_out)
+        steps = fit(config.training, job, start, work, {"config": flat(config), "data_set": commit_of(texts)})
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
-        load_for_prediction(job, origin, model)
+        load_for_prediction(job, start, model)
 
     scores: dict[str, float] = {}
-    if config.do_eval:
+    if evaluation.do_eval:
         scores = dev_scores()
         write_eval_results(run, scores, scores["eval_loss"], steps)
     for test_set in test_sets:
         outputs = score_rows(test_set.rows, config.predict_batch_size)
-        scores |= world.on_first(write_predictions, config, task, test_set, labels, outputs, run)
-    job.finish(result_file(config.do_train), {"scores": scores})
+        scores |= world.on_first(write_predictions, texts, task, test_set, labels, outputs, run)
+    job.finish(config.do_train, {"scores": scores})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in scores.items()))
     return scores
 
 
 def training_of(
-    config: Config, model: "Bert", labels: "Labels", train_set: "DataSet", held_out: "HeldOut | None"
-) -> "Training":
+    config: ClassifierConfig, model: Bert, labels: Labels, train_set: DataSet, held_out: HeldOut | None
+) -> Training:
     """The training of a classifier: its data, its loss (weighted by `--class_weights`) and its settings."""
-    from distributed.feed import Feed
-    from distributed.order import Order
-    from distributed.train import Training
-    from tasks.classifier.examples import collate
-    from tasks.classifier.loss import class_weights, example_weights, label_loss
-
+    max_seq_length = config.examples.max_seq_length
+    facts = {"--max_seq_length": max_seq_length, "--class_weights": config.class_weights}
     weight_of_label = class_weights(config.class_weights, labels, train_set.rows)
     feed = Feed(
         rows=train_set.rows,
-        order=Order(len(train_set.rows), config.seed),
+        order=Order(len(train_set.rows), config.training.loop.seed),
         collate=collate,
         weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
         lengths=partial(train_set.rows.lengths_at, "input_ids"),
-        longest=config.max_seq_length,
+        longest=max_seq_length,
     )
     return Training(
         model=model,
         feed=feed,
         loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
         data_key=train_set.key,
-        settings=config.run_settings(train_set.key, "max_seq_length", "class_weights"),
+        settings=facts | config.training.schedule() | {"training data (digest)": train_set.key},
         held_out=held_out,
     )
 
 
 def held_out_of(
-    config: Config, task: "Task", dev_sets: "list[DataSet]", dev_scores: Callable[[], Mapping[str, float]]
-) -> "HeldOut | None":
+    settings: EvaluationSettings,
+    task: Task,
+    dev_sets: list[DataSet],
+    dev_scores: Callable[[], Mapping[str, float]],
+) -> HeldOut | None:
     """The evaluation during training that the flags ask for; None without one."""
-    from distributed.evaluation import HeldOut
-
-    if not config.evaluates_while_training:
+    if not settings.during_training:
         return None
     return HeldOut(
         measure=dev_scores,
         tokens=sum(int(dev_set.rows.lengths("input_ids").sum()) for dev_set in dev_sets),
-        every=config.eval_steps or "epoch",
-        best=f"eval_{task.primary_metric}" if config.keeps_best else None,
-        patience=config.early_stopping_patience,
+        every=settings.eval_steps or "epoch",
+        best=f"eval_{task.primary_metric}" if settings.keeps_best else None,
+        patience=settings.early_stopping_patience,
     )
 
 
-if __name__ == "__main__":
-    main()
+def commit_of(texts: TextSettings) -> str | None:
+    """The hub's commit of the data, as far as the hub's cache tells it; None for other data."""
+    source = find_task(str(texts.task_name)).hub if texts.from_hub else None
+    return hub.cached_commit(source.name, texts.dataset_revision or source.revision) if source else None

@@ -8,11 +8,12 @@ from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from ringbase.errors import InputError
 from tasks.classifier.examples import examples
-from tasks.classifier.settings import STANDARD_INPUT, DataSettings, TextSettings
+from tasks.classifier.settings import STANDARD_INPUT, ExampleSettings, TextSettings
 from tasks.classifier.tasks import SECOND_TEXT, Columns, Labels, Split, Task, find_task, is_on_pairs
 from tasks.classifier.texts import Texts, read_file, read_standard_input, read_task, read_task_hub
-from tasks.job import Job, cache_folder
-from tasks.origin import Origin, run_of, settings_of_run
+from tasks.environment import cache_folder
+from tasks.job import Job
+from tasks.start import Start, run_of, settings_of_run
 
 FILE_FLAGS = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}
 
@@ -32,12 +33,12 @@ class DataSet:
         return not bool(np.any(np.isnan(label) if label.dtype.kind == "f" else label < 0))
 
 
-def is_trained_on_pairs(origin: Origin) -> bool | None:
+def is_trained_on_pairs(start: Start) -> bool | None:
     """Whether the run that wrote the model was trained on pairs of texts; None if nothing tells. On rank 0.
 
     Raises InputError: the run's run.json is damaged.
     """
-    return None if origin.weights is None else is_on_pairs(settings_of_run(run_of(origin.weights)))
+    return None if start.weights is None else is_on_pairs(settings_of_run(run_of(start.weights)))
 
 
 def task_of(settings: TextSettings, has_pairs: bool = False) -> Task:
@@ -67,7 +68,7 @@ def read_texts(settings: TextSettings, task: Task, split: str) -> Texts:
         part, flag = task.split(split), f"--{FILE_FLAGS[split]}"
         is_test = split == "test"
         if is_test and part.files[0] == STANDARD_INPUT:
-            texts = read_standard_input(settings.predict_format, part.columns, numeric_labels=task.is_regression)
+            texts = read_standard_input(part.columns)
         else:
             texts = read_file(
                 part.files[0], flag, part.columns, numeric_labels=task.is_regression, needs_labels=not is_test
@@ -76,16 +77,28 @@ def read_texts(settings: TextSettings, task: Task, split: str) -> Texts:
 
 
 def open_sets(
-    settings: DataSettings, task: Task, kind: str, labels: Labels, tokenizer: Tokenizer, job: Job
+    settings: TextSettings,
+    rows: ExampleSettings,
+    task: Task,
+    kind: str,
+    labels: Labels,
+    tokenizer: Tokenizer,
+    job: Job,
 ) -> list[DataSet]:
     """The sets of a kind ("train", "dev" or "test"), memory-mapped on every rank, built once per machine."""
     if not task.splits_of(kind):
         task.split(kind)  # raises an error that lists the sets that exist
-    return [_open_set(settings, task, split, labels, tokenizer, job) for split in task.splits_of(kind)]
+    return [_open_set(settings, rows, task, split, labels, tokenizer, job) for split in task.splits_of(kind)]
 
 
 def _open_set(
-    settings: DataSettings, task: Task, split: str, labels: Labels, tokenizer: Tokenizer, job: Job
+    settings: TextSettings,
+    rows: ExampleSettings,
+    task: Task,
+    split: str,
+    labels: Labels,
+    tokenizer: Tokenizer,
+    job: Job,
 ) -> DataSet:
     given: Texts | None = None
     if split == "test" and settings.predict_file == STANDARD_INPUT:  # the launcher gives it to the first rank only
@@ -93,7 +106,7 @@ def _open_set(
 
     def build() -> str:
         texts = read_texts(settings, task, split) if given is None else given
-        return examples(settings, texts, labels, tokenizer, cache_folder(), job.run)
+        return examples(rows, texts, labels, tokenizer, cache_folder(), job.run)
 
     key = job.world.on_each_machine(build)
     job.world.agree({f"the content of the {split} set": key})

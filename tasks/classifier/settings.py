@@ -1,10 +1,11 @@
-"""Settings of the classifier. They have their own module because `--help` should not import NumPy."""
+"""The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from bert.text.settings import UnknownSettings
-from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, setting
+from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
 
 STANDARD_INPUT = "-"  # as a file name
 
@@ -30,25 +31,21 @@ class TextSettings(Settings):
     )
     predict_file: str | None = setting(
         None,
-        "file of the same kinds to predict; - for standard input, whose predictions are printed too",
+        "file of the same kinds to predict; - for lines of standard input, whose predictions are printed too: a "
+        "text per line, with --text_pair_column, or if the model was trained on pairs, a tab and a second text",
         "data",
         aliases=("test_file",),
-    )
-    predict_format: Literal["text", "csv", "tsv", "jsonl"] = setting(
-        "text",
-        "how --predict_file - is written; text: a text per line, with --text_pair_column, or if the model's run "
-        "was trained on pairs, a tab and a second text",
-        "data",
     )
     text_column: str = setting("text", "name of the column with the text", "data")
     text_pair_column: str | None = setting(None, "name of the column with the second text", "data")
     label_column: str = setting("label", "name of the column with the label", "data")
     regression: bool = setting(False, "predict numbers: the label column holds numbers", "data")
-    max_train_examples: int | None = setting(None, "train on the first N examples", "data")
-    max_predict_examples: int | None = setting(None, "evaluate and predict the first N examples", "data")
+    max_train_examples: int | None = setting(None, "train on the first N examples", "data", at_least=1)
+    max_predict_examples: int | None = setting(
+        None, "evaluate and predict the first N examples", "data", at_least=1
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.task_name and not (self.data_dir or self.from_hub):
             raise ValueError("--task_name needs --data_dir, the folder of its files (or --from_hub)")
         if self.task_name and (self.train_file or self.dev_file or self.predict_file):
@@ -59,68 +56,103 @@ class TextSettings(Settings):
             raise ValueError("--dataset_revision needs --from_hub")
         if self.regression and self.task_name:
             raise ValueError("--regression is for files of your own: --task_name already implies it")
-        if self.predict_format != "text" and self.predict_file != STANDARD_INPUT:
-            raise ValueError("--predict_format is for --predict_file -: the extension tells how a file is written")
-        check_at_least(self, 1, "max_train_examples", "max_predict_examples")
 
     @property
     def reads_lines(self) -> bool:
         """Whether lines of standard input are predicted."""
-        return self.predict_file == STANDARD_INPUT and self.predict_format == "text"
+        return self.predict_file == STANDARD_INPUT
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleSettings(UnknownSettings):
+class ExampleSettings(Settings):
     """How texts become rows; name and default of run_classifier.py."""
 
-    max_seq_length: int = setting(128, "maximum number of tokens per example", "data")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 4, "max_seq_length")
-        check_at_most(self, LONGEST_ROW, "max_seq_length")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSettings(ExampleSettings, TextSettings):
-    """Which texts are read, and how they become rows."""
+    max_seq_length: int = setting(
+        128, "maximum number of tokens per example", "data", at_least=4, at_most=LONGEST_ROW
+    )
+    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Settings):
-    """What is scored and predicted, and when."""
+    """How the dev set is scored, also during training."""
 
     do_eval: bool = setting(False, "score the dev set", "evaluation")
     eval_batch_size: int = setting(
-        8, "examples of --max_seq_length tokens per evaluation batch; more if they are shorter", "evaluation"
+        8,
+        "examples of --max_seq_length tokens per evaluation batch; more if they are shorter",
+        "evaluation",
+        at_least=1,
+        at_most=MOST_ROWS,
     )
     eval_steps: int | Literal["auto"] | None = setting(
         None,
         "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
         "evaluation",
         shown_default="once per epoch if the best model is kept, else never",
+        at_least=1,
+        at_most=MOST_STEPS,
     )
     load_best_model_at_end: bool = setting(
         False, "keep the model of the best dev score instead of the last", "evaluation"
     )
     early_stopping_patience: int | None = setting(
-        None, "stop after N dev scores without a better one; keeps the best model", "evaluation"
+        None,
+        "stop after N dev scores without a better one; keeps the best model",
+        "evaluation",
+        at_least=1,
+        at_most=MOST_STEPS,
     )
-    do_predict: bool = setting(False, "predict the test set", "prediction")
-    predict_batch_size: int = setting(
-        8, "examples of --max_seq_length tokens per prediction batch; more if they are shorter", "prediction"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "eval_batch_size", "predict_batch_size", "eval_steps", "early_stopping_patience")
-        check_at_most(self, MOST_ROWS, "eval_batch_size", "predict_batch_size")
-        check_at_most(self, MOST_STEPS, "eval_steps", "early_stopping_patience")
 
     @property
-    def evaluates_while_training(self) -> bool:
+    def during_training(self) -> bool:
         return bool(self.eval_steps or self.keeps_best)
 
     @property
     def keeps_best(self) -> bool:
         return self.load_best_model_at_end or self.early_stopping_patience is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(Settings):
+    """The flags of bert-classifier."""
+
+    texts: TextSettings
+    examples: ExampleSettings
+    model: ModelSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+    machine: MachineSettings
+    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+    do_train: bool = setting(False, "train the model", "training")
+    seeds: str | None = setting(
+        None, "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation", "training"
+    )
+    class_weights: str | None = setting(
+        None, "weight of each label in the loss: LABEL=WEIGHT,… or balanced", "training"
+    )
+    do_predict: bool = setting(False, "predict the test set", "prediction")
+    predict_batch_size: int = setting(
+        8,
+        "examples of --max_seq_length tokens per prediction batch; more if they are shorter",
+        "prediction",
+        at_least=1,
+        at_most=MOST_ROWS,
+    )
+
+    def check(self) -> None:
+        if not (self.do_train or self.evaluation.do_eval or self.do_predict):
+            raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
+        evaluates = self.evaluation.do_eval or self.evaluation.during_training
+        for wanted, flag, why in (
+            (self.do_train, "train_file", "--do_train"),
+            (evaluates, "dev_file", "--do_eval or a flag that scores the dev set"),
+            (self.do_predict, "predict_file", "--do_predict"),
+        ):
+            if wanted and not self.texts.task_name and not getattr(self.texts, flag):
+                raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
+        seeds = [] if self.seeds is None else self.seeds.split(",")
+        if not all(re.fullmatch("[0-9]{1,10}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+            raise ValueError(f"--seeds must be different numbers separated by commas, got {self.seeds}")
+        if seeds and max(map(int, seeds)) > MOST_SEED:
+            raise ValueError(f"--seeds must be at most {MOST_SEED:,} each, got {self.seeds}")

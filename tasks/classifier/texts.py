@@ -14,7 +14,6 @@ from typing import Any
 from bert.hub import load_data_set
 from ringbase.errors import InputError
 from tasks.classifier.files import Table, lines_of_standard_input, read_table, read_tsv, unit
-from tasks.classifier.settings import STANDARD_INPUT
 from tasks.classifier.tasks import Columns, Task
 from tasks.texts import is_unicode
 
@@ -182,16 +181,11 @@ def read_file(
     return _texts(table, path, columns, numeric_labels, needs_labels)
 
 
-def read_standard_input(kind: str, columns: Columns, *, numeric_labels: bool = False) -> Texts:
-    """Reads standard input, in one of the kinds of `--predict_format`; raises InputError as `read_file`. It can be
-    read in one process of a job, and once."""
-    where, path = "standard input (--predict_file -)", Path(STANDARD_INPUT)
-    if kind == "text":
-        pair = [] if columns.pair is None else [columns.pair]
-        table = lines_of_standard_input(where, [columns.text, *pair])
-    else:
-        table = read_table(path, where, _wanted(columns), f".{kind}")
-    return _texts(table, "standard input", columns, numeric_labels, needs_labels=False)
+def read_standard_input(columns: Columns) -> Texts:
+    """The lines of standard input; raises InputError as `read_file`. They can be read once."""
+    pair = [] if columns.pair is None else [columns.pair]
+    table = lines_of_standard_input("standard input (--predict_file -)", [columns.text, *pair])
+    return _texts(table, "standard input", columns, is_regression=False, needs_labels=False)
 
 
 def _wanted(columns: Columns) -> list[str | int]:

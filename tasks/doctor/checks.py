@@ -13,7 +13,7 @@ from distributed.doctor.sums import Sums
 from tasks.doctor import speed, truth
 from tasks.doctor.settings import Config
 from tasks.doctor.trial import Xla
-from tasks.job import cache_folder
+from tasks.environment import cache_folder
 
 HOSTS, DEVICES, DISKS = "hosts and network", "devices", "disks"
 SUMS, TRAINING, SPEED = "sums over ranks", "training", "speed"

@@ -21,7 +21,7 @@ from ringbase.errors import InputError, one_line
 from tasks import flags
 from tasks.doctor.page import Page, verdict
 from tasks.doctor.settings import Config
-from tasks.job import import_tensorflow, set_environment
+from tasks.environment import import_tensorflow, set_environment
 
 if TYPE_CHECKING:
     from distributed.doctor.examination import Examination

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ringbase.settings import setting
-from tasks.job import ComputeSettings
+from tasks.settings import ComputeSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from tasks.bench.load import StepLoad
 from tasks.bench.products import matrix_peak, model_flop
 from tasks.bench.step import speed
 from tasks.bench.training import BenchTraining
-from tasks.job import set_precision
 
 if TYPE_CHECKING:
     from distributed.collectives import Collectives
@@ -26,6 +25,8 @@ def check_speed(config: "Config", world: "World", collectives: "Collectives") ->
         num_warmup=3 if on_gpu else 1, num_steps=10 if on_gpu else 2, precision=config.precision,
         xla="on" if on_gpu else "off",
     )  # fmt: skip
+    from tasks.job import set_precision
+
     set_precision(config.precision)
     training = BenchTraining(load, world, collectives)
     measured, _ = training.run(1)

@@ -22,7 +22,6 @@ from distributed.rows import Rows, ragged
 from distributed.steps import StepClock, steps
 from distributed.world import World
 from tasks.doctor.reference import Window
-from tasks.job import set_precision
 from tasks.padding import layouts_of
 from tasks.squad.program import collate, feed_of, span_loss
 
@@ -58,6 +57,8 @@ def feed_for(examples: list[Window]) -> Feed:
 
 
 def small_model(precision: str, num_layers: int = 2, seed: int = 3) -> Bert:
+    from tasks.job import set_precision
+
     set_precision(precision)
     return Bert(small_config(num_layers), "span", seed=seed)
 

@@ -19,10 +19,9 @@ from distributed import records
 from distributed.environment import SIZE_VARIABLES
 from ringbase.errors import InputError, Preempted
 from ringbase.json_files import read_object
-from tasks.job import result_file
-from tasks.launching.arguments import without_dashes
+from tasks.environment import result_file
 from tasks.launching.display import Display, shows_bars
-from tasks.launching.jobs import Job, argv_of
+from tasks.launching.jobs import Job, without_dashes
 from tasks.launching.process import Ended, run
 from tasks.signatures import with_checked_names
 
@@ -95,7 +94,7 @@ def launch(
     command = [
         *python("distributed.launch"),
         *_launcher_arguments(ranks, hosts, ssh_port, restarts, elastic, mpi_args),
-        *("--", *python(job.module), *argv_of(job)),
+        *("--", *python(job.module), *job.argv()),
     ]
     variables = {**os.environ, **(environment or {}), records.PARENT: str(os.getpid())}
     variables[records.TERMINAL] = str(int(progress and shows_bars()))

@@ -87,7 +87,7 @@ class Features:
         layers = int(self._trained.config.num_hidden_layers)
         if not isinstance(layer, int) or isinstance(layer, bool) or not -layers <= layer < layers:
             raise InputError(f"layer must be an integer from {-layers} to {layers - 1}, got {layer!r:.80}")
-        from tasks.features import states_of
+        from tasks.features.program import states_of
 
         self._states = states_of(self._trained.model, [layer % layers + 1])  # 0 is the embeddings' output
 
@@ -139,7 +139,7 @@ class Features:
         from distributed.feed import batch_maker
         from distributed.predict import predict
         from tasks.batches import prediction_batches, with_checked_ids
-        from tasks.features import collate
+        from tasks.features.program import collate
 
         trained, lengths = self._trained, made.rows.lengths("input_ids")
         job = trained.job

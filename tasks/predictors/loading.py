@@ -7,22 +7,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from ringbase.errors import InputError, one_line
-from ringbase.settings import fields_of, of_type
+from ringbase.settings import fields_of, made, of_type
 from tasks.engine import Engine
-from tasks.job import POLICIES, Job, import_tensorflow, set_environment
-from tasks.origin import (
-    CHECKPOINTS,
-    TOKENIZER_FILES,
-    ModelSettings,
-    Needs,
-    newest_checkpoint,
-    origin_of_model,
-    run_of,
-    settings_of_run,
-)
+from tasks.environment import import_tensorflow, set_environment
 from tasks.predictors.messages import Session, without_dashes
 from tasks.signatures import hint
 
@@ -31,6 +21,7 @@ if TYPE_CHECKING:
 
     from bert.model import Bert
     from bert.text.tokenizer import Tokenizer
+    from tasks.job import Job
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Settings = TypeVar("Settings")
@@ -57,7 +48,7 @@ class Trained:
     model: "Bert"
     tokenizer: "Tokenizer"
     settings: Mapping[str, Any]
-    job: Job
+    job: "Job"
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
@@ -120,11 +111,13 @@ def load(folder: str | os.PathLike[str], head: str, precision: str, revision: st
     """
     if not isinstance(folder, str | os.PathLike) or not str(folder):
         raise InputError(f"folder must be the path of a folder or a hub name, got {folder!r:.80}")
-    if precision not in POLICIES:
-        raise InputError(f"precision must be one of {', '.join(POLICIES)}, got {precision!r:.80}")
+    if precision not in get_args(Precision):
+        raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r:.80}")
     name = os.fspath(folder)
     start()
     try:
+        from tasks.start import settings_of_run
+
         source, run = place_of(name)
         return _loaded(name, source, settings_of_run(run), head, precision, revision)
     except InputError as error:
@@ -157,6 +150,9 @@ def _loaded(
     from bert.model import Bert
     from distributed.collectives.local import LocalCollectives
     from distributed.world import World
+    from tasks.job import Job
+    from tasks.settings import ModelSettings
+    from tasks.start import TOKENIZER_FILES, Needs, start_of_model
 
     run = Session()
     found = weights.find(source, revision)
@@ -165,15 +161,14 @@ def _loaded(
         raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no folder of a model or run")
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise InputError(f"folder {name} has no vocabulary ({', '.join(TOKENIZER_FILES)})")
-    origin = origin_of_model(
-        ModelSettings(model=source, model_revision=revision), run.say, Needs(max_seq_length=1)
-    )
-    assert origin.weights is not None
+    settings_of_model = made(ModelSettings, {"model": source, "model_revision": revision})
+    start = start_of_model(settings_of_model, run.say, Needs(max_seq_length=1))
+    assert start.weights is not None
     with policy(precision):
-        model = Bert(origin.bert_config, head)
+        model = Bert(start.bert_config, head)
     model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
     try:
-        weights.load(model, origin.weights)
+        weights.load(model, start.weights)
     except weights.MissingTensors as error:
         if set(error.names) <= set(weights.HEAD_TENSORS[head]) and head in PROGRAM_OF_HEAD:
             raise InputError(
@@ -182,7 +177,7 @@ def _loaded(
             ) from error
         raise
     job = Job(World(), LocalCollectives(), run, Engine(model))
-    return Trained(name, precision, model, origin.words, settings, job)
+    return Trained(name, precision, model, start.words, settings, job)
 
 
 def _use_of(tensors: Sequence[str]) -> str:
@@ -198,6 +193,8 @@ def _use_of(tensors: Sequence[str]) -> str:
 def policy(precision: str) -> Iterator[None]:
     """The Keras dtype policy of models made in the block; afterwards the process has its own one again."""
     import keras
+
+    from tasks.job import POLICIES
 
     with _policy_lock:
         before = keras.config.dtype_policy()
@@ -216,6 +213,9 @@ def place_of(name: str) -> tuple[str, Path | None]:
 
     Of a run's folder this is `model/`, else its best or newest checkpoint. Raises InputError: it has neither.
     """
+    from distributed.checkpoint import checkpoint_at
+    from tasks.start import CHECKPOINTS, newest_checkpoint, run_of
+
     path = Path(name).expanduser()
     if not path.is_dir():
         return name, None
@@ -226,8 +226,6 @@ def place_of(name: str) -> tuple[str, Path | None]:
     if (path / CHECKPOINTS).is_dir():
         checkpoint = newest_checkpoint("auto", path, Session().say)
         if checkpoint is not None:
-            from distributed.checkpoint import checkpoint_at
-
             best = checkpoint.state.best
             chosen = checkpoint_at(checkpoint.path.parent, best[0]) if best else checkpoint
             return str(chosen.path), path

@@ -1,69 +1,36 @@
 """Evaluates a pretrained model on held-out examples: masked tokens and next sentences."""
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
 
-from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, check_at_least, check_at_most, setting
+import numpy as np
+import tensorflow as tf
+
+from bert.model import Bert
+from distributed.evaluation import HeldOut
+from distributed.feed import batch_maker
+from distributed.gradient import batch_signature
+from distributed.predict import predict
 from tasks.batches import prediction_batches, with_checked_ids
 from tasks.job import Job
 from tasks.pretraining.examples import collate, losses
+from tasks.pretraining.settings import EvaluationSettings
 from tasks.pretraining.shards import Shards
-
-if TYPE_CHECKING:
-    import numpy as np
-    import tensorflow as tf
-
-    from bert.model import Bert
-    from distributed.evaluation import HeldOut
 
 EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run, so that runs can be compared
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationSettings(Settings):
-    """What is evaluated, and how often."""
-
-    do_eval: bool = setting(False, "evaluate the model", "evaluation")
-    eval_batch_size: int = setting(
-        8, "examples of --max_seq_length tokens per evaluation batch; more if they are shorter", "evaluation"
-    )
-    max_eval_steps: int = setting(100, "number of evaluation batches of --eval_batch_size examples", "evaluation")
-    eval_steps: int | Literal["auto"] | None = setting(
-        None,
-        "also evaluate every N training steps; auto: as often as possible within 2 % of the time",
-        "evaluation",
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_at_least(self, 1, "eval_batch_size", "max_eval_steps", "eval_steps")
-        check_at_most(self, MOST_ROWS, "eval_batch_size")
-        check_at_most(self, MOST_STEPS, "max_eval_steps", "eval_steps")
-
-
-def evaluator(
-    settings: EvaluationSettings, job: Job, model: "Bert", shards: Shards, max_seq_length: int
-) -> "HeldOut":
+def evaluator(settings: EvaluationSettings, job: Job, model: Bert, shards: Shards, max_seq_length: int) -> HeldOut:
     """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
 
     It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
     """
-    import numpy as np
-    import tensorflow as tf
-
-    from distributed.evaluation import HeldOut
-    from distributed.feed import batch_maker
-    from distributed.gradient import batch_signature
-    from distributed.predict import predict
-
     rows = np.arange(min(len(shards.rows), settings.max_eval_steps * settings.eval_batch_size))
     lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
     batches = prediction_batches(lengths, settings.eval_batch_size, max_seq_length)
     prepare = partial(collate, masking=shards.masking, seed=EVALUATION_SEED)
 
-    def count(batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
+    def count(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         scores = model(batch)
         sums = losses(scores, batch)
         pairs = [("mlm", "masked_ids")] + [("nsp", "next_sentence_label")] * ("nsp" in sums)
@@ -77,7 +44,7 @@ def evaluator(
     signature = batch_signature(make_batch(rows[:1]))
     forward = tf.function(count, input_signature=[signature], autograph=False)
 
-    def total(outputs: "list[np.ndarray]") -> dict[str, float]:
+    def total(outputs: list[np.ndarray]) -> dict[str, float]:
         sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
         return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
 

@@ -8,49 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from ringbase.errors import InputError
 from ringbase.hashing import digest
-from ringbase.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
-from tasks.job import Job, cache_folder
-from tasks.origin import Origin
+from tasks.environment import cache_folder
+from tasks.job import Job
+from tasks.pretraining.settings import ShardSettings
+from tasks.start import Start
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bert.corpus.masking import Masking
     from distributed.rows import RowSource
-
-MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardSettings(Settings):
-    """What is read from shards, and how masks are drawn if the shards have none."""
-
-    max_seq_length: int = setting(128, "maximum number of tokens per example", "data")
-    max_predictions_per_seq: int | None = setting(
-        None,
-        "maximum number of masked tokens per example",
-        "data",
-        shown_default="as the shards were built, else 20",
-    )
-    masked_lm_prob: float | None = setting(
-        None, "fraction of the tokens that are masked", "data", shown_default="as the shards were built, else 0.15"
-    )
-    do_whole_word_mask: bool | None = setting(
-        None, "mask all pieces of a word together", "data", shown_default="as the shards were built, else false"
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_at_least(self, 1, "max_seq_length", "max_predictions_per_seq")
-        check_at_most(self, LONGEST_ROW, "max_seq_length", "max_predictions_per_seq")
-        if self.masked_lm_prob is not None and not 0 < self.masked_lm_prob < 1:
-            raise ValueError(f"--masked_lm_prob must be between 0 and 1, got {self.masked_lm_prob}")
-
-    def masks(self, built: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of masks: from the flags, else from `built`, the settings that the shards were made
-        with."""
-        values = {name: getattr(self, name) for name in MASKS}
-        return {name: built.get(name, MASKS[name]) if value is None else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -85,7 +52,7 @@ def tokenizer_of_shards(patterns: str) -> Path | None:
     return tokenizer_folder(files) if kind == "arrow" else None
 
 
-def open_shards(settings: ShardSettings, job: Job, origin: Origin, patterns: str, flag: str) -> Shards:
+def open_shards(settings: ShardSettings, job: Job, start: Start, patterns: str, flag: str) -> Shards:
     """The shards on every rank, memory-mapped. Raises InputError when they do not fit the flags or the model.
 
     Their bytes are checked when rows are taken, so that the start does not wait for a large corpus.
@@ -94,16 +61,16 @@ def open_shards(settings: ShardSettings, job: Job, origin: Origin, patterns: str
 
     kind, files = find_shards(patterns, flag)
     if kind == "arrow":
-        shards = _open_arrow(settings, origin, files, flag)
+        shards = _open_arrow(settings, start, files, flag)
     else:
-        shards = _open_records(settings, job, origin, files, flag)
+        shards = _open_records(settings, job, start, files, flag)
     job.world.agree({f"the shards {patterns}": (shards.key, len(shards.rows))})
     source = "drawn again in every epoch" if shards.masking else "read from the shards"
     job.run.say(f"{patterns}: {len(shards.rows):,} examples, masks {source}")
     return shards
 
 
-def _open_arrow(settings: ShardSettings, origin: Origin, files: str, flag: str) -> Shards:
+def _open_arrow(settings: ShardSettings, start: Start, files: str, flag: str) -> Shards:
     from bert.corpus.shards import open_shards
     from distributed.rows import BatchRows
 
@@ -113,14 +80,14 @@ def _open_arrow(settings: ShardSettings, origin: Origin, files: str, flag: str) 
     return Shards(
         rows,
         digest(manifest),
-        _masking(settings, masks, manifest, origin, flag),
+        _masking(settings, masks, manifest, start, flag),
         _by_flag(masks),
         manifest["settings"]["next_sentence"],
         partial(rows.lengths_at, "input_ids"),
     )
 
 
-def _open_records(settings: ShardSettings, job: Job, origin: Origin, files: str, flag: str) -> Shards:
+def _open_records(settings: ShardSettings, job: Job, start: Start, files: str, flag: str) -> Shards:
     from bert.corpus.tfrecord import RecordRows
 
     masks = settings.masks({})
@@ -131,7 +98,7 @@ def _open_records(settings: ShardSettings, job: Job, origin: Origin, files: str,
             cache_folder(),
             max_seq_length=settings.max_seq_length,
             max_predictions_per_seq=masks["max_predictions_per_seq"],
-            vocab_size=origin.bert_config.vocab_size,
+            vocab_size=start.bert_config.vocab_size,
             flag=flag,
         )
 
@@ -145,7 +112,7 @@ def _by_flag(masks: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _masking(
-    settings: ShardSettings, masks: Mapping[str, Any], manifest: dict, origin: Origin, flag: str
+    settings: ShardSettings, masks: Mapping[str, Any], manifest: dict, start: Start, flag: str
 ) -> "Masking | None":
     """How masks are drawn for these shards; None if they contain masks.
 
@@ -153,7 +120,7 @@ def _masking(
     """
     from bert.corpus.masking import Masking
 
-    built, tokenizer = manifest["settings"], origin.tokenizer
+    built, tokenizer = manifest["settings"], start.tokenizer
     if tokenizer is None:
         raise InputError("--eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file")
     if manifest["tokenizer_digest"] != tokenizer.digest:

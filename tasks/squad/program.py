@@ -5,106 +5,76 @@ as a suffix: B rows, T positions of a row, 2 for start and end.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+import tensorflow as tf
+
+from bert import hub
+from bert.inputs import example_numbers, in_groups
+from bert.text.tokenizer import Tokenizer
 from distributed import phases
-from ringbase.settings import MOST_ROWS, check_at_least, check_at_most, setting
-from tasks import flags
+from distributed.feed import Feed
+from distributed.order import Order
+from distributed.rows import Rows
+from distributed.run import Run
+from distributed.train import Training
+from ringbase.settings import flat
 from tasks.batches import num_examples
-from tasks.fit import TrainingSettings, fit, load_for_prediction
-from tasks.job import Job, cache_folder, result_file, run_on_ranks
-from tasks.origin import Needs, find_origin
+from tasks.environment import cache_folder, result_file
+from tasks.fit import fit, load_for_prediction
+from tasks.job import Job, run_on_ranks
+from tasks.squad import metrics
+from tasks.squad.answers import AnswerFinder, find_all, nbest_file
+from tasks.squad.reading import Examples, Source, read, sources
 from tasks.squad.scores import collate, window_scorer
-from tasks.squad.settings import AnswerSettings, QuestionSettings, WindowSettings
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from bert.text.tokenizer import Tokenizer
-    from distributed.feed import Feed
-    from distributed.rows import Rows
-    from distributed.run import Run
-    from tasks.squad.answers import AnswerFinder
-    from tasks.squad.reading import Examples
+from tasks.squad.settings import SquadConfig, WindowSettings
+from tasks.squad.windows import prepare
+from tasks.start import Needs, find_start
 
 LARGE = 1e30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config(AnswerSettings, WindowSettings, QuestionSettings, TrainingSettings):
-    """The flags of bert-squad: names and defaults of run_squad.py, and some more."""
-
-    do_predict: bool = setting(False, "predict answers, and score them if the file has answers", "prediction")
-    predict_batch_size: int = setting(
-        8, "windows of --max_seq_length tokens per prediction batch; more if they are shorter", "prediction"
-    )
-    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(
-        "auto", "how predictions are scored; auto: by the version of the file", "prediction"
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not (self.do_train or self.do_predict):
-            raise ValueError("nothing to do: give --do_train, --do_predict or both")
-        for wanted, flag in ((self.do_train, "train_file"), (self.do_predict, "predict_file")):
-            if wanted and not (getattr(self, flag) or self.dataset_name):
-                raise ValueError(f"--do_{flag.removesuffix('_file')} needs --{flag} (or --dataset_name)")
-        check_at_least(self, 1, "predict_batch_size")
-        check_at_most(self, MOST_ROWS, "predict_batch_size")
-        if self.metric != "auto" and (self.metric == "squad_v2") != self.version_2_with_negative:
-            raise ValueError(
-                f"--metric {self.metric} does not fit --version_2_with_negative={self.version_2_with_negative}"
-            )
-
-    @property
-    def data_set_commit(self) -> str | None:
-        from bert import hub
-
-        return hub.cached_commit(self.dataset_name, self.dataset_revision) if self.dataset_name else None
+def run(config: SquadConfig) -> None:
+    run_on_ranks("bert-squad", config, config.machine, config.output_dir, partial(run_squad, config))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    config = flags.parse(
-        Config, argv, prog="bert-squad", description="Fine-tune BERT on SQuAD over all MPI ranks."
-    )
-    run_on_ranks("bert-squad", config, config.output_dir, run_squad)
-
-
-def run_squad(config: Config, job: Job) -> dict[str, float]:
+def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has answers."""
-    from distributed.train import Training
-
     # Configuration, tokenizer and weights are found on rank 0; the windows are built once per machine.
-    world, run = job.world, job.run
-    origin = world.on_first(find_origin, config, run, config.do_train, Needs(max_seq_length=config.max_seq_length))
-    train_data = open_data(config, job, origin.words, is_training=True) if config.do_train else None
-    predict_data = open_data(config, job, origin.words, is_training=False) if config.do_predict else None
+    world, run, windows, training = job.world, job.run, config.windows, config.training
+    needs = Needs(max_seq_length=windows.max_seq_length)
+    start = world.on_first(find_start, config.model, job.resume(training.resume), run, config.do_train, needs)
+    train_source, predict_source = sources(config.questions)
+    train_data = open_data(windows, train_source, job, start.words) if config.do_train else None
+    predict_data = open_data(windows, predict_source, job, start.words) if config.do_predict else None
     phases.ended("data")
-    model = job.engine.bert(origin.bert_config, "span", config.seed)
+    model = job.engine.bert(start.bert_config, "span", training.loop.seed)
 
     if train_data:
         lengths = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
-        training = Training(
+        facts = {f"--{name}": getattr(windows, name) for name in lengths} | training.schedule()
+        name, revision = config.questions.dataset_name, config.questions.dataset_revision
+        commit = hub.cached_commit(name, revision) if name else None
+        work = Training(
             model=model,
-            feed=feed_of(train_data.windows, config.seed, config.max_seq_length),
+            feed=feed_of(train_data.windows, training.loop.seed, windows.max_seq_length),
             loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
             data_key=train_data.key,
-            settings=config.run_settings(train_data.key, *lengths),
+            settings=facts | {"training data (digest)": train_data.key},
         )
-        fit(config, job, origin, training)
+        fit(training, job, start, work, {"config": flat(config), "data_set": commit})
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
-        load_for_prediction(job, origin, model)
+        load_for_prediction(job, start, model)
 
     scores: dict[str, float] = {}
     speed: dict[str, float] = {}
     if predict_data:
-        scores, speed = predict(config, job, predict_data)
+        scores, speed = predict(config, job, predict_source, predict_data)
     result: dict[str, object] = {"scores": scores, "prediction": speed} if predict_data else {"scores": scores}
-    job.finish(result_file(config.do_train), result)
+    job.finish(config.do_train, result)
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.2f}" for name, value in scores.items()))
     return scores
 
@@ -117,19 +87,14 @@ class Data:
     """A SQuAD file as rows: its windows, and the positions of its contexts' tokens. `key` is a digest of the
     data."""
 
-    windows: "Rows"
-    paragraphs: "Rows"
+    windows: Rows
+    paragraphs: Rows
     key: str
 
 
-def open_data(config: Config, job: Job, tokenizer: "Tokenizer", is_training: bool) -> Data:
-    """The windows for training or for prediction, memory-mapped on every rank."""
-    from distributed.rows import Rows
-    from tasks.squad.reading import source_of
-    from tasks.squad.windows import prepare
-
-    source = source_of(config, is_training)
-    key = job.world.on_each_machine(prepare, config, source, tokenizer, cache_folder(), job.run)
+def open_data(settings: WindowSettings, source: Source, job: Job, tokenizer: Tokenizer) -> Data:
+    """The windows of a source, memory-mapped on every rank."""
+    key = job.world.on_each_machine(prepare, settings, source, tokenizer, cache_folder(), job.run)
     job.world.agree({f"the content of {source.flag}": key})
     folder = cache_folder() / key
     return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
@@ -138,11 +103,8 @@ def open_data(config: Config, job: Job, tokenizer: "Tokenizer", is_training: boo
 # -- training -----------------------------------------------------------------------------------------------------
 
 
-def feed_of(windows: "Rows", seed: int, max_seq_length: int) -> "Feed":
+def feed_of(windows: Rows, seed: int, max_seq_length: int) -> Feed:
     """The training data; each window has the same weight."""
-    from distributed.feed import Feed
-    from distributed.order import Order
-
     return Feed(
         rows=windows,
         order=Order(len(windows), seed),
@@ -153,12 +115,8 @@ def feed_of(windows: "Rows", seed: int, max_seq_length: int) -> "Feed":
     )
 
 
-def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
+def span_loss(scores: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """The sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, without padding."""
-    import tensorflow as tf
-
-    from bert.inputs import example_numbers, in_groups
-
     groups = zip(in_groups(scores, batch), in_groups(example_numbers(batch), batch), strict=True)
     targets_B2 = tf.stack([batch["start_position"], batch["end_position"]], 1)
     sums = []
@@ -178,17 +136,16 @@ def span_loss(scores: "tf.Tensor", batch: dict[str, "tf.Tensor"]) -> "tf.Tensor"
 # -- prediction ---------------------------------------------------------------------------------------------------
 
 
-def predict(config: Config, job: Job, data: Data) -> tuple[dict[str, float], dict[str, float]]:
+def predict(
+    config: SquadConfig, job: Job, source: Source, data: Data
+) -> tuple[dict[str, float], dict[str, float]]:
     """Predicts answers and writes the files. Returns the scores, and how fast it was: the number of windows, the
     seconds until the last one was scored, and those of what came after it."""
-    from tasks.squad.answers import AnswerFinder
-    from tasks.squad.reading import read, source_of
-
     started = time.perf_counter()
-    version_2 = config.version_2_with_negative
-    examples = read(source_of(config, is_training=False), version_2)
-    finder = AnswerFinder(config, version_2, examples, data.windows, data.paragraphs)
-    score_windows = window_scorer(job, config.max_seq_length)
+    version_2 = config.windows.version_2_with_negative
+    examples = read(source, version_2)
+    finder = AnswerFinder(config.answers, version_2, examples, data.windows, data.paragraphs)
+    score_windows = window_scorer(job, config.windows.max_seq_length)
     # Answers are found where the scores are, while the model computes the next batch.
     found = score_windows(data.windows, config.predict_batch_size, finder.found_by_window)
     scored = time.perf_counter()
@@ -202,15 +159,12 @@ def predict(config: Config, job: Job, data: Data) -> tuple[dict[str, float], dic
 
 
 def write_predictions(
-    config: Config, run: "Run", examples: "Examples", finder: "AnswerFinder", found_by_window: "list[Any]"
+    config: SquadConfig, run: Run, examples: Examples, finder: AnswerFinder, found_by_window: list[Any]
 ) -> dict[str, float]:
     """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
-    from tasks.squad import metrics
-    from tasks.squad.answers import find_all, nbest_file
-
     found = find_all(finder, found_by_window)
     ids = [question.id for question in examples.questions]
-    version_2 = config.version_2_with_negative
+    version_2 = config.windows.version_2_with_negative
     predictions = {id_: each.answer for id_, each in zip(ids, found, strict=True)}
     null_odds = {id_: each.null_odds for id_, each in zip(ids, found, strict=True) if each.null_odds is not None}
     run.write_json("predictions.json", predictions)
@@ -232,7 +186,3 @@ def write_predictions(
         result = getattr(metrics, metric)(examples.references, predictions)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
     return result
-
-
-if __name__ == "__main__":
-    main()

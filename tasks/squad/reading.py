@@ -78,16 +78,18 @@ class Examples:
         return any(question.answers or question.is_impossible for question in self.questions)
 
 
-def source_of(settings: QuestionSettings, is_training: bool) -> Source:
-    """The source for training or for prediction: a file, else a split of `--dataset_name`."""
-    path, flag, limit = settings.predict_file, "--predict_file", settings.max_predict_examples
-    if is_training:
-        path, flag, limit = settings.train_file, "--train_file", settings.max_train_examples
-    if path is not None:
-        return Source(path, flag, is_training, limit)
-    split = "train" if is_training else "validation"
-    name = str(settings.dataset_name)
-    return Source(name, "--dataset_name", is_training, limit, split, settings.dataset_revision)
+def sources(settings: QuestionSettings) -> tuple[Source, Source]:
+    """The questions for training and those for prediction: a file, else a split of `--dataset_name`."""
+    limits = settings.max_train_examples, settings.max_predict_examples
+
+    def source(path: str | None, is_training: bool) -> Source:
+        limit = limits[not is_training]
+        if path is not None:
+            return Source(path, "--train_file" if is_training else "--predict_file", is_training, limit)
+        name, split = str(settings.dataset_name), "train" if is_training else "validation"
+        return Source(name, "--dataset_name", is_training, limit, split, settings.dataset_revision)
+
+    return source(settings.train_file, True), source(settings.predict_file, False)
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:

@@ -2,30 +2,28 @@
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import tensorflow as tf
+
+from bert.packing import Grouping
+from distributed.feed import Batch, batch_maker
+from distributed.predict import predict
+from distributed.rows import Rows
+from ringbase.ragged import padded
 from tasks.batches import INPUTS, encoder_inputs, grouped, prediction_batches, with_checked_ids
 from tasks.job import Job
 
-if TYPE_CHECKING:
-    import numpy as np
 
-    from bert.packing import Grouping
-    from distributed.feed import Batch
-    from distributed.rows import Rows
-
-    class ScoreWindows(Protocol):
-        def __call__(
-            self, windows: Rows, batch_size: int, digest: Callable[[int, np.ndarray], Any] | None = None
-        ) -> list[Any] | None: ...
+class ScoreWindows(Protocol):
+    def __call__(
+        self, windows: Rows, batch_size: int, digest: Callable[[int, np.ndarray], Any] | None = None
+    ) -> list[Any] | None: ...
 
 
-def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
+def collate(fields: dict, grouping: Grouping | None = None) -> Batch:
     """Windows -> the encoder's inputs and the answers' positions [B]."""
-    import numpy as np
-
-    from ringbase.ragged import padded
-
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
     answers = ("start_position", "end_position")
@@ -34,26 +32,20 @@ def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     return batch | {name: padded(fields[name], len(batch["first_tokens"])) for name in answers}
 
 
-def window_scorer(job: Job, max_seq_length: int) -> "ScoreWindows":
+def window_scorer(job: Job, max_seq_length: int) -> ScoreWindows:
     """A function of the job's model: (windows, batch size, digest) -> start and end scores of every window,
     float32 [tokens, 2], or what `digest(window number, scores)` returns, on rank 0; None elsewhere. A batch has at
     most as many tokens as this number of windows of `max_seq_length`."""
-    import numpy as np
-    import tensorflow as tf
-
-    from distributed.feed import batch_maker
-    from distributed.predict import predict
-
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
     forward = job.engine.scores(signature)
 
-    def inputs(fields: dict) -> "Batch":
+    def inputs(fields: dict) -> Batch:
         batch = collate(fields)
         return {name: batch[name] for name in INPUTS}
 
     def score_windows(
-        windows: "Rows", batch_size: int, digest: "Callable[[int, np.ndarray], Any] | None" = None
-    ) -> "list[Any] | None":
+        windows: Rows, batch_size: int, digest: Callable[[int, np.ndarray], Any] | None = None
+    ) -> list[Any] | None:
         lengths = np.diff(windows.column("input_ids")[1])
         batches = prediction_batches(lengths, batch_size, max_seq_length)
         advice = "lower --predict_batch_size or --max_seq_length"

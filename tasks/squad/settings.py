@@ -1,9 +1,10 @@
-"""Settings of SQuAD's data and answers. They have their own module because `--help` should not import NumPy."""
+"""The flags of bert-squad: names and defaults of run_squad.py, and some more."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from bert.text.settings import UnknownSettings
-from ringbase.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, Settings, setting
+from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
@@ -20,29 +21,29 @@ class QuestionSettings(Settings):
     dataset_revision: str | None = setting(
         None, "commit, tag or branch of the hub data set --dataset_name", "data", shown_default="main"
     )
-    max_train_examples: int | None = setting(None, "train on the first N questions", "data")
-    max_predict_examples: int | None = setting(None, "predict the first N questions", "data")
+    max_train_examples: int | None = setting(None, "train on the first N questions", "data", at_least=1)
+    max_predict_examples: int | None = setting(None, "predict the first N questions", "data", at_least=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "max_train_examples", "max_predict_examples")
+    def check(self) -> None:
         if self.dataset_revision and not self.dataset_name:
             raise ValueError("--dataset_revision needs --dataset_name")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowSettings(UnknownSettings):
+class WindowSettings(Settings):
     """How contexts are cut into windows; names and defaults of run_squad.py."""
 
     version_2_with_negative: bool = setting(False, "the data has questions without an answer (SQuAD v2.0)", "data")
-    max_seq_length: int = setting(384, "maximum number of tokens per window, question included", "data")
-    doc_stride: int = setting(128, "tokens between the starts of windows", "data")
-    max_query_length: int = setting(64, "maximum number of tokens of a question", "data")
+    max_seq_length: int = setting(
+        384, "maximum number of tokens per window, question included", "data", at_most=LONGEST_ROW
+    )
+    doc_stride: int = setting(128, "tokens between the starts of windows", "data", at_least=1, at_most=LONGEST_ROW)
+    max_query_length: int = setting(
+        64, "maximum number of tokens of a question", "data", at_least=1, at_most=LONGEST_ROW
+    )
+    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "doc_stride", "max_query_length")
-        check_at_most(self, LONGEST_ROW, "max_seq_length", "doc_stride", "max_query_length")
+    def check(self) -> None:
         if self.max_seq_length <= self.max_query_length + 3:
             raise ValueError(
                 f"--max_seq_length {self.max_seq_length} must exceed "
@@ -54,14 +55,49 @@ class WindowSettings(UnknownSettings):
 class AnswerSettings(Settings):
     """How answers are chosen; names and defaults of run_squad.py."""
 
-    n_best_size: int = setting(20, "candidates per question in nbest_predictions.json", "prediction")
-    max_answer_length: int = setting(30, "maximum number of tokens of an answer", "prediction")
+    n_best_size: int = setting(
+        20, "candidates per question in nbest_predictions.json", "prediction", at_least=1, at_most=MOST_CANDIDATES
+    )
+    max_answer_length: int = setting(
+        30, "maximum number of tokens of an answer", "prediction", at_least=1, at_most=LONGEST_ROW
+    )
     null_score_diff_threshold: float = setting(
         0.0, "give no answer if its score exceeds the best answer's score by more than this", "prediction"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "n_best_size", "max_answer_length")
-        check_at_most(self, MOST_CANDIDATES, "n_best_size")
-        check_at_most(self, LONGEST_ROW, "max_answer_length")
+
+@dataclass(frozen=True, kw_only=True)
+class SquadConfig(Settings):
+    """The flags of bert-squad."""
+
+    questions: QuestionSettings
+    windows: WindowSettings
+    answers: AnswerSettings
+    model: ModelSettings
+    training: TrainingSettings
+    machine: MachineSettings
+    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+    do_train: bool = setting(False, "train the model", "training")
+    do_predict: bool = setting(False, "predict answers, and score them if the file has answers", "prediction")
+    predict_batch_size: int = setting(
+        8,
+        "windows of --max_seq_length tokens per prediction batch; more if they are shorter",
+        "prediction",
+        at_least=1,
+        at_most=MOST_ROWS,
+    )
+    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(
+        "auto", "how predictions are scored; auto: by the version of the file", "prediction"
+    )
+
+    def check(self) -> None:
+        if not (self.do_train or self.do_predict):
+            raise ValueError("nothing to do: give --do_train, --do_predict or both")
+        for wanted, flag in ((self.do_train, "train_file"), (self.do_predict, "predict_file")):
+            if wanted and not (getattr(self.questions, flag) or self.questions.dataset_name):
+                raise ValueError(f"--do_{flag.removesuffix('_file')} needs --{flag} (or --dataset_name)")
+        if self.metric != "auto" and (self.metric == "squad_v2") != self.windows.version_2_with_negative:
+            raise ValueError(
+                f"--metric {self.metric} does not fit "
+                f"--version_2_with_negative={self.windows.version_2_with_negative}"
+            )

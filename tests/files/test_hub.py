@@ -12,7 +12,9 @@ from harness.texts import write_model
 
 from bert import hub, weights
 from bert.corpus.inputs import load_data_set
-from tasks.origin import ModelSettings, Needs, origin_of_model
+from ringbase.settings import made
+from tasks.settings import ModelSettings
+from tasks.start import Needs, start_of_model
 
 OLD, NEW, OTHER = (hashlib.sha1(name.encode()).hexdigest() for name in ("old", "new", "other"))
 
@@ -54,13 +56,13 @@ def cache(tmp_path, monkeypatch):
     ("revision", "commit", "num_layers"), [(None, NEW, 2), ("main", NEW, 2), ("v1", OLD, 1), (OLD, OLD, 1)]
 )
 def test_configuration_vocabulary_and_weights_are_those_of_the_revision(cache, revision, commit, num_layers):
-    settings = ModelSettings(model="someone/tiny", model_revision=revision)
-    origin = origin_of_model(settings, print, Needs(max_seq_length=64))
-    assert origin.weights == cache / "models--someone--tiny" / "snapshots" / commit
-    assert origin.bert_config.num_hidden_layers == num_layers
-    assert origin.words.source.endswith(f"{commit}/vocab.txt")
-    assert origin.commit == commit
-    assert commit in origin.reason
+    settings = made(ModelSettings, {"model": "someone/tiny", "model_revision": revision})
+    start = start_of_model(settings, print, Needs(max_seq_length=64))
+    assert start.weights == cache / "models--someone--tiny" / "snapshots" / commit
+    assert start.bert_config.num_hidden_layers == num_layers
+    assert start.words.source.endswith(f"{commit}/vocab.txt")
+    assert start.commit == commit
+    assert commit in start.reason
 
 
 @pytest.mark.usefixtures("cache")
@@ -69,7 +71,7 @@ def test_a_revision_that_is_not_there_or_of_no_hub_model_is_refused(tmp_path):
     refused(lambda: weights.find(str(tmp_path), "v1"), "--model_revision", tmp_path)
     for others in ({}, {"init_checkpoint": "bert_model.ckpt"}):
         with pytest.raises(ValueError, match="--model_revision"):
-            ModelSettings(model_revision="v1", **others)
+            made(ModelSettings, {"model_revision": "v1", **others})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from harness.mpi import ROOT, command_of
 from harness.parsing import PROJECT, flags_of, help_of, main_of, the_error
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-SQUAD = "from tasks.squad.program import main; main()"
+SQUAD = "from tasks.squad.__main__ import main; main()"
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tasks.classifier.settings import ExampleSettings, TextSettings
 from tasks.classifier.tasks import Columns, find_task
 from tasks.classifier.texts import Texts, read_file, read_task
 from tasks.classifier.texts import labels_of as labels_of
-from tasks.origin import Origin
+from tasks.start import Start
 
 
 def read_own(path: Path | str, pair: str | None = None, flag: str = "--train_file", **options) -> Texts:
@@ -49,7 +49,7 @@ def labels_of_run(trains: bool, stated: tuple[str, ...], **settings) -> tuple[st
 
     config, texts = BertConfig(hidden_size=8, num_attention_heads=2), TextSettings(**settings)
     run = SimpleNamespace(say=lambda line: None)
-    origin = Origin(with_labels(config, stated) if stated else config)
+    origin = Start(with_labels(config, stated) if stated else config)
     return decide_labels(texts, trains, task_of(texts), origin, run)
 
 

@@ -2,14 +2,10 @@
 
 import csv
 import json
-from functools import partial
 from pathlib import Path
 
 from harness import texts
-from harness.program_runs import in_process
-
-from tasks.classifier.program import Config, run_classifier
-from tasks.classifier.runs import run_all
+from harness.program_runs import bert
 
 TRAIN, DEV, TEST = texts.make_examples(960, 1), texts.make_examples(90, 2), texts.make_examples(50, 3)
 LEARN = ("--do_train", "--learning_rate=1e-3", "--lr_scaling=none", "--global_batch_size=32", "--log_steps=5")
@@ -53,8 +49,7 @@ def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
 
 def classify(output_dir: Path, *flags: str) -> dict[str, float]:
     """The program in this process; its scores."""
-    program = partial(run_all, program=run_classifier)
-    return in_process("bert-classifier", Config, program, output_dir, *flags, f"--output_dir={output_dir}")
+    return bert("classifier", output_dir, *flags)
 
 
 def scores_in(folder: Path) -> dict[str, float]:

@@ -19,13 +19,13 @@ TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = TABLE["project"]
 PACKAGES = [name.rstrip("*") for name in TABLE["tool"]["setuptools"]["packages"]["find"]["include"]]
 SETTINGS = {
-    "bert-squad": "tasks.squad.program:Config",
-    "bert-classifier": "tasks.classifier.program:Config",
-    "bert-pretraining": "tasks.pretraining.program:Config",
+    "bert-squad": "tasks.squad.settings:SquadConfig",
+    "bert-classifier": "tasks.classifier.settings:ClassifierConfig",
+    "bert-pretraining": "tasks.pretraining.settings:PretrainingConfig",
     "bert-corpus build": "tasks.corpus:BuildConfig",
     "bert-corpus vocab": "tasks.corpus:VocabConfig",
     "bert-corpus verify": "tasks.corpus:VerifyConfig",
-    "bert-features": "tasks.features:Config",
+    "bert-features": "tasks.features.settings:FeaturesConfig",
     "bert-ask": "tasks.ask:Config",
     "bert-export": "tasks.export.program:Config",
     "bert-doctor": "tasks.doctor.settings:Config",

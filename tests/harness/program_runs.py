@@ -38,21 +38,29 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:
     """bert-PROGRAM in this process, which writes `output_dir`; what it returns."""
-    from tasks.classifier import program as classifier
-    from tasks.classifier.runs import run_all
-    from tasks.pretraining import program as pretraining
-    from tasks.squad import program as squad
-
-    config_class, function = {
-        "squad": (squad.Config, squad.run_squad),
-        "classifier": (classifier.Config, partial(run_all, program=classifier.run_classifier)),
-        "pretraining": (
-            pretraining.Config,
-            lambda config, job: pretraining.run_pretraining(config.with_default_steps(), job),
-        ),
-    }[program]
+    config_class, function = program_of(program)
     argv = (*argv, f"--output_dir={output_dir}")
     return in_process(f"bert-{program}", config_class, function, output_dir, *argv)
+
+
+def program_of(name: str) -> tuple[type, Callable]:
+    """The settings of bert-NAME, and what it does with them and a job."""
+    from tasks.classifier.program import run_classifier
+    from tasks.classifier.runs import run_seeds
+    from tasks.classifier.settings import ClassifierConfig
+    from tasks.features.program import run_features
+    from tasks.features.settings import FeaturesConfig
+    from tasks.pretraining.program import run_pretraining
+    from tasks.pretraining.settings import PretrainingConfig
+    from tasks.squad.program import run_squad
+    from tasks.squad.settings import SquadConfig
+
+    return {
+        "squad": (SquadConfig, run_squad),
+        "classifier": (ClassifierConfig, partial(run_seeds, program=run_classifier)),
+        "pretraining": (PretrainingConfig, run_pretraining),
+        "features": (FeaturesConfig, run_features),
+    }[name]
 
 
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:

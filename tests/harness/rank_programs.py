@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from harness import classifier_runs, texts
+from harness.program_runs import program_of
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
@@ -15,11 +16,7 @@ from distributed.collectives.local import LocalCollectives
 from distributed.run import Run
 from distributed.world import World
 from tasks import corpus, flags
-from tasks.classifier import program as classifier
-from tasks.classifier.runs import run_all
 from tasks.job import Job
-from tasks.pretraining import program as pretraining
-from tasks.squad import program as squad
 
 
 @functools.cache
@@ -64,21 +61,13 @@ def arguments(program: str, data: Path, output_dir: Path) -> list[str]:
 def run(program: str, world: World, collectives: Any, data: Path, output_dir: Path, *more: str) -> Any:
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
     argv = [*arguments(program, data, output_dir), *more]
-    config_class, function = {
-        "squad": (squad.Config, squad.run_squad),
-        "classifier": (classifier.Config, functools.partial(run_all, program=classifier.run_classifier)),
-        "pretraining": (pretraining.Config, run_pretraining),
-    }[program]
+    config_class, function = program_of(program)
     config = flags.parse(config_class, argv, prog=f"bert-{program}", description="")
     folder = Run.of(output_dir, world)
     try:
         return function(config, Job(world, collectives, folder))
     finally:
         folder.close()
-
-
-def run_pretraining(config: pretraining.Config, job: Job) -> Any:
-    return pretraining.run_pretraining(config.with_default_steps(), job)
 
 
 def run_alone(program: str, data: Path, output_dir: Path, *more: str) -> Any:

@@ -8,10 +8,10 @@ import pyarrow.parquet
 import pytest
 from harness import texts
 from harness.models import save_model
-from harness.program_runs import in_process, refusal
+from harness.program_runs import in_process, program_of, refusal
 from harness.real_data import real
 
-from tasks import features
+from tasks.features.program import LINES_PER_ROW_GROUP
 
 MOST_TOKENS = 16
 # Single texts and pairs of 0 to 26 words; the last two are cut.
@@ -43,7 +43,7 @@ def extract(output, lines, model, *argv):
     if isinstance(lines, list):
         source = texts.write_lines(output.with_name("lines.txt"), *lines)
     argv = (f"--input_file={source}", f"--output_file={output}", f"--model={model}", *argv)
-    in_process("bert-features", features.Config, features.run_features, output.parent, *argv)
+    in_process("bert-features", *program_of("features"), output.parent, *argv)
     return output
 
 
@@ -115,7 +115,7 @@ def test_vectors_are_those_of_transformers(goldens, tmp_path):
 def test_parquet_holds_the_same_whatever_the_batch_size(model, extracted, tmp_path):
     """Lines of unlike lengths keep their order and, to rounding, their vectors. More than one row group."""
     lines = LINES * 8
-    assert len(lines) > features.LINES_PER_ROW_GROUP
+    assert len(lines) > LINES_PER_ROW_GROUP
     size = (f"--max_seq_length={MOST_TOKENS}", "--batch_size=1")
     path = extract(tmp_path / "features.parquet", lines, model, LAYERS, *size)
     with pyarrow.parquet.ParquetFile(path) as file:

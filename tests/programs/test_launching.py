@@ -33,7 +33,7 @@ def test_the_jobs_load_neither_tensorflow_nor_mpi():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     shown, loaded = done.stdout.splitlines()
-    assert shown == "Squad(output_dir='b', do_train=True, train_file='a')"
+    assert shown == "Squad(train_file='a', output_dir='b', do_train=True)"
     assert not {"tensorflow", "keras", "mpi4py", "transformers", "datasets", "torch"} & set(loaded.split())
 
 

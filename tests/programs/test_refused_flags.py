@@ -12,14 +12,14 @@ MRPC = ("--output_dir=x", "--do_eval", "--task_name=MRPC")
 PRETRAINS = ("--output_dir=x", "--input_file=x.arrow", "--do_train")
 FEATURES = ("--input_file=i", "--output_file=o")
 CASES = {
-    "squad.program": [
+    "squad": [
         (["--output_dir=x"], ["--do_train", "--do_predict"]),
         (["--output_dir=x", "--do_train"], ["--do_train", "--train_file"]),
         (["--output_dir=x", "--do_predict"], ["--do_predict", "--predict_file"]),
         ([*SQUAD_TRAINS, "--max_seq_length=60"], ["--max_seq_length", "--max_query_length"]),
         ([*SQUAD_PREDICTS, "--metric=squad_v2"], ["--metric", "--version_2_with_negative"]),
     ],
-    "classifier.program": [
+    "classifier": [
         (["--output_dir=x"], ["--do_train"]),
         (["--do_train"], ["--output_dir"]),
         (["--output_dir=x", "--do_train"], ["--do_train", "--train_file"]),
@@ -31,7 +31,7 @@ CASES = {
         ([*EVALUATES, "--from_hub"], ["--from_hub", "--task_name"]),
         ([*EVALUATES, "--seeds=1,2,01"], ["--seeds", "1,2,01"]),
     ],
-    "pretraining.program": [
+    "pretraining": [
         (PRETRAINS[:2], ["--do_train"]),
         ([*PRETRAINS, "--num_train_steps=5", "--num_train_epochs=1"], ["--num_train_steps", "--num_train_epochs"]),
         ([*PRETRAINS, "--init_moments"], ["--init_moments", "--init_checkpoint"]),
@@ -45,11 +45,16 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    ("module", "argv", "named"), [(module, *case) for module, cases in CASES.items() for case in cases]
+    ("program", "argv", "named"), [(program, *case) for program, cases in CASES.items() for case in cases]
 )
-def test_flags_that_do_not_fit_are_one_line(module, argv, named, capsys, tmp_path, monkeypatch):
+def test_flags_that_do_not_fit_are_one_line(program, argv, named, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    program = importlib.import_module(f"tasks.{module}")
-    line = refusal(capsys, f"bert-{module.split('.')[0]}", lambda: program.main(list(argv)), *named, status=2)
+    line = refusal(
+        capsys,
+        f"bert-{program}",
+        lambda: importlib.import_module(f"tasks.{program}.__main__").main(argv),
+        *named,
+        status=2,
+    )
     assert len(line) < 300
     assert not list(tmp_path.iterdir())

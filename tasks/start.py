@@ -4,66 +4,27 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bert.text.settings import TokenizerSettings
+from transformers import BertConfig
+
+from bert import configuration, hub, weights
+from bert.text import tokenizer
+from bert.text.tokenizer import Tokenizer
+from distributed.checkpoint import Checkpoint, check_settings, checkpoint_at, newest_intact
+from distributed.run import Run
+from distributed.state import State
+from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.json_files import read_json, read_object
-from ringbase.settings import setting
-
-if TYPE_CHECKING:
-    from transformers import BertConfig
-
-    from bert.text.tokenizer import Tokenizer
-    from distributed.checkpoint import Checkpoint
-    from distributed.run import Run
-    from distributed.state import State
+from tasks.settings import ModelSettings
 
 CHECKPOINTS = "checkpoints"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings(TokenizerSettings):
-    """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
-
-    model: str | None = setting(
-        None,
-        "hub name or folder of a model: configuration, vocabulary and weights",
-        "model",
-        aliases=("model_name_or_path",),
-    )
-    model_revision: str | None = setting(
-        None,
-        "commit, tag or branch of the hub model that --model names",
-        "model",
-        shown_default="main",
-    )
-    bert_config_file: str | None = setting(
-        None, "JSON file with the BERT configuration", "model", shown_default="the model's own"
-    )
-    init_checkpoint: str | None = setting(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model_revision and (self.init_checkpoint or not self.model):
-            raise ValueError("--model_revision needs --model with a hub name, and no --init_checkpoint")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OriginSettings(ModelSettings):
-    """Settings of the model, and of resuming, for a program that trains."""
-
-    resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
-
-    @property
-    def data_set_commit(self) -> str | None:
-        """The hub's commit of the data, as far as the hub's cache tells it; None for other data."""
-        return None
-
-
 @dataclass(frozen=True)
-class Origin:
+class Start:
     """Where a run starts. Rank 0 finds it out and sends it to all ranks.
 
     Attributes:
@@ -77,18 +38,18 @@ class Origin:
       commit: the hub's commit of the weights; None if they are not the hub's.
     """
 
-    bert_config: "BertConfig"
-    tokenizer: "Tokenizer | None" = None
+    bert_config: BertConfig
+    tokenizer: Tokenizer | None = None
     weights: Path | None = None
     checkpoint: Path | None = None
-    state: "State | None" = None
+    state: State | None = None
     reason: str = "initial values"
     fresh_tensors: tuple[str, ...] = ()
     moments: Path | None = None
     commit: str | None = None
 
     @property
-    def words(self) -> "Tokenizer":
+    def words(self) -> Tokenizer:
         """The tokenizer of a program that needs one."""
         assert self.tokenizer is not None
         return self.tokenizer
@@ -99,8 +60,6 @@ class Origin:
 
     def check_settings(self, settings: Mapping[str, object]) -> None:
         """Raises InputError, with both values, for the first setting that differs from the checkpoint's."""
-        from distributed.checkpoint import check_settings
-
         if self.state and self.checkpoint:
             advice = "give the same value, another --output_dir, or --resume never to start from the beginning"
             check_settings(self.state.settings, settings, self.checkpoint, advice)
@@ -121,7 +80,7 @@ class Needs:
     tokenizer_folder: Path | None = None
 
 
-def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) -> Origin:
+def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs: Needs) -> Start:
     """Where the run in `run.folder` starts. Takes the first of these that exists: the run's newest intact
     checkpoint, that of `--resume FOLDER`, `--init_checkpoint`, `--model`, initial values. Called on rank 0.
 
@@ -130,25 +89,20 @@ def find_origin(config: OriginSettings, run: "Run", trains: bool, needs: Needs) 
     Raises InputError: there is no configuration or vocabulary; they do not fit each other or the flags; the folder
       holds another program's run.
     """
-    from distributed.checkpoint import checkpoint_at
-
-    checkpoint = newest_checkpoint(config.resume, run.folder, run.say)
+    checkpoint = newest_checkpoint(resume, run.folder, run.say)
     if checkpoint is None:
         refuse_other_runs(run.folder)
-        return origin_of_model(config, run.say, needs)
+        return start_of_model(config, run.say, needs)
     if not trains and checkpoint.state.best:
         checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
     path, state = checkpoint.path, checkpoint.state
     reason = f"checkpoint {path}, step {state.step} of {state.steps}"
-    origin = _origin(config, path, reason, run.say, needs, path, state)
-    return replace(origin, commit=_commit_of_run(path.parent.parent))
+    start = _start(config, path, reason, run.say, needs, path, state)
+    return replace(start, commit=_commit_of_run(path.parent.parent))
 
 
-def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Origin:
-    """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as `find_origin`."""
-    from bert import hub, weights
-    from ringbase import manifest
-
+def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Start:
+    """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as `find_start`."""
     flag = "init_checkpoint" if config.init_checkpoint else "model"
     named = config.init_checkpoint or config.model
     source = weights.find(named, config.model_revision) if named else None
@@ -159,7 +113,7 @@ def origin_of_model(config: ModelSettings, say: Callable[[str], None], needs: Ne
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
     commit = hub.commit_of(source) if source is not None else None
     reason = f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
-    return replace(_origin(config, source, reason, say, needs), commit=commit)
+    return replace(_start(config, source, reason, say, needs), commit=commit)
 
 
 def run_of(weights: Path) -> Path | None:
@@ -185,25 +139,23 @@ def _commit_of_run(folder: Path) -> str | None:
     return None
 
 
-def _origin(
+def _start(
     config: ModelSettings,
     source: Path | None,
     reason: str,
     say: Callable[[str], None],
     needs: Needs,
     checkpoint: Path | None = None,
-    state: "State | None" = None,
-) -> Origin:
-    """The origin whose weights are in `source`."""
+    state: State | None = None,
+) -> Start:
+    """The start whose weights are in `source`."""
     bert_config = _bert_config(config, source, needs.max_seq_length)
     folder = source if source is None or source.is_dir() else source.parent
     tokenizer = _tokenizer(config, folder, bert_config.vocab_size, say, needs)
-    return Origin(bert_config, tokenizer, source, checkpoint, state, reason)
+    return Start(bert_config, tokenizer, source, checkpoint, state, reason)
 
 
-def _bert_config(config: ModelSettings, source: Path | None, max_seq_length: int) -> "BertConfig":
-    from bert import configuration
-
+def _bert_config(config: ModelSettings, source: Path | None, max_seq_length: int) -> BertConfig:
     bert_config = configuration.config_from_file(config.bert_config_file) if config.bert_config_file else None
     if bert_config is None and source is not None:
         bert_config = configuration.read_config(source)
@@ -221,20 +173,18 @@ def _bert_config(config: ModelSettings, source: Path | None, max_seq_length: int
 
 def _tokenizer(
     config: ModelSettings, folder: Path | None, vocab_size: int, say: Callable[[str], None], needs: Needs
-) -> "Tokenizer | None":
+) -> Tokenizer | None:
     """The tokenizer of the flags, else of the model's folder, else of `needs.tokenizer_folder`."""
-    from bert.text import tokenizer
-
     in_folder = folder is not None and any(any(folder.glob(name)) for name in TOKENIZER_FILES)
-    if not (needs.tokenizer or in_folder or config.vocab_file or config.spm_model_file):
+    if not (needs.tokenizer or in_folder or config.tokenizer.vocab_file or config.tokenizer.spm_model_file):
         say("note: without --vocab_file or --model the model is saved without its vocabulary")
         return None
     words = tokenizer.load(
-        config.vocab_file,
+        config.tokenizer.vocab_file,
         folder if in_folder or needs.tokenizer_folder is None else needs.tokenizer_folder,
-        config.do_lower_case,
+        config.tokenizer.do_lower_case,
         config.init_checkpoint or config.model or "",
-        config.spm_model_file,
+        config.tokenizer.spm_model_file,
     )
     if words.case_problem:
         say(f"warning: {words.case_problem}")
@@ -262,13 +212,11 @@ def refuse_other_runs(folder: Path) -> None:
         )
 
 
-def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> "Checkpoint | None":
+def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names.
 
     Raises InputError when `--resume FOLDER` has none, or when there are checkpoints but none is intact.
     """
-    from distributed.checkpoint import newest_intact
-
     if resume == "never":
         return None
     try:

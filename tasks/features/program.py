@@ -9,80 +9,51 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from bert.text.settings import UnknownSettings
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+from bert.model import Bert
+from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
+from distributed.feed import batch_maker
+from distributed.predict import predict
+from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
-from ringbase.settings import LONGEST_ROW, MOST_ROWS, check_at_least, check_at_most, setting
-from tasks import flags
+from ringbase.ragged import joined
 from tasks.batches import INPUTS, encoder_inputs, grouped, with_checked_ids
+from tasks.features.settings import FeaturesConfig
 from tasks.fit import load_for_prediction
-from tasks.job import Job, ProgramSettings, run_on_ranks
-from tasks.origin import ModelSettings, Needs, origin_of_model
+from tasks.job import Job, run_on_ranks
+from tasks.start import Needs, start_of_model
+from tasks.texts import joined_pairs
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    import tensorflow as tf
-
-    from bert.model import Bert
-    from bert.text.tokenizer import Tokenizer
-
-    Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
+Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
 
 BATCHES_AT_ONCE = 16  # per rank: rank 0 collects this many in memory before it writes them
 LINES_PER_ROW_GROUP = 64  # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
 PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config(UnknownSettings, ProgramSettings, ModelSettings):
-    """The flags of bert-features: names and defaults of extract_features.py, and some more."""
-
-    input_file: str = setting(help="UTF-8 text, one text or pair `text ||| text` per line", group="data")
-    output_file: str = setting(help="JSON lines, or Parquet if it ends in .parquet", group="data")
-    layers: str = setting("-1,-2,-3,-4", "layer numbers, separated by commas; -1 is the last layer", "data")
-    max_seq_length: int = setting(128, "maximum number of tokens per line", "data")
-    batch_size: int = setting(32, "lines per batch", "machine")
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_at_least(self, 4, "max_seq_length")
-        check_at_least(self, 1, "batch_size")
-        check_at_most(self, LONGEST_ROW, "max_seq_length")
-        check_at_most(self, MOST_ROWS, "batch_size")
-        if not (self.init_checkpoint or self.model):
-            raise ValueError("weights are needed: give --init_checkpoint, or --model with a folder or hub name")
-        if not re.fullmatch(r"-?\d{1,4}(,-?\d{1,4})*", self.layers):
-            raise ValueError(f"--layers must be integers separated by commas, got {self.layers}")
+def run(config: FeaturesConfig) -> None:
+    folder = Path(config.output_file).expanduser().parent
+    run_on_ranks("bert-features", config, config.machine, folder, partial(run_features, config))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Hidden-state vectors of texts over all MPI ranks."
-    config = flags.parse(Config, argv, prog="bert-features", description=description)
-    folder = str(Path(config.output_file).expanduser().parent)
-    run_on_ranks("bert-features", config, folder, run_features)
-
-
-def run_features(config: Config, job: Job) -> None:
+def run_features(config: FeaturesConfig, job: Job) -> None:
     """Reads, tokenizes and computes on every rank; rank 0 writes, in the order of the lines."""
-    import numpy as np
-
-    from bert.model import Bert
-    from distributed.feed import batch_maker
-    from distributed.predict import predict
-    from distributed.rows import Rows
-
     world, run = job.world, job.run
     needs = Needs(max_seq_length=config.max_seq_length)
-    origin = world.on_first(origin_of_model, config, run.say, needs)
-    layers = chosen_layers(config.layers, origin.bert_config.num_hidden_layers)
-    rows = Rows(world.on_first(tokenize, config, origin.words))
-    model = Bert(origin.bert_config, "features")
-    load_for_prediction(job, origin, model)
+    start = world.on_first(start_of_model, config.model, run.say, needs)
+    layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
+    rows = Rows(world.on_first(tokenize, config, start.words))
+    model = Bert(start.bert_config, "features")
+    load_for_prediction(job, start, model)
 
     compiled = states_of(model, list(layers.values()))
     everything = np.array_split(np.arange(len(rows)), range(config.batch_size, len(rows), config.batch_size))
@@ -91,7 +62,7 @@ def run_features(config: Config, job: Job) -> None:
     advice = "lower --batch_size or --max_seq_length"
     bar = run.progress(len(rows), "features", "line")
 
-    def vectors() -> "Iterator[Vectors]":
+    def vectors() -> Iterator[Vectors]:
         """Yields the vectors of each line on rank 0, and nothing on other ranks."""
         for start in range(0, len(everything), step):
             batches = everything[start : start + step]
@@ -103,15 +74,14 @@ def run_features(config: Config, job: Job) -> None:
                     yield int(number), ids, output[row, : len(ids)]
             bar.update(min(len(rows), (start + step) * config.batch_size))
 
-    write(config, origin.words, list(layers), vectors(), is_writer=run.is_writer)
+    write(config, start.words, list(layers), vectors(), is_writer=run.is_writer)
     bar.close()
     run.say(f"done: {config.output_file}, {len(rows):,} lines, layers {config.layers}")
 
 
-def states_of(model: "Bert", layers: Sequence[int]) -> "Callable[[dict[str, tf.Tensor]], tf.Tensor]":
+def states_of(model: Bert, layers: Sequence[int]) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
     """A compiled function: the encoder's inputs [B, T] -> hidden states, float32 [B, T, layers, H]. Hidden state 0
     is the embeddings' output."""
-    import tensorflow as tf
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         states = model.hidden_states(batch)
@@ -132,15 +102,8 @@ def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
     return {number: number % num_layers + 1 for number in numbers}  # hidden state 0 is the embeddings' output
 
 
-def tokenize(config: Config, tokenizer: "Tokenizer") -> "pa.Table":
+def tokenize(config: FeaturesConfig, tokenizer: Tokenizer) -> pa.Table:
     """The lines as an Arrow table of `input_ids` and `sentence_a_tokens`. On rank 0."""
-    import numpy as np
-    import pyarrow as pa
-
-    from bert.text.tokenizer import check_unknown, unknown_share
-    from ringbase.ragged import joined
-    from tasks.texts import joined_pairs
-
     where = f"--input_file {config.input_file}"
     text = read_text(Path(config.input_file).expanduser(), where)
     if not text:
@@ -167,7 +130,11 @@ def collate(fields: dict) -> dict:
 
 
 def write(
-    config: Config, tokenizer: "Tokenizer", layers: Sequence[int], vectors: "Iterator[Vectors]", is_writer: bool
+    config: FeaturesConfig,
+    tokenizer: Tokenizer,
+    layers: Sequence[int],
+    vectors: Iterator[Vectors],
+    is_writer: bool,
 ) -> None:
     """Writes what `vectors` yields. On other ranks it yields nothing, and this only runs the computation."""
     if not is_writer:
@@ -183,7 +150,7 @@ def write(
 
 
 def _write_json_lines(
-    file: BinaryIO, tokenizer: "Tokenizer", layers: Sequence[int], vectors: "Iterator[Vectors]"
+    file: BinaryIO, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]
 ) -> None:
     for number, ids, states in vectors:
         rounded = states.astype(float).round(6).tolist()
@@ -198,12 +165,9 @@ def _write_json_lines(
 
 
 def _write_parquet(
-    file: BinaryIO, tokenizer: "Tokenizer", layers: Sequence[int], vectors: "Iterator[Vectors]"
+    file: BinaryIO, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]
 ) -> None:
     """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one per token."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with contextlib.ExitStack() as stack:
         writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
@@ -213,11 +177,9 @@ def _write_parquet(
 
 
 def _record(
-    tokenizer: "Tokenizer", layers: Sequence[int], number: int, ids: "np.ndarray", states: "np.ndarray"
-) -> "pa.RecordBatch":
+    tokenizer: Tokenizer, layers: Sequence[int], number: int, ids: np.ndarray, states: np.ndarray
+) -> pa.RecordBatch:
     """The Parquet row of one line."""
-    import pyarrow as pa
-
     columns = {
         "linex_index": pa.array([number], pa.int64()),
         "tokens": pa.array([tokenizer.pieces(ids)], pa.list_(pa.string())),
@@ -226,7 +188,3 @@ def _record(
         flat = pa.FixedSizeListArray.from_arrays(pa.array(states[:, place].reshape(-1)), states.shape[2])
         columns[f"layer_{layer}"] = pa.ListArray.from_arrays([0, len(ids)], flat)
     return pa.record_batch(columns)
-
-
-if __name__ == "__main__":
-    main()

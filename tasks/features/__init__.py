@@ -1,0 +1,1 @@
+"""bert-features: hidden-state vectors of texts."""

@@ -1,0 +1,145 @@
+"""The flags of bert-pretraining: names and defaults of run_pretraining.py, and some more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from distributed.plan import PlanSettings
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, flat, setting
+from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
+
+DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
+MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings(Settings):
+    """What is read from shards, and how masks are drawn if the shards have none."""
+
+    max_seq_length: int = setting(
+        128, "maximum number of tokens per example", "data", at_least=1, at_most=LONGEST_ROW
+    )
+    max_predictions_per_seq: int | None = setting(
+        None,
+        "maximum number of masked tokens per example",
+        "data",
+        shown_default="as the shards were built, else 20",
+        at_least=1,
+        at_most=LONGEST_ROW,
+    )
+    masked_lm_prob: float | None = setting(
+        None, "fraction of the tokens that are masked", "data", shown_default="as the shards were built, else 0.15"
+    )
+    do_whole_word_mask: bool | None = setting(
+        None, "mask all pieces of a word together", "data", shown_default="as the shards were built, else false"
+    )
+
+    def check(self) -> None:
+        if self.masked_lm_prob is not None and not 0 < self.masked_lm_prob < 1:
+            raise ValueError(f"--masked_lm_prob must be between 0 and 1, got {self.masked_lm_prob}")
+
+    def masks(self, built: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of masks: from the flags, else from `built`, the settings that the shards were made
+        with."""
+        values = {name: getattr(self, name) for name in MASKS}
+        return {name: built.get(name, MASKS[name]) if value is None else value for name, value in values.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings(Settings):
+    """What is evaluated, and how often."""
+
+    do_eval: bool = setting(False, "evaluate the model", "evaluation")
+    eval_batch_size: int = setting(
+        8,
+        "examples of --max_seq_length tokens per evaluation batch; more if they are shorter",
+        "evaluation",
+        at_least=1,
+        at_most=MOST_ROWS,
+    )
+    max_eval_steps: int = setting(
+        100,
+        "number of evaluation batches of --eval_batch_size examples",
+        "evaluation",
+        at_least=1,
+        at_most=MOST_STEPS,
+    )
+    eval_steps: int | Literal["auto"] | None = setting(
+        None,
+        "also evaluate every N training steps; auto: as often as possible within 2 % of the time",
+        "evaluation",
+        at_least=1,
+        at_most=MOST_STEPS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingPlan(PlanSettings):
+    """Like fine-tuning's, but by default a number of steps instead of epochs."""
+
+    num_train_epochs: float | None = setting(
+        None, "passes over the shards, instead of --num_train_steps", "training", at_least=0, at_most=MOST_STEPS
+    )
+    num_train_steps: int | None = setting(
+        None,
+        "training steps for one rank; N ranks take 1/N of them",
+        "training",
+        shown_default="100000, unless epochs are given",
+        at_least=1,
+        at_most=MOST_STEPS,
+    )
+    num_warmup_steps: int | None = setting(
+        None,
+        "warmup steps for one rank; N ranks take 1/N of them",
+        "training",
+        shown_default="10000; with epochs a share of the steps",
+        at_least=0,
+        at_most=MOST_STEPS,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.num_train_steps is not None and self.num_train_epochs is not None:
+            raise ValueError("--num_train_steps and --num_train_epochs exclude each other: give one")
+
+    def resolved(self) -> PlanSettings:
+        """The plan with Google's default numbers of steps, unless epochs are given."""
+        values = flat(self)
+        if self.num_train_epochs is None:
+            values["num_train_steps"] = self.num_train_steps or DEFAULT_STEPS
+            warmup = DEFAULT_WARMUP_STEPS if self.num_warmup_steps is None else self.num_warmup_steps
+            values["num_warmup_steps"] = warmup
+        return PlanSettings(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingSettings(TrainingSettings):
+    """How bert-pretraining trains."""
+
+    plan: PretrainingPlan
+    init_moments: bool = setting(
+        False, "also load the optimizer's moments from --init_checkpoint, a checkpoint of this program", "training"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingConfig(Settings):
+    """The flags of bert-pretraining."""
+
+    shards: ShardSettings
+    model: ModelSettings
+    training: PretrainingSettings
+    evaluation: EvaluationSettings
+    machine: MachineSettings
+    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+    do_train: bool = setting(False, "train the model", "training")
+    input_file: str = setting(
+        help="shards to train on: comma-separated globs, .arrow or TFRecord files", group="data"
+    )
+    eval_input_file: str | None = setting(None, "shards to evaluate on", "data", shown_default="--input_file")
+
+    def check(self) -> None:
+        if not (self.do_train or self.evaluation.do_eval):
+            raise ValueError("nothing to do: give --do_train, --do_eval or both")
+        if self.training.init_moments and not self.model.init_checkpoint:
+            raise ValueError("--init_moments needs --init_checkpoint, a folder in a run's checkpoints/")

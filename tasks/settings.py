@@ -1,0 +1,100 @@
+"""Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bert.settings import OptimizerSettings, PassSettings
+from bert.text.settings import TokenizerSettings
+from distributed.collectives import BackendSettings, CollectivesSettings
+from distributed.devices import DeviceSettings
+from distributed.plan import PlanSettings
+from distributed.settings import LoopSettings
+from distributed.watchdog.stalls import StallSettings
+from ringbase.settings import Settings, flat, setting
+
+# Flags that must not change when a run is resumed; each program adds its own.
+SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
+# Newer flags with their defaults: stored only when set, so that older checkpoints can still be resumed.
+LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
+    """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
+
+    model: str | None = setting(
+        None,
+        "hub name or folder of a model: configuration, vocabulary and weights",
+        "model",
+        aliases=("model_name_or_path",),
+    )
+    model_revision: str | None = setting(
+        None,
+        "commit, tag or branch of the hub model that --model names",
+        "model",
+        shown_default="main",
+    )
+    bert_config_file: str | None = setting(
+        None, "JSON file with the BERT configuration", "model", shown_default="the model's own"
+    )
+    init_checkpoint: str | None = setting(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
+    tokenizer: TokenizerSettings
+
+    def check(self) -> None:
+        if self.model_revision and (self.init_checkpoint or not self.model):
+            raise ValueError("--model_revision needs --model with a hub name, and no --init_checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSettings(Settings):
+    """Where and how a program computes."""
+
+    device: DeviceSettings
+    backend: BackendSettings
+    precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32",
+        "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
+        "machine",
+    )
+    tf32: bool = setting(
+        False,
+        "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
+        "machine",
+    )
+    stalls: StallSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(Settings):
+    """How a program trains: names and defaults of Google's scripts, and some more."""
+
+    plan: PlanSettings
+    optimizer: OptimizerSettings
+    passes: PassSettings
+    loop: LoopSettings
+    collectives: CollectivesSettings
+    resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
+
+    def schedule(self) -> dict[str, object]:
+        """Flag -> value for what must stay the same when a run is resumed."""
+        plan = self.plan.resolved()
+        values = flat(plan) | flat(self.optimizer) | flat(self.loop)
+        batch = None if plan.global_batch_size else plan.batch_size
+        names = [*SCHEDULE, *(name for name, unset in LATER.items() if values[name] != unset)]
+        return {f"--{name}": values[name] for name in names} | {"--train_batch_size": batch}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeSettings(DeviceSettings, BackendSettings):
+    """Where and how a program computes."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32",
+        "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
+        "machine",
+    )
+    tf32: bool = setting(
+        False,
+        "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
+        "machine",
+    )
