@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks import flags
 from tasks.run_files import RunFiles, read_runs
@@ -41,10 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not folders or str(folders[0]) in ("-h", "--help"):
         flags.stop("usage: bert-report OUTPUT_DIR [OUTPUT_DIR ...]\n\n" + str(__doc__), 0 if folders else 2)
     path = folders[0] / "report.html"
-    try:
+    with flags.reporting("bert-report"):
         write_text(path, make_page(read_runs(folders)), sync=False)
-    except (InputError, OSError) as error:
-        flags.stop(f"bert-report: error: {one_line(error)}", 1)
     flags.stop(str(path), 0)
 
 
@@ -187,7 +185,7 @@ def label_of(*names: str) -> str:
 
 def draw_evaluations(axis: Any, runs: Sequence[RunFiles], losses: bool) -> None:
     """Draws the evaluations during training over steps: a dashed line for each loss, or for each score."""
-    lines = []
+    lines: list[Any] = []
     for run in runs:
         names = {name for line in run.evaluations for name in line} - {"step", "time", "rows"}
         chosen = [name for name in sorted(names) if (name.endswith("loss") if losses else is_score(name))]

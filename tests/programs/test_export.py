@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 import ringbert
 from bert import configuration, weights
 from bert.model import Bert
-from tasks.export.program import main
+from tasks.export.__main__ import main
 
 # In a process that cannot import our packages: the outputs of SavedModels for the inputs in the JSON of argv[1].
 SERVER = """
@@ -56,7 +56,10 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     encoded = AutoTokenizer.from_pretrained(trained["span"])(texts, padding=True)
     inputs = {name: encoded[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     for head, folder in trained.items():
-        export(folder, tmp_path / head, "--signature=ids")
+        export(
+            folder,
+            tmp_path / head,
+        )
         assert AutoTokenizer.from_pretrained(tmp_path / head / "assets.extra")(texts, padding=True) == encoded
     given = json.dumps({str(tmp_path / head): inputs for head in HEADS})
     done = subprocess.run(
