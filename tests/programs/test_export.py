@@ -121,7 +121,7 @@ def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
         (["{span}", "{span}"], 1, ["OUT", "{span}"]),
         (["{span}x", "out"], 1, ["{span}x"]),
         (["{span}", "out", "--format=onnx"], 2, ["--format", "onnx"]),
-        (["{span}", "out", "--max_seq_length=500"], 1, ["max_seq_length", "128"]),
+        (["{span}", "out", "--signature=texts"], 2, ["--signature", "ids", "assets.extra"]),
     ],
 )
 def test_bad_input_is_one_line(trained, tmp_path, monkeypatch, capsys, argv, status, named):
