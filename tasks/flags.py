@@ -6,6 +6,7 @@ appears once per job. No TensorFlow, Keras or MPI here.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -13,8 +14,9 @@ import socket
 import sys
 import time
 import tomllib
+import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
@@ -252,6 +254,20 @@ def _refuse(prog: str, error: InputError) -> NoReturn:
         time.sleep(SECONDS_FOR_FIRST_RANK)
         print(f"{prog}: error on {socket.gethostname()}: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
+
+
+@contextlib.contextmanager
+def reporting(prog: str) -> Iterator[None]:
+    """For a program of one process: an error of the user's in the block ends it with one line; our warnings are
+    lines after the block."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        except (InputError, OSError) as error:
+            stop(f"{prog}: error: {one_line(error)}", 1)
+    for warning in caught:
+        if warning.category is UserWarning:  # ours; libraries use other classes
+            _print_on_first(f"{prog}: warning: {warning.message}", sys.stderr)
 
 
 def _print_on_first(text: str, file: TextIO) -> None:
