@@ -198,10 +198,8 @@ def load(
     is_wordpiece = isinstance(backend.model, models.WordPiece) if backend else model is None
     lower_case = next((value for value in (do_lower_case, stated) if value is not None), is_wordpiece)
     tokenizer_files.check_case(lower_case, checkpoint_name)
-    if backend is not None and is_wordpiece:
-        return _saved_wordpiece(backend, lower_case, str(saved))
     if saved is not None and backend is not None:
-        return _saved_sentencepiece(backend, lower_case, saved)
+        return (_saved_wordpiece if is_wordpiece else _saved_sentencepiece)(backend, lower_case, saved)
     if model is not None:
         return _sentencepiece(model, path, lower_case)
     if path is not None:
@@ -247,11 +245,11 @@ def _read(path: Path) -> RustTokenizer:
     return backend
 
 
-def _saved_wordpiece(backend: RustTokenizer, lower_case: bool, source: str) -> Tokenizer:
-    check_special(backend.get_vocab(with_added_tokens=False), source)
+def _saved_wordpiece(backend: RustTokenizer, lower_case: bool, path: Path) -> Tokenizer:
+    check_special(backend.get_vocab(with_added_tokens=False), str(path))
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
         backend.normalizer.lowercase = lower_case
-    return Tokenizer(sentencepiece.add_special(backend, SPECIAL_TOKENS), lower_case, source)
+    return Tokenizer(sentencepiece.add_special(backend, SPECIAL_TOKENS), lower_case, str(path))
 
 
 def _saved_sentencepiece(backend: RustTokenizer, lower_case: bool, path: Path) -> Tokenizer:
