@@ -1,12 +1,10 @@
 """WordPiece against transformers' and Google's (the Python one that transformers keeps as its legacy form)."""
 
 import functools
-import pickle
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from harness.real_data import real
 from harness.real_tokenizers import contexts, multilingual, nsmc, uncased
 from harness.refusals import refused
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
@@ -44,6 +42,7 @@ def others(load) -> tuple[BertTokenizer, BertTokenizerLegacy]:
 
 
 def compare(load, texts, to_google=True):
+    texts = [text for text in texts if not any(token in text for token in SPECIAL_TOKENS)]  # to us they are text
     ids, (theirs, google) = [own.tolist() for own in load().encode(texts)[0]], others(load)
     assert ids == [own.tolist() for own in load().encode_ids(texts)]
     assert ids == (theirs(texts, add_special_tokens=False).input_ids if texts else [])
@@ -78,15 +77,16 @@ def test_spans_give_back_the_characters():
 
 def test_a_word_has_up_to_200_characters_as_google_s(tmp_path):
     """transformers' own limit is 100; what is saved keeps ours there, also beside a model's configuration."""
-    ours = tokenizer.load(str(write_vocabulary(tmp_path, "a", "##a")))
-    texts, saved = ["a" * 200, "a" * 201], tmp_path / "saved"
-    ours.save(saved)
-    (saved / "config.json").write_text('{"model_type": "bert"}')  # by which transformers chooses the class
-    theirs = AutoTokenizer.from_pretrained(saved)
-    found = [words.encode(texts)[0] for words in (ours, tokenizer.load(folder=saved))]
-    for ids in (*found, theirs(texts, add_special_tokens=False).input_ids):
+    ours, texts = tokenizer.load(str(write_vocabulary(tmp_path, "a", "##a"))), ["a" * 200, "a" * 201]
+    ours.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')  # by which transformers chooses the class
+    saved, theirs = tokenizer.load(folder=tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for ids in (
+        ours.encode_ids(texts),
+        saved.encode_ids(texts),
+        theirs(texts, add_special_tokens=False).input_ids,
+    ):
         assert [*map(len, ids)] == [200, 1]
-    assert theirs("a", "a").token_type_ids == [0, 0, 0, 1, 1]
 
 
 def test_neither_truncation_nor_special_tokens_of_a_text():
@@ -96,19 +96,6 @@ def test_neither_truncation_nor_special_tokens_of_a_text():
     assert text.tolist() == apart.tolist()  # Google's BasicTokenizer splits at punctuation and lower-cases
     assert (words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id) == (0, 100, 101, 102, 103)
     assert (words.vocab_size, words.kind) == (30522, "wordpiece")
-
-
-def test_a_saved_or_pickled_tokenizer_gives_the_same_ids(tmp_path):
-    ours, texts = uncased(), [*real_texts(), "the [SEP]", "x" * 150]
-    ours.save(tmp_path)
-    ids = [x.tolist() for x in ours.encode_ids(texts)]
-    published = tokenizer.load(folder=real("minilm/tokenizer.json").parent)
-    for again in (tokenizer.load(folder=tmp_path), pickle.loads(pickle.dumps(ours)), published):
-        assert [x.tolist() for x in again.encode_ids(texts)] == ids
-        assert (again.digest, again.lower_case) == (ours.digest, ours.lower_case)
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-    assert theirs(texts[:-2], add_special_tokens=False).input_ids == ids[:-2]
-    assert (tmp_path / "vocab.txt").read_bytes() == real("vocab/bert-base-uncased.txt").read_bytes()
 
 
 def test_pieces_that_continue_words_and_a_token_listed_twice(tmp_path):
