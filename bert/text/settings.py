@@ -59,7 +59,7 @@ class VocabularySettings(Settings):
         0.9995,
         "share of the text's characters that get a piece of their own, most frequent first",
         "training",
-        at_least=0.001,
+        at_least=1e-9,
         at_most=1,
     )
 
