@@ -1,9 +1,9 @@
 """Joins MPI and finds this process's rank and machine."""
 
-import faulthandler
 import math
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -30,21 +30,22 @@ def communicator() -> tuple[Any, str]:
 def started() -> Any:
     """The module mpi4py.MPI, whose first import starts MPI and waits for all ranks.
 
-    A rank that waits too long shows where it is and ends by SIGALRM: no Python runs in the meantime. Raises
+    SIGALRM ends a rank that waits for others too long: no Python runs meanwhile, and no other signal is free. Raises
     ImportError without mpi4py, RuntimeError without an MPI library.
     """
     is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))
     if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
         os.environ[TRANSPORTS] = "self"
-    faulthandler.register(signal.SIGALRM, all_threads=False, chain=True)
-    signal.alarm(math.ceil(float(os.environ.get(records.START_TIMEOUT, START_TIMEOUT_S))))
+    waits = not is_alone and "mpi4py.MPI" not in sys.modules
+    if waits:
+        signal.alarm(math.ceil(float(os.environ.get(records.START_TIMEOUT, START_TIMEOUT_S))))
     try:
         from mpi4py import MPI
     finally:
-        signal.alarm(0)
-        faulthandler.unregister(signal.SIGALRM)
         if is_alone:
             del os.environ[TRANSPORTS]
+        if waits:
+            signal.alarm(0)
     return MPI
 
 

@@ -24,8 +24,8 @@ REASONS = {  # why signals end processes
     signal.SIGKILL: "out of memory?",
     signal.SIGBUS: "is /dev/shm full?",
     signal.SIGSEGV: "a crash in compiled code",
-    signal.SIGILL: "compiled for another processor?",
     signal.SIGALRM: "not all ranks joined within --start-timeout: one ended, or hosts cannot reach each other",
+    signal.SIGILL: "compiled for another processor?",
 }
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 GRACE_S, KILL_S = 30.0, 10.0  # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
