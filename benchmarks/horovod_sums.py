@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import gradient_step
-from distributed.launcher.mpirun import Mpi, build_command, find_mpi, is_root, num_cores, parse_version
-from distributed.launcher.options import Options
+from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mpi, mpi_of
 from ringbase.errors import InputError
 from ringbase.settings import check_at_least, setting
 from tasks import flags
@@ -128,16 +127,10 @@ class Contest:
         python = sys.executable if package == OURS else self.config.rival_python
         program = (python, gradient_step.__file__, package, str(described), str(report))
         environment = os.environ | {"PYTHONPATH": str(ROOT) if package == OURS else ""}
-        built = build_command(
-            self.mpi(package),
-            Options(program, self.config.num_ranks),
-            environment,
-            cores=num_cores(),
-            is_root=is_root(),
-        )
+        built = build_command(self.mpi(package), Options(program, self.config.num_ranks), environment)
         try:
             done = subprocess.run(
-                built.argv, env=environment | dict(built.environment), capture_output=True, text=True,
+                built.argv, env=environment | dict(built.variables), capture_output=True, text=True,
                 timeout=TIME_LIMIT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -155,13 +148,9 @@ class Contest:
         if package == OURS or mpirun is None:
             return find_mpi()
         try:
-            done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise InputError(f"--rival_mpirun {mpirun} does not run: {error}") from error
-        version = parse_version(done.stdout + done.stderr)
-        if version is None:
-            raise InputError(f"--rival_mpirun {mpirun} is not Open MPI, MPICH or Intel MPI")
-        return Mpi(*version, mpirun)
+            return mpi_of(mpirun)
+        except LaunchError as error:
+            raise InputError(f"--rival_mpirun: {error}") from error
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from typing import Any
 
 from ringbase.errors import InputError
 
-MAIN = "main"  # the hub's default revision
 COMMIT = re.compile(r"[0-9a-f]{40}")
 MODEL_FILES = ("*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors")
 
@@ -17,16 +16,15 @@ def download_model(name: str, revision: str | None = None) -> Path:
     Raises InputError: the hub has no such model or revision, or cannot be reached and the cache lacks it.
     """
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError
 
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
-    except (HFValidationError, OSError, ValueError) as error:
-        reason = _one_line(error)
+    except (OSError, ValueError) as error:
+        reason, option = _first_line(error), f"revision {revision}" if revision else ""
         if constants.HF_HUB_OFFLINE:
-            option = f" --revision {revision}" if revision else ""
-            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `hf download {name}{option}` with a network"
-        flags = f"--model {name}" + (f" --model_revision {revision}" if revision else "")
+            command = f"hf download {name}" + f" --{option}" * bool(option)
+            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
+        flags = f"--model {name}" + f" --model_{option}" * bool(option)
         raise InputError(
             f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
         ) from error
@@ -50,22 +48,25 @@ def load_data_set(
     Raises InputError if it cannot be loaded, or not at this revision.
     """
     import datasets
+    from huggingface_hub import HfApi, constants
 
-    commit = None
-    if revision is not None:
-        if Path(name).expanduser().exists():
-            raise InputError(f"--dataset_revision {revision}: {name} is a folder here; only the hub has revisions")
-        commit = _commit(name, revision, where)
+    commit, flag = None, f"--dataset_revision {revision}"
+    if revision is not None and Path(name).expanduser().exists():
+        raise InputError(f"{flag}: {name} is a folder here; only the hub has revisions")
     try:
+        if revision is not None:
+            if constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision):
+                commit = cached_commit(name, revision)
+            commit = commit or HfApi().dataset_info(name, revision=revision).sha
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
-        raise InputError(f"{where} ({split}): {_one_line(error)}") from error
+        raise InputError(f"{where} ({split}){f' {flag}' if revision else ''}: {_first_line(error)}") from error
     # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach the hub.
     used = {Path(file["filename"]).parent.name for file in table.cache_files}
     if commit is not None and used != {commit}:
         raise InputError(
-            f"{where} ({split}): --dataset_revision {revision} is commit {commit}, but the hub does not answer "
-            f"and the newest copy in the cache is of {', '.join(sorted(used)) or 'an unknown commit'}"
+            f"{where} ({split}): {flag} is commit {commit}, but the hub does not answer and the newest copy in "
+            f"the cache is of {', '.join(sorted(used)) or 'an unknown commit'}"
         )
     return table
 
@@ -77,27 +78,10 @@ def cached_commit(name: str, revision: str | None) -> str | None:
 
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
-    note = Path(
-        constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="dataset"), "refs", revision or MAIN
-    )
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="dataset"))
+    note = folder / "refs" / (revision or "main")
     return note.read_text().strip() if note.is_file() else None
 
 
-def _commit(name: str, revision: str, where: str) -> str:
-    """The commit of a data set's revision, from the hub, or offline from its cache."""
-    from huggingface_hub import HfApi, constants
-
-    reason: object = "HF_HUB_OFFLINE is set and HF_HOME does not tell its commit; name the commit itself"
-    commit = cached_commit(name, revision)
-    if not constants.HF_HUB_OFFLINE and commit != revision:
-        try:
-            commit = HfApi().dataset_info(name, revision=revision).sha
-        except Exception as error:
-            commit, reason = None, _one_line(error)
-    if commit is None:
-        raise InputError(f"{where}: --dataset_revision {revision} is not found: {reason}")
-    return commit
-
-
-def _one_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -118,26 +118,13 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
 
     def _function(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """The update of all variables of one shape, which are passed as resource handles; traced once for them."""
-        step = self._compiled(shape, dtype, decays)
+        """The update of all variables of one shape, which are passed as resource handles; traced once for them.
 
-        def update(parameter, m, v, gradient, rate, scale):
-            constants = self.weight_decay_rate, self.beta_1, self.beta_2
-            unscaled = [ops.convert_to_tensor(each, dtype) for each in constants]
-            factors = (*unscaled, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
-            step(parameter, m, v, gradient, rate, [factors] * 3)
-
-        handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
-        signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, number]
-        return tf.function(update, input_signature=signature, autograph=False)
-
-    def _compiled(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """`_step` for all variables of one shape, which XLA compiles if they are large.
-
-        It then makes one pass over memory (LAMB's norms need another) and allocates nothing. All variables of the
-        shape share the code: XLA would take ten times as long to compile one graph of all variables.
+        XLA compiles `_step` if they are large. It then makes one pass over memory (LAMB's norms need another) and
+        allocates nothing. It would take ten times as long to compile one graph of all variables.
         """
         handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
+        variables_and_gradient = [handle, handle, handle, tf.TensorSpec(shape, dtype)]
 
         def step(parameter, m, v, gradient, rate, factors):
             def read(resource):
@@ -147,9 +134,17 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             for old, new in zip((parameter, m, v), new_values, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
-        signature = [handle, handle, handle, tf.TensorSpec(shape, dtype), number, [(number,) * 5] * 3]
+        signature = [*variables_and_gradient, number, [(number,) * 5] * 3]
         is_large = math.prod(shape) >= COMPILED_FROM
-        return tf.function(step, input_signature=signature, jit_compile=is_large or None, autograph=False)
+        step = tf.function(step, input_signature=signature, jit_compile=is_large or None, autograph=False)
+
+        def update(parameter, m, v, gradient, rate, scale):
+            constants = self.weight_decay_rate, self.beta_1, self.beta_2
+            unscaled = [ops.convert_to_tensor(each, dtype) for each in constants]
+            factors = (*unscaled, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
+            step(parameter, m, v, gradient, rate, [factors] * 3)
+
+        return tf.function(update, input_signature=[*variables_and_gradient, number, number], autograph=False)
 
     def trust_ratio(self, parameter, update):
         """The factor of the learning rate of a variable that decays: 1."""

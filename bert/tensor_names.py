@@ -2,20 +2,17 @@
 
 import re
 
+POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
 # The tensors of each head, by Google's names: new when training starts, and ignored by models with other heads.
 HEAD_TENSORS = {
     "span": ("cls/squad/output_weights", "cls/squad/output_bias"),
-    "classifier": ("output_weights", "output_bias", "bert/pooler/dense/kernel", "bert/pooler/dense/bias"),
+    "classifier": ("output_weights", "output_bias", *POOLER),
     "pretraining": (
-        "cls/predictions/transform/dense/kernel",
-        "cls/predictions/transform/dense/bias",
-        "cls/predictions/transform/LayerNorm/gamma",
-        "cls/predictions/transform/LayerNorm/beta",
+        *(f"cls/predictions/transform/dense/{name}" for name in ("kernel", "bias")),
+        *(f"cls/predictions/transform/LayerNorm/{name}" for name in ("gamma", "beta")),
         "cls/predictions/output_bias",
-        "cls/seq_relationship/output_weights",
-        "cls/seq_relationship/output_bias",
-        "bert/pooler/dense/kernel",
-        "bert/pooler/dense/bias",
+        *(f"cls/seq_relationship/output_{name}" for name in ("weights", "bias")),
+        *POOLER,
     ),
     "features": (),
 }
@@ -24,57 +21,42 @@ NO_WEIGHTS = re.compile(r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embe
 
 # Hugging Face's copies of other tensors in the masked-word head, under the names that `google_name` gives them.
 TIED_COPIES = {
-    "cls/predictions/decoder/kernel": "bert/embeddings/word_embeddings",
     "cls/predictions/decoder/weight": "bert/embeddings/word_embeddings",
     "cls/predictions/decoder/bias": "cls/predictions/output_bias",
 }
-# Head tensors whose names follow no rule. Google and Hugging Face store these matrices in the same orientation.
-_HEADS_TO_HUGGING_FACE = {
+# Tensors whose names follow no rule. Google and Hugging Face store these matrices in the same orientation.
+_TO_HUGGING_FACE = {
     "cls/squad/output_weights": "qa_outputs.weight",
     "cls/squad/output_bias": "qa_outputs.bias",
     "output_weights": "classifier.weight",
     "output_bias": "classifier.bias",
     "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/predictions/decoder/weight": "cls.predictions.decoder.weight",
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
-_HEADS_TO_GOOGLE = {theirs: ours for ours, theirs in _HEADS_TO_HUGGING_FACE.items()}
-# Hugging Face's name -> Google's, by regular expression; the first match wins.
-_TO_GOOGLE = (
-    (r"^embeddings\.(word|token_type|position)_embeddings\.weight$", r"bert/embeddings/\1_embeddings"),
-    (r"^embeddings\.position_ids$", "bert/embeddings/position_ids"),
-    (r"^embeddings\.LayerNorm\.", "bert/embeddings/LayerNorm/"),
-    (r"^encoder\.layer\.(\d+)\.", r"bert/encoder/layer_\1/"),
-    (r"^pooler\.", "bert/pooler/"),
-    (r"^cls\.predictions\.decoder\.(weight|bias)$", r"cls/predictions/decoder/\1"),
-    (r"^cls\.predictions\.", "cls/predictions/"),
-)
+_TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
 
 
-def google_name(hugging_face_name: str) -> tuple[str, bool]:
+def google_name(key: str) -> tuple[str, bool]:
     """Google's name of a Hugging Face tensor, and whether the matrix must be transposed."""
-    name = hugging_face_name.removeprefix("bert.")
-    if name in _HEADS_TO_GOOGLE:
-        return _HEADS_TO_GOOGLE[name], False
-    for pattern, replacement in _TO_GOOGLE:
-        name, count = re.subn(pattern, replacement, name)
-        if count:
-            break
-    if "LayerNorm" in name:  # folders from 2019 use gamma and beta
-        name = re.sub(r"\.?LayerNorm[./](weight|gamma)$", "/LayerNorm/gamma", name)
-        name = re.sub(r"\.?LayerNorm[./](bias|beta)$", "/LayerNorm/beta", name)
-    if name.endswith(".weight"):
-        return name.removesuffix(".weight").replace(".", "/") + "/kernel", True
-    return name.replace(".", "/").replace("//", "/"), False
+    name = key.removeprefix("bert.")
+    if name in _TO_GOOGLE:
+        return _TO_GOOGLE[name], False
+    name = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)  # as they are named in folders from 2019
+    name = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name)
+    name = re.sub(r"_embeddings\.weight$", "_embeddings", name)
+    name = re.sub(r"layer\.(\d+)\.", r"layer_\1/", name)
+    transpose = name.endswith(".weight")
+    name = re.sub(r"\.weight$", "/kernel", name).replace(".", "/")
+    return (name if name.startswith("cls/") else f"bert/{name}"), transpose
 
 
 def hugging_face_name(name: str, head: str) -> tuple[str, bool]:
     """The inverse of `google_name` for a tensor of a model with this head."""
-    if name in _HEADS_TO_HUGGING_FACE:
-        return _HEADS_TO_HUGGING_FACE[name], False
-    transpose = name.endswith("/kernel")
-    dotted = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
-    dotted = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", dotted)
-    dotted = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", dotted)
-    dotted = re.sub(r"(\.kernel|(?<=_embeddings))$", ".weight", dotted)
-    return (dotted.removeprefix("bert.") if head == "features" else dotted), transpose
+    if name in _TO_HUGGING_FACE:
+        return _TO_HUGGING_FACE[name], False
+    key = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
+    key = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    key = re.sub(r"(\.kernel|(?<=_embeddings))$", ".weight", key)
+    return (key.removeprefix("bert.") if head == "features" else key), name.endswith("/kernel")

@@ -135,7 +135,7 @@ class Checkpoints:
             for path in self.folder.glob(".*.tmp"):  # left by a killed process, on any machine
                 shutil.rmtree(path, ignore_errors=True)
             replace_folder(final, fill)
-            records.tell("saved", folder=self.folder, position=state.position)
+            records.tell("saved")
         except (OSError, SafetensorError) as error:  # such as a full disk; these errors may not name the file
             raise InputError(
                 f"{final}: the checkpoint cannot be written: {error}; "

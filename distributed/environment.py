@@ -1,10 +1,8 @@
 """The variables that launchers set for the processes that they start; read before MPI starts."""
 
 import os
-import socket
 from collections.abc import Mapping
 
-from distributed import records
 from ringbase.errors import InputError
 
 # Variables that launchers set only in the processes that they start.
@@ -33,25 +31,3 @@ def check_launcher(size: int, why_alone: str, environment: Mapping[str, str] = o
                 f"{name}={launched}: the launcher started {launched} processes, but each is alone: {why_alone}; "
                 "use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
             )
-
-
-def standard_input_path(where: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The file in which the first rank finds what bert-launch is given on standard input; None: its own has it.
-
-    Raises InputError, its message starting with `where`: bert-launch runs on another host, or Open MPI 5's mpirun
-    would deliver a damaged input, or none that ends.
-    """
-    if given := environment.get(records.STANDARD_INPUT):
-        host, path = given.split(" ", 1)
-        if host != socket.gethostname():
-            raise InputError(
-                f"{where}: bert-launch runs on {host}, the first rank on {socket.gethostname()}: "
-                f"name {host} as the first host of -H, or give a file"
-            )
-        return path
-    if environment.get("PRTE_LAUNCHED"):
-        raise InputError(
-            f"{where}: mpirun of Open MPI 5 does not deliver it whole: give it to bert-launch "
-            "(bert-launch … < FILE), use one process without mpirun, or give a file"
-        )
-    return None

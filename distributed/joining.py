@@ -1,13 +1,18 @@
 """Joins MPI and finds this process's rank and machine."""
 
+import math
 import os
+import signal
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from distributed import records
 from distributed.environment import RANK_VARIABLES
 
 TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
+START_TIMEOUT_S = 600.0  # for all ranks to join, from the first one that waits for the others
 POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a waiting rank
 
 
@@ -23,18 +28,24 @@ def communicator() -> tuple[Any, str]:
 
 
 def started() -> Any:
-    """The module mpi4py.MPI, whose first import starts MPI.
+    """The module mpi4py.MPI, whose first import starts MPI and waits for all ranks.
 
-    Raises ImportError without mpi4py, RuntimeError without an MPI library.
+    SIGALRM ends a rank that waits for others too long, because no Python runs meanwhile. Raises ImportError without
+    mpi4py, RuntimeError without an MPI library.
     """
     is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))
     if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
         os.environ[TRANSPORTS] = "self"
+    waits = not is_alone and "mpi4py.MPI" not in sys.modules
+    if waits:
+        signal.alarm(math.ceil(float(os.environ.get(records.START_TIMEOUT, START_TIMEOUT_S))))
     try:
         from mpi4py import MPI
     finally:
         if is_alone:
             del os.environ[TRANSPORTS]
+        if waits:
+            signal.alarm(0)
     return MPI
 
 
@@ -65,7 +76,7 @@ def wait_for(request: Any) -> None:
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that mpi4py uses, by its name in `distributed.launcher.mpirun`.
+    """The MPI library that mpi4py uses, by its name in `distributed.mpirun`.
 
     `is_threaded`: whether several threads may send messages at the same time.
     """

@@ -4,10 +4,9 @@ Control messages (objects, barriers, agreement, the weights of a step) and the e
 whichever backend sums the gradients. A program creates one `World` at its start and passes it down.
 """
 
-import faulthandler
+import contextlib
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from distributed.watchdog.stalls import StallSettings
 from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
+FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <sysexits.h>
 
 
 @dataclass(eq=False)
@@ -116,12 +116,12 @@ class World:
         Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
         """
         program = program or Path(sys.argv[0]).name
-        records.tell("starting", rank=int(launched_rank()))
         is_part = comm is not None
         comm, why_alone = (comm if comm.size > 1 else None, "") if is_part else communicator()
         world = cls(comm=comm, program=program, user_errors=(InputError, OSError, *user_errors))
         world = world if comm is None else replace(world, **place_in(comm), launched_size=comm.size)
-        with world:
+        with contextlib.ExitStack() as failing:
+            failing.push(world)
             if not is_part:
                 check_launcher(world.size, why_alone)
                 if saves_on_signals or world.size > 1:
@@ -129,9 +129,11 @@ class World:
                 threading.excepthook = lambda failed: world.fail(failed.exc_value)
             world = with_cores(world)
             world = world if device is None else with_device(world, device)
+            failing.pop_all()
         if comm is not None and stalls is not None:
             world.watchdog.start(comm, world.node, stalls, program)
-        records.tell("joined", rank=world.rank)
+        if world.rank == 0:
+            records.tell("joined")
         return world
 
     # -- messages between ranks -------------------------------------------------------------------------------
@@ -261,7 +263,8 @@ class World:
                 self.barrier()
         self.watchdog.stop()
         self.exit_status = Preempted.STATUS if is_preempted else 0
-        records.tell("preempted" if is_preempted else "completed", rank=self.rank)
+        if self.rank == 0:
+            records.tell(f"ended {self.exit_status}")
 
     def fail(self, error: BaseException | None) -> None:
         """Ends the job after an uncaught exception outside of the `with` block or in a thread; does not return,
@@ -279,12 +282,11 @@ class World:
 
     def _print_user_error(self, error: BaseException) -> None:
         print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
-        records.tell("refused", rank=self.rank)
+        records.tell("ended 1")
 
     def _end_all(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return."""
-        faulthandler.unregister(signal.SIGTERM)  # the reason is known; a stack trace would only hide it
-        status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+        status = FAULT
         if isinstance(error, FirstRankError):
             time.sleep(8)  # rank 0 reports the error, and its abort ends this process
         elif self.rank > 0:
@@ -292,12 +294,15 @@ class World:
             time.sleep(min(0.5 + 0.5 * self.rank, 7))
         place = f"rank {self.rank} of {self.size}"
         if isinstance(error, self.user_errors):
+            status = 1
             self._print_user_error(error)
         elif isinstance(error, SystemExit):
+            status = error.code if isinstance(error.code, int) else 1
             print(f"{self.program}: {place} exits: {error.code}", file=sys.stderr, flush=True)
         else:
             trace = "".join(traceback.format_exception(error))
             print(f"{self.program}: failed on {place}\n{trace}", file=sys.stderr, flush=True)
+        records.tell(f"ended {status}")
         sys.stdout.flush()
         time.sleep(0.2)  # lets ranks that fail at the same time get here too, so that they show no stack trace
         self.comm.Abort(status)

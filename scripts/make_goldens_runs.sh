@@ -48,7 +48,7 @@ bert-pretraining --config pretraining.toml --output_dir pretraining/finished
 interrupted USR1 75 pretraining/interrupted/checkpoints/rows-000000000080 \
   bert-pretraining --config pretraining.toml --output_dir pretraining/interrupted
 
-bert-export classifier/finished exported/saved_model --signature ids # 160 kB; with texts it has 10 MB
+bert-export classifier/finished exported/saved_model
 bert-export classifier/finished exported/tf1 --format tf1
 
 # What no resumed run and no reader needs: event files, locks, and of some finished runs all but the last weights.

@@ -8,114 +8,78 @@ probability means.
 """
 
 import json
-import sys
-import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from ringbase.errors import InputError, one_line
 from ringbase.files import read_standard_input, read_text
-from ringbase.settings import Settings, setting
+from ringbase.settings import Field, Settings, fields_of, setting
 from tasks import flags
-from tasks.squad.settings import MOST_CANDIDATES
+from tasks.squad.settings import MOST_CANDIDATES, AnswerSettings, WindowSettings
 
-if TYPE_CHECKING:
-    from tasks.predictors import Answer
-    from tasks.predictors.question_answering import QuestionOptions
-
-AS_TRAINED = "as the run in FOLDER, else as bert-squad"
 DESCRIPTION = "Answer a question from a text, with a model that bert-squad has trained."
+# The flags of bert-squad that are those of the run unless they are given.
+OPTIONS = [
+    field
+    for part in (WindowSettings, AnswerSettings)
+    for field in fields_of(part)
+    if field.name != "allow_unknown"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
-    """The arguments and flags of bert-ask."""
+class Arguments(Settings):
+    """The arguments and flags of bert-ask that are its own."""
 
     folder: str = setting(
         help="a run's folder, its model/, a Hugging Face folder or a hub name", is_positional=True
     )
     question: str = setting(help="the question", is_positional=True)
     context: str = setting(help="UTF-8 file with the text to search; - for standard input", is_positional=True)
-    top_k: int = setting(1, "print the best N answers", "output")
+    top_k: int = setting(1, "print the best N answers", "output", at_least=1, at_most=MOST_CANDIDATES)
     json: bool = setting(False, "print one line of JSON, with places in the text and scores", "output")
     precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "number format of matrix products", "machine")
     model_revision: str | None = setting(
         None, "commit, tag or branch of a hub model", "model", shown_default="main"
     )
-    max_seq_length: int | None = setting(None, "tokens per window", "data", shown_default=AS_TRAINED)
-    doc_stride: int | None = setting(None, "tokens between windows", "data", shown_default=AS_TRAINED)
-    max_query_length: int | None = setting(None, "tokens of the question", "data", shown_default=AS_TRAINED)
-    n_best_size: int | None = setting(
-        None, "candidates that the probability is over", "prediction", shown_default=AS_TRAINED
-    )
-    max_answer_length: int | None = setting(
-        None, "maximum number of tokens of an answer", "prediction", shown_default=AS_TRAINED
-    )
-    version_2_with_negative: bool | None = setting(
-        None, "there may be no answer (SQuAD v2.0)", "prediction", shown_default=AS_TRAINED
-    )
-    null_score_diff_threshold: float | None = setting(
-        None,
-        "give no answer if its score exceeds the best answer's score by more than this",
-        "prediction",
-        shown_default=AS_TRAINED,
-    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.top_k <= MOST_CANDIDATES:
-            raise ValueError(f"--top_k must be from 1 to {MOST_CANDIDATES:,}, got {self.top_k}")
 
-    @property
-    def options(self) -> "QuestionOptions":
-        """The settings of `QuestionAnswering` that were given."""
-        from tasks.predictors.question_answering import QuestionOptions
+def unless_given(field: Field) -> Any:
+    shown = "as the run in FOLDER, else as bert-squad"
+    limits: dict[str, Any] = {"at_least": field.at_least, "at_most": field.at_most}
+    return setting(None, field.help, field.group, shown_default=shown, **limits)
 
-        names = QuestionOptions.__annotations__
-        return {name: value for name, value in asdict(self).items() if name in names and value is not None}  # type: ignore[return-value]
+
+Config: Any = make_dataclass(
+    "Config",
+    [(field.name, field.type | None, unless_given(field)) for field in OPTIONS],
+    bases=(Arguments,),
+    frozen=True,
+    kw_only=True,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = flags.parse(Config, argv, prog="bert-ask", description=DESCRIPTION)
     if not flags.is_first():
         return  # one process of an MPI job is enough, and reads standard input
-    with warnings.catch_warnings(record=True) as caught:
-        try:
-            answers = ask(config)
-        except InputError as error:
-            print(f"bert-ask: error: {one_line(error)}", file=sys.stderr)
-            raise SystemExit(1) from None
-    for warning in caught:
-        if warning.category is UserWarning:  # ours; libraries use other classes
-            print(f"bert-ask: warning: {warning.message}", file=sys.stderr)
-    print(as_json(config, answers) if config.json else as_lines(answers))
+    with flags.reporting("bert-ask"):
+        if config.context == "-":
+            context = read_standard_input("CONTEXT -, standard input")
+        else:
+            context = read_text(Path(config.context).expanduser(), f"CONTEXT {config.context}")
+        from tasks.predictors import QuestionAnswering
 
-
-def ask(config: Config) -> "list[Answer]":
-    """The best answers, the best first. Raises InputError."""
-    if config.context == "-":
-        context = read_standard_input("CONTEXT -, standard input")
-    else:
-        context = read_text(Path(config.context).expanduser(), f"CONTEXT {config.context}")
-    from tasks.predictors import QuestionAnswering
-
-    answers = QuestionAnswering(
-        config.folder, precision=config.precision, model_revision=config.model_revision, **config.options
-    )
-    return answers(config.question, context, top_k=config.top_k)
-
-
-def as_lines(answers: "Sequence[Answer]") -> str:
-    """Lines of probability, tab and text; white space within a text becomes a blank."""
-    return "\n".join(f"{a.probability:.4f}\t{' '.join(a.text.split()) or '(no answer)'}" for a in answers)
-
-
-def as_json(config: Config, answers: "Sequence[Answer]") -> str:
-    """One JSON object, with the fields of `Answer`."""
-    value = {"question": config.question, "answers": [asdict(answer) for answer in answers]}
-    return json.dumps(value, ensure_ascii=False)
+        options = {name: getattr(config, name) for name in ("precision", "model_revision")}
+        options |= {field.name: getattr(config, field.name) for field in OPTIONS}
+        answers = QuestionAnswering(config.folder, **options)(config.question, context, top_k=config.top_k)
+    if config.json:
+        found = {"question": config.question, "answers": [asdict(answer) for answer in answers]}
+        print(json.dumps(found, ensure_ascii=False))
+    else:  # white space within a text becomes a blank
+        for answer in answers:
+            print(f"{answer.probability:.4f}\t{' '.join(answer.text.split()) or '(no answer)'}")
 
 
 if __name__ == "__main__":

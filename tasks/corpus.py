@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert.corpus.settings import BuildSettings, TextSettings
-from bert.text.settings import TokenizerSettings
-from bert.text.vocabulary import VocabularySettings
+from bert.text.settings import TokenizerSettings, VocabularySettings
 from ringbase.errors import InputError
 from ringbase.settings import Settings, check_at_least, check_at_most, setting
 from tasks import environment, flags
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 USER_ERRORS = (InputError, OSError)
 MOST_WORKERS = 1024
+MOST_SENTENCEPIECE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +66,14 @@ class VocabConfig(TextSettings, VocabularySettings):
         None,
         "train on a sample of about N bytes, spread evenly over the text",
         "data",
-        shown_default="the whole text",
+        shown_default="the whole text; 256 MiB of it for unigram and bpe, which keep it in memory",
+        at_least=1,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "max_bytes")
+    @property
+    def sample_bytes(self) -> int | None:
+        """How much of the text to train on; None for all."""
+        return MOST_SENTENCEPIECE_BYTES if self.max_bytes is None and self.kind != "wordpiece" else self.max_bytes
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -135,7 +137,7 @@ def train_vocabulary(config: VocabConfig) -> None:
     from bert.corpus.documents import sample_sentences
     from bert.text import vocabulary
 
-    sentences = sample_sentences(config, config.max_bytes)
+    sentences = sample_sentences(config, config.sample_bytes)
     path = vocabulary.train(sentences, Path(config.output_dir).expanduser(), config)
     print(f"{path}: {config.kind}, {config.vocab_size:,} entries")
 

@@ -1,11 +1,12 @@
 """A frozen dataclass of settings from a command line and a TOML file.
 
-absl reads the command line, as it did for Google's scripts. Added here: types from the dataclass, TOML, the other
-spellings that people use, and output that appears once per job. No TensorFlow, Keras or MPI here.
+The syntax is that of absl, which read the flags of Google's scripts, with one dash or two and "-" for "_". Output
+appears once per job. No TensorFlow, Keras or MPI here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -13,12 +14,11 @@ import socket
 import sys
 import time
 import tomllib
+import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
-
-from absl import flags as absl_flags
 
 import ringbase
 from distributed.environment import launched_rank
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Config = TypeVar("Config", bound="DataclassInstance")
 
 GENERAL = (Field("help", bool, aliases=("h",)), Field("version", bool), Field("config", str))
-FLAG = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
+FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 # mpirun ends the job when any rank fails, so no other rank may fail before the first has printed its error. Under
 # a launcher that does not end the job, this is how long the other ranks wait.
 SECONDS_FOR_FIRST_RANK = 5.0
@@ -107,88 +107,94 @@ def _parse(config_class: type[Config], argv: Sequence[str], prog: str, descripti
 # -- the command line ---------------------------------------------------------------------------------------------
 
 
-class _Parser(absl_flags.ArgumentParser[Any]):
-    """Tells absl how to read the values of one flag."""
-
-    def __init__(self, field: Field):
-        self.field = field
-
-    def parse(self, argument: str) -> Any:
-        try:
-            return from_text(argument, self.field.type)
-        except ValueError as error:
-            raise InputError(f"--{self.field.name} {error}") from None
-
-
 def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
-    """The value of each flag on the command line; the last value of a repeated flag."""
-    registry = absl_flags.FlagValues()  # absl's global one holds the flags of other libraries
-    for field in fields:
-        flag = absl_flags.Flag(_Parser(field=field), None, field.name, None, None, boolean=field.is_boolean)
-        for name in field.names:
-            registry[name] = flag
-    try:
-        argv = registry.read_flags_from_files(argv)  # --flagfile
-        registry(["program", *_in_absl_form(argv, fields)])
-    except (absl_flags.Error, ValueError) as error:
-        # absl puts "flag --x=…: " before our own messages, and "ERROR:: " before those of files.
-        raise InputError(one_line(error.__context__ or error)) from error
-    return {field.name: registry[field.name].value for field in fields if registry[field.name].present}
+    """The value of each flag on the command line; the last value of a repeated flag. `--help` ends the reading.
 
-
-def _in_absl_form(argv: Sequence[str], fields: Sequence[Field]) -> list[str]:
-    """Rewrites the spellings that absl does not understand: `-` in a name, `--no_x`, and `--x false`.
-
-    A word without a flag becomes the flag of the next positional field. Raises InputError for mistakes that absl
-    would accept: a flag where a value is needed, a word for which there is no field.
+    A word without a flag is the value of the next positional field. Raises InputError.
     """
-    spellings = _spellings(fields)
-    positional = deque(field.name for field in fields if field.is_positional)
-    needs_value = {name for field in fields if not field.is_boolean for name in field.names}
-    rewritten: list[str] = []
+    by_name = {name: field for field in fields for name in field.names}
+    positional = deque(field for field in fields if field.is_positional)
+    values: dict[str, Any] = {}
+    unknown: list[str] = []
+    unexpected: str | None = None
+    tolerated: set[str] = set()
+    files: set[str] = set()
     tokens = deque(argv)
     while tokens:
         token = tokens.popleft()
         match = FLAG.fullmatch(token)
-        if match is None and positional:
-            rewritten.append(f"--{positional.popleft()}={token}")
-            continue
         if match is None:
-            raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
-        name, value = spellings.get(_normal(match[1])), match[2] or ""
-        if name is None and match[1] in ABSL_FLAGS:
-            return [*rewritten, token, *tokens]
-        if name is None:  # absl's own search for similar names ends in a RecursionError for long ones
-            unknown = match[1][:LONGEST_SHOWN]
-            raise InputError(f"unknown flag --{unknown}; {_hint(unknown, fields, '--')}")
-        if name in ("help", "h", "version"):
-            return [f"--{name}"]
-        if not value and name in needs_value:
-            if not tokens or _looks_like_flag(tokens[0], spellings):
-                raise InputError(f"{token} needs a value: {token}=VALUE")
-            value = f"={tokens.popleft()}"
-        elif not value and tokens and tokens[0].lower() in BOOLEAN_WORDS:
-            value = f"={tokens.popleft()}"
-        rewritten.append(f"--{name}{value}")
-    return rewritten
+            if not positional:
+                unexpected = token
+                break
+            place = positional.popleft()
+            values[place.name] = _value(place, token)
+            continue
+        name, text = match[1].replace("-", "_"), match[2]
+        field = by_name.get(name)
+        if field is None and name in ABSL_FLAGS:
+            text = _next_value(token, tokens, by_name) if text is None else text
+            if name == "undefok":
+                tolerated |= set(text.split(","))
+            elif text in files:
+                raise InputError(f"--flagfile {text} is read a second time")
+            else:
+                files.add(text)
+                tokens.extendleft(reversed(_lines_of(text)))
+        elif field is None and (negated := _negated(name, by_name)) is not None:
+            if text is not None:
+                raise InputError(f"{token[:LONGEST_SHOWN]}: --{name} takes no value")
+            values[negated.name] = False
+        elif field is None:
+            unknown.append(match[1])
+        elif field.name in ("help", "version"):
+            return {field.name: True}
+        else:
+            if text is None and field.is_boolean:
+                text = tokens.popleft() if tokens and tokens[0].lower() in BOOLEAN_WORDS else "true"
+            elif text is None:
+                text = _next_value(token, tokens, by_name)
+            values[field.name] = _value(field, text)
+    for name in unknown:
+        if name not in tolerated:
+            shown = name[:LONGEST_SHOWN]
+            raise InputError(f"unknown flag --{shown}; {_hint(shown, fields, '--')}")
+    if unexpected is not None:
+        raise InputError(f"unexpected argument {unexpected[:LONGEST_SHOWN]!r}; write --flag=value")
+    return values
 
 
-def _spellings(fields: Iterable[Field]) -> dict[str, str]:
-    """absl's spelling of each accepted name; a boolean x is also negated, as `nox` or `no_x`."""
-    names = {name: name for field in fields for name in field.names}
-    booleans = [name for field in fields if field.is_boolean for name in field.names]
-    negated = {f"no{underscore}{name}": f"no{name}" for name in booleans for underscore in ("", "_")}
-    return negated | names
+def _value(field: Field, text: str) -> Any:
+    try:
+        return from_text(text, field.type)
+    except ValueError as error:
+        raise InputError(f"--{field.name} {error}") from None
 
 
-def _looks_like_flag(token: str, spellings: Mapping[str, str]) -> bool:
-    """Whether `token` is meant as the next flag, and not as a value such as -1,-2."""
-    match = FLAG.fullmatch(token)
-    return token.startswith("--") or (match is not None and _normal(match[1]) in spellings)
+def _negated(name: str, by_name: Mapping[str, Field]) -> Field | None:
+    """The boolean x that `nox` or `no_x` clears."""
+    for prefix in ("no", "no_"):
+        field = by_name.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        if field is not None and field.is_boolean:
+            return field
+    return None
 
 
-def _normal(name: str) -> str:
-    return name.replace("-", "_")
+def _next_value(flag: str, tokens: deque[str], by_name: Mapping[str, Field]) -> str:
+    """The word after a flag, which may look like -1,-2 but not like the next flag."""
+    if tokens:
+        match = FLAG.fullmatch(tokens[0])
+        name = match[1].replace("-", "_") if match else ""
+        is_flag = name in by_name or name in ABSL_FLAGS or _negated(name, by_name) is not None
+        if not (tokens[0].startswith("--") or is_flag):
+            return tokens.popleft()
+    raise InputError(f"{flag} needs a value: {flag}=VALUE")
+
+
+def _lines_of(path: str) -> list[str]:
+    """The flags in a file of absl's `--flagfile`: one per line, comments after # and //."""
+    lines = read_text(Path(path).expanduser(), f"--flagfile {path}", MOST_CONFIG_BYTES).splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith(("#", "//"))]
 
 
 def _hint(name: str, fields: Iterable[Field], dashes: str) -> str:
@@ -196,7 +202,7 @@ def _hint(name: str, fields: Iterable[Field], dashes: str) -> str:
     if name in old_flags.INSTEAD:
         return old_flags.INSTEAD[name]
     known = [known for field in fields if field.name not in old_flags.IGNORED for known in field.names]
-    near = nearest(_normal(name), known)
+    near = nearest(name.replace("-", "_"), known)
     return f"did you mean {dashes}{near}?" if near else "--help lists all flags"
 
 
@@ -221,7 +227,7 @@ def read_file(path: str, fields: Sequence[Field], flag: str = "--config") -> dic
     by_name = {name: field for field in fields for name in field.names}
     values: dict[str, Any] = {}
     for key, value in table.items():
-        field, shown = by_name.get(_normal(key)), key[:LONGEST_SHOWN]
+        field, shown = by_name.get(key.replace("-", "_")), key[:LONGEST_SHOWN]
         where = f"{flag} {path}: "
         if isinstance(value, dict):
             raise InputError(f"{where}[{shown}]: tables are not supported; put all flags at the top level")
@@ -248,6 +254,20 @@ def _refuse(prog: str, error: InputError) -> NoReturn:
         time.sleep(SECONDS_FOR_FIRST_RANK)
         print(f"{prog}: error on {socket.gethostname()}: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
+
+
+@contextlib.contextmanager
+def reporting(prog: str) -> Iterator[None]:
+    """For a program of one process: an error of the user's in the block ends it with one line; our warnings are
+    lines after the block."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        except (InputError, OSError) as error:
+            stop(f"{prog}: error: {one_line(error)}", 1)
+    for warning in caught:
+        if warning.category is UserWarning:  # ours; libraries use other classes
+            _print_on_first(f"{prog}: warning: {warning.message}", sys.stderr)
 
 
 def _print_on_first(text: str, file: TextIO) -> None:

@@ -12,6 +12,8 @@ INSTEAD = {
     "xla_cache": "set TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=FOLDER",
     "sweep": "start the program once per file of flags, in a loop of the shell",
     "predict_format": "standard input has a text per line; give a file with columns as --predict_file",
+    "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",
+    "max_seq_length": "no texts are cut here; a SavedModel takes rows of up to the model's number of positions",
 }
 # Accepted and ignored: the type of the flag, and the reason that is printed.
 IGNORED: dict[str, tuple[type, str]] = {

@@ -3,7 +3,7 @@
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from ringbase.files import read_text
 from ringbase.json_files import kind_of, parse_json, read_object
 from ringbase.settings import MOST_STEPS
 
-MOST_NAMES = 200  # of scores in a file
-LONGEST_NAME = 200  # characters
+LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
 
 
 @dataclass(frozen=True)
@@ -48,31 +47,37 @@ class RunFiles:
 def read_runs(folders: Sequence[Path]) -> list[RunFiles]:
     """Reads the runs and names each by its folder, or by its whole path if two folders have the same name."""
     names = [folder.resolve().name for folder in folders]
-    is_unique = len(set(names)) == len(names)
-    shown_names = names if is_unique else list(map(str, folders))
-    readable = [os.fsencode(name).decode(errors="replace") for name in shown_names]
+    shown = names if len(set(names)) == len(names) else map(str, folders)
+    readable = [os.fsencode(name).decode(errors="replace") for name in shown]
     return [read_run(folder, name) for folder, name in zip(folders, readable, strict=True)]
 
 
 def read_run(folder: Path, name: str) -> RunFiles:
     """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is damaged."""
-    for needed in ("run.json", "metrics.jsonl"):
-        if not (folder / needed).is_file():
-            raise InputError(f"{folder}: no run of RingBERT here ({needed} is missing)")
+    path = folder / "run.json"
+    for needed in (path, folder / "metrics.jsonl"):
+        if not needed.is_file():
+            raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
     metrics, num_damaged = read_metrics(folder / "metrics.jsonl")
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
-    run = _with_objects(folder / "run.json", "plan", "environment")
+    run = read_object(path)
+    plan, environment = (_part(path, run, key, dict) for key in ("plan", "environment"))
+    _part(path, plan, "learning_rate", int, float)
+    if min(_part(path, plan, key, int) for key in ("steps", "size", "global_batch_size")) < 1:
+        raise InputError(f"{path}: damaged: the numbers of the plan must be positive")
+    results = [folder / file for file in ("result.json", "predict_result.json") if (folder / file).is_file()]
+    scores = [_scores(result) for result in results]
     return RunFiles(
         name=name,
-        plan=_plan(run["plan"], folder / "run.json"),
-        machine=str(run["environment"].get("machine", "")),
-        command=_command(run["environment"], folder / "run.json"),
+        plan=plan,
+        machine=str(environment.get("machine", "")),
+        command=[str(word) for word in _part(path, environment, "command", list)],
         steps=steps,
         evaluations=[line for line in metrics if "loss" not in line],
         num_damaged=num_damaged,
-        scores=_scores_in(folder),
+        scores=next(filter(None, scores), {}) if scores else None,
     )
 
 
@@ -85,59 +90,36 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines, 1):
         try:
-            metrics.append(_figures(parse_json(line, allow_nan=True)))
+            figures = parse_json(line, allow_nan=True)
         except InputError:
+            figures = None
+        if isinstance(figures, dict) and _is_step(figures.get("step")) and _are_numbers(figures):
+            metrics.append({name: _figure(value) for name, value in figures.items()})
+        else:
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged
 
 
-def _figures(line: object) -> dict[str, float]:
-    """The figures of a line. Raises InputError for another value."""
-    if not isinstance(line, dict) or not all(type(value) in (int, float) for value in line.values()):
-        raise InputError("not an object of numbers")
-    if type(line.get("step")) is not int or not 0 <= line["step"] <= MOST_STEPS or len(line) > MOST_NAMES:
-        raise InputError("no step")
-    return line
+def _is_step(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST_STEPS
 
 
-def _with_objects(path: Path, *keys: str, allow_nan: bool = False) -> dict[str, Any]:
-    """A JSON object with an object under each of these keys. Raises InputError: the file holds something else."""
-    value = read_object(path, allow_nan=allow_nan)
-    for key in keys:
-        if not isinstance(value.get(key), dict):
-            raise InputError(f"{path}: damaged: there is no object {key!r} in it")
-    return value
-
-
-def _plan(plan: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    for name in ("steps", "size", "global_batch_size"):
-        if type(plan.get(name)) is not int or plan[name] < 1:
-            raise InputError(f"{path}: damaged: {name} of the plan must be a positive integer")
-    if type(plan.get("learning_rate")) not in (int, float):
-        raise InputError(f"{path}: damaged: learning_rate of the plan must be a number")
-    return dict(plan)
-
-
-def _command(environment: Mapping[str, Any], path: Path) -> list[str]:
-    command = environment.get("command", [""])
-    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
-        raise InputError(f"{path}: damaged: command of the environment must be a list of strings")
-    return command
-
-
-def _scores_in(folder: Path) -> dict[str, float] | None:
-    results = [folder / name for name in ("result.json", "predict_result.json")]
-    found = [_scores(path) for path in results if path.is_file()]
-    return next(filter(None, found), {}) if found else None
+def _are_numbers(figures: dict[str, Any]) -> bool:
+    return all(type(value) in (int, float) for value in figures.values())
 
 
 def _scores(path: Path) -> dict[str, float]:
-    scores = _with_objects(path, "scores", allow_nan=True)["scores"]
-    if len(scores) > MOST_NAMES:
-        raise InputError(f"{path}: {len(scores)} scores, at most {MOST_NAMES} are expected")
-    for name, value in scores.items():
-        if len(name) > LONGEST_NAME:
-            raise InputError(f"{path}: damaged: a score has a name of {len(name):,} characters")
-        if type(value) not in (int, float):
-            raise InputError(f"{path}: damaged: the score {name} must be a number, got {kind_of(value)}")
-    return scores
+    scores = _part(path, read_object(path, allow_nan=True), "scores", dict)
+    return {name: _figure(_part(path, scores, name, int, float)) for name in scores}
+
+
+def _figure(value: float) -> float:
+    return value if abs(value) < LARGEST else math.nan
+
+
+def _part(path: Path, value: dict[str, Any], key: str, *types: type) -> Any:
+    """What stands under a key of an object in the file. Raises InputError: it is missing or of another type."""
+    if type(value.get(key)) not in types:
+        needed, got = kind_of(types[-1]()), kind_of(value.get(key))
+        raise InputError(f"{path}: damaged: {key} must be {needed}, got {got}")
+    return value[key]

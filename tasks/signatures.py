@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from ringbase.errors import InputError
@@ -25,15 +25,10 @@ def with_checked_names(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             for other in named:
                 if other not in known:
-                    raise InputError(f"{name} has no argument {other}; {hint(other, known)}") from None
+                    near = nearest(other, known)
+                    hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
+                    raise InputError(f"{name} has no argument {other}; {hint}") from None
             raise InputError(f"{name}: {error}; its arguments are {', '.join(known)}") from None
         return function(*arguments, **named)
 
     return call
-
-
-def hint(name: str, known: Iterable[str]) -> str:
-    """What to write instead of an unknown name."""
-    known = list(known)
-    near = nearest(name, known)
-    return f"did you mean {near}?" if near else f"there are {', '.join(known)}"

@@ -149,16 +149,20 @@ def _start(
     state: State | None = None,
 ) -> Start:
     """The start whose weights are in `source`."""
-    bert_config = _bert_config(config, source, needs.max_seq_length)
+    bert_config = _bert_config(config, source, needs.max_seq_length, say)
     folder = source if source is None or source.is_dir() else source.parent
     tokenizer = _tokenizer(config, folder, bert_config.vocab_size, say, needs)
     return Start(bert_config, tokenizer, source, checkpoint, state, reason)
 
 
-def _bert_config(config: ModelSettings, source: Path | None, max_seq_length: int) -> BertConfig:
-    bert_config = configuration.config_from_file(config.bert_config_file) if config.bert_config_file else None
-    if bert_config is None and source is not None:
-        bert_config = configuration.read_config(source)
+def _bert_config(
+    config: ModelSettings, source: Path | None, max_seq_length: int, say: Callable[[str], None]
+) -> BertConfig:
+    bert_config = None
+    if config.bert_config_file:
+        bert_config = configuration.config_from_file(config.bert_config_file, say)
+    elif source is not None:
+        bert_config = configuration.read_config(source, say)
     if bert_config is None:
         raise InputError(
             "no model configuration: give --bert_config_file, or --model with a folder or hub name that has one"

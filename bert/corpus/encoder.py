@@ -60,7 +60,7 @@ class Words:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, whole_words: bool = False) -> "Words":
-        serialized = tokenizer._backend.to_str()
+        serialized = tokenizer.backend.to_str()
         names = ("vocab_size", "unk_id", "cls_id", "sep_id", "mask_id", "digest", "lower_case")
         facts = {name: getattr(tokenizer, name) for name in names}
         continues_word = tokenizer.continues_word if whole_words else None

@@ -4,92 +4,99 @@ One object then serves training on all cores, SQuAD answers and `transformers`. 
 `normalizer.cc` (the model's own character map, then blanks), `unigram_model.cc` and `bpe_model.cc`.
 """
 
-import functools
-import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from bert.text.sentencepiece_model import BYTE, CONTROL, NORMAL, UNIGRAM, UNKNOWN, USER_DEFINED
 from ringbase.errors import InputError
 
 BLANK = "▁"
-# The names of BERT's special tokens in different models; the first one that a model has is used.
-SPECIAL_NAMES = {
-    "[PAD]": ("[PAD]", "<pad>"),
-    "[UNK]": ("[UNK]", "<unk>"),
-    "[CLS]": ("[CLS]", "<cls>"),
-    "[SEP]": ("[SEP]", "<sep>"),
-    "[MASK]": ("[MASK]", "<mask>"),
-}
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces in sentencepiece_model.proto
+UNIGRAM = 1
+# The names of [PAD], [UNK], [CLS], [SEP] and [MASK] in different models; the first that a model has is used.
+SPECIAL_NAMES = (
+    ("[PAD]", "<pad>"),
+    ("[UNK]", "<unk>"),
+    ("[CLS]", "<cls>"),
+    ("[SEP]", "<sep>"),
+    ("[MASK]", "<mask>"),
+)
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 CODE_POINTS = 0x20000  # all planes that contain blanks
-BYTE_PIECE = r"(?<=<)(?=0x[0-9A-F]{2}>)"
+BASIC_PLANE = (*range(1, 0xD800), *range(0xE000, 0x10000))
+INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # categories of blanks and of characters without a width
 
 
-def convert(model, source: str, tokens: list[str] | None, vocab_source: str, lower_case: bool):
-    """The `tokenizers.Tokenizer` that gives the ids of a SentencePiece model.
+def convert(model, order: list[str] | None, source: str, vocab_source: str, lower_case: bool):
+    """The `tokenizers.Tokenizer` that gives the ids of a SentencePiece model, and the names of its special tokens.
 
     Args:
       model: from `read_model`; `source` is its name, for messages.
-      tokens: pieces in the order of their ids (`read_ids` of `vocab_source`); None for the model's own order.
+      order: pieces in the order of their ids (`read_ids` of `vocab_source`); None for the model's own order.
         They must include every piece that the model can produce. (KoBERT's own code would map the others to
         [UNK].)
       lower_case: lower-case the text first, as ALBERT does (`lower_casing`).
-    Raises InputError: a special token is missing, or `tokens` lacks pieces of the model.
+    Raises InputError: a special token is missing, or `order` lacks pieces of the model.
     """
-    from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
-
-    usable = {p.piece: p for p in model.pieces if p.type in (NORMAL, USER_DEFINED, BYTE)}
-    order = [p.piece for p in model.pieces] if tokens is None else tokens
-    unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in order), "")
-    names = special_names(order, source, vocab_source, unknown)
+    usable = {piece.piece: piece for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED, BYTE)}
+    order = [piece.piece for piece in model.pieces] if order is None else order
     listed = set(order)
-    absent = [piece for piece in usable if piece not in listed and piece not in names]
-    if absent:
+    unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in listed), "")
+    names = special_names(order, vocab_source or source, unknown)
+    for name in names:  # a model may hold them as user-defined symbols, which would match in a text
+        usable.pop(name, None)
+    if absent := [piece for piece in usable if piece not in listed]:
         raise InputError(
             f"{vocab_source} lacks {len(absent)} of the {len(usable)} pieces of {source}, such as {absent[0]!r}: "
             "--vocab_file and --spm_model_file do not belong together"
         )
-    for name in names:  # a model may hold them as user-defined symbols, which would match in a text
-        usable.pop(name, None)
-    backend = Tokenizer(_core(model, order, names[1], usable))
+    backend = Tokenizer(_pieces_model(model, order, names[1], usable))
     if steps := _normalizers(model.normalizer_spec, lower_case):
         backend.normalizer = normalizers.Sequence(steps)
+    for symbol in (piece for piece, entry in usable.items() if entry.type == USER_DEFINED and BLANK not in piece):
+        if backend.normalizer and backend.normalizer.normalize_str(symbol) != symbol:
+            raise InputError(f"{source}: its user-defined symbol {symbol!r} is changed by its own normalization")
     never = [piece for piece in order if piece not in usable]
-    never += [p.piece for p in model.pieces if p.type == BYTE][:1]
-    backend.pre_tokenizer = pre_tokenizers.Sequence(_pre_tokenizers(model, source, backend, usable, never))
+    never += [piece.piece for piece in model.pieces if piece.type == BYTE][:1]
+    add_prefix = model.normalizer_spec.add_dummy_prefix
+    backend.pre_tokenizer = pre_tokenizers.Sequence(_pre_tokenizers(add_prefix, usable, never))
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    controls = [p.piece for p in model.pieces if p.type == CONTROL and p.piece in listed]
-    return _finish(backend, names, controls)
+    controls = [piece.piece for piece in model.pieces if piece.type == CONTROL and piece.piece in listed]
+    add_special(backend, names, controls)
+    return Tokenizer.from_str(backend.to_str()), names  # the scores' last digits as after saving and loading
 
 
-def _core(model, order: list[str], unknown: str, usable: dict):
+def _pieces_model(model, order: list[str], unknown: str, usable: dict):
     """The `tokenizers` model of these pieces, in the order of their ids; a text can produce those in `usable`."""
-    from tokenizers import models
-
-    spec, scores = model.trainer_spec, _scores(model)
-    if spec.model_type == UNIGRAM:
-        pieces = [(piece, scores[piece] if piece in usable else 0.0) for piece in order]
-        return models.Unigram(pieces, order.index(unknown), spec.byte_fallback)
+    is_user_defined = {piece: entry.type == USER_DEFINED for piece, entry in usable.items()}
+    scores = {piece: entry.score for piece, entry in usable.items()}
+    byte_fallback = model.trainer_spec.byte_fallback
+    if model.trainer_spec.model_type == UNIGRAM:
+        best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
+        for piece in filter(is_user_defined.get, scores):  # as in unigram_model.cc, so that they always win
+            scores[piece] = len(piece.encode()) * best - 0.1
+        pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
+        return models.Unigram(pieces, order.index(unknown), byte_fallback)
+    normal = {piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}
+    pairs = ((piece, k, piece[:k], piece[k:]) for piece in normal for k in range(1, len(piece)))
+    # SentencePiece merges the pair whose result has the best score.
+    merges = sorted((-normal[piece], k, a, b) for piece, k, a, b in pairs if a in normal and b in normal)
     return models.BPE(
         {piece: number for number, piece in enumerate(order)},
-        _merges({piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}),
+        [(a, b) for _, _, a, b in merges],
         unk_token=unknown,
         fuse_unk=True,
-        byte_fallback=spec.byte_fallback,
-        ignore_merges=any(entry.type == USER_DEFINED for entry in usable.values()),  # they have no merges
+        byte_fallback=byte_fallback,
+        ignore_merges=any(is_user_defined.values()),  # they have no merges
     )
 
 
-def _finish(backend, names: list[str], controls: list[str]):
+def add_special(backend, names: Sequence[str], others: Iterable[str] = ()):
     """Declares the special tokens, and the template of BERT's inputs of one or two texts, for `transformers`."""
-    from tokenizers import AddedToken, processors
-
-    special = [*names, *(piece for piece in controls if piece not in names)]
-    backend.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in special])
+    backend.add_special_tokens([AddedToken(name, special=True) for name in dict.fromkeys([*names, *others])])
     cls, sep = names[2], names[3]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
@@ -99,38 +106,20 @@ def _finish(backend, names: list[str], controls: list[str]):
     return backend
 
 
-def special_names(order, source: str, vocab_source: str, unknown: str = "") -> list[str]:
+def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
     """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order.
 
     `unknown` is the model's own unknown piece, where it is known. Raises InputError: some are missing.
     """
-    present = set(order)
-    chosen = [next((name for name in names if name in present), "") for names in SPECIAL_NAMES.values()]
+    present = set(pieces)
+    chosen = [next((name for name in names if name in present), "") for names in SPECIAL_NAMES]
     chosen[1] = unknown or chosen[1]
-    absent = [token for token, name in zip(SPECIAL_NAMES, chosen, strict=True) if not name]
-    if absent:
-        where = f"{vocab_source} (ids for {source})" if vocab_source else source
-        advice = "--vocab_file must list it" if vocab_source else "give a --vocab_file that lists it"
-        raise InputError(f"{where} has no {', '.join(absent)}: {advice}, or another --spm_model_file")
+    if absent := [names[0] for names, name in zip(SPECIAL_NAMES, chosen, strict=True) if not name]:
+        raise InputError(f"{source} has no {', '.join(absent)}: give a --vocab_file that lists all pieces")
     return chosen
 
 
-def without_literals(backend, names: list[str]):
-    """Makes a tokenizer saved by others treat special tokens written in a text as plain text, as ours do."""
-    from tokenizers import Regex, pre_tokenizers
-
-    vocabulary = set(backend.get_vocab())
-    steps = json.loads(backend.to_str())["pre_tokenizer"]
-    patterns = [step["pattern"].get("Regex", "") for step in steps.get("pretokenizers", []) if "pattern" in step]
-    cuts = "|".join(patterns).split("|")
-    unguarded = [name for name in names if not any(cut in cuts for cut in _cuts(name))]
-    if unguarded:
-        cut = pre_tokenizers.Split(Regex(_guard(unguarded, vocabulary - set(names))), "isolated")
-        backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, cut])
-    return backend
-
-
-def _guard(strings, pieces) -> str:
+def _guard(strings: Iterable[str], pieces: Iterable[str]) -> str:
     """A pattern that cuts a text at (empty) places inside `strings`, so that none of them is matched as a whole.
 
     Each is cut between two characters that are neighbours in no other piece, so that no other piece is lost.
@@ -139,106 +128,63 @@ def _guard(strings, pieces) -> str:
     cuts = []
     for string in strings:
         if re.fullmatch("<0x[0-9A-F]{2}>", string):
-            cuts.append(BYTE_PIECE)
+            cuts.append(r"(?<=<)(?=0x[0-9A-F]{2}>)")
         elif len(string) > 1:
-            free = (k for k in range(1, len(string)) if string[k - 1 : k + 1] not in pairs)
-            cuts.append(_cuts(string)[next(free, 1) - 1])
+            k = next((k for k in range(1, len(string)) if string[k - 1 : k + 1] not in pairs), 1)
+            cuts.append(f"(?<={re.escape(string[:k])})(?={re.escape(string[k:])})")
     return "|".join(cuts)
 
 
-def _cuts(string: str) -> list[str]:
-    """A pattern for each place inside a string, from first to last."""
-    return [f"(?<={re.escape(string[:k])})(?={re.escape(string[k:])})" for k in range(1, len(string))]
-
-
-def _scores(model) -> dict[str, float]:
-    """The pieces' scores. User-defined pieces get the score of `unigram_model.cc`, so that they always win."""
-    best = max((p.score for p in model.pieces if p.type == NORMAL), default=0.0)
-    return {
-        p.piece: len(p.piece.encode()) * best - 0.1 if p.type == USER_DEFINED else p.score for p in model.pieces
-    }
-
-
-def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """All pairs of pieces that join to a piece, best piece first: SentencePiece merges by the result's score."""
-    merges = []
-    for piece, score in scores.items():
-        for k in range(1, len(piece)):
-            if piece[:k] in scores and piece[k:] in scores:
-                merges.append((-score, k, piece[:k], piece[k:]))
-    return [(left, right) for _, _, left, right in sorted(merges)]
+def _split(pattern: str):
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
 def lower_casing():
     """Decomposes, strips accents and lower-cases, like google-research/albert's preprocess_text; then composes
     again, so that Hangul syllables stay whole.
     """
-    from tokenizers import normalizers
-
     steps = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.NFC()]
     return normalizers.Sequence(steps)
 
 
 def _normalizers(spec, lower_case: bool) -> list:
-    from tokenizers import Regex, normalizers
-
-    steps: list = []
-    if lower_case:
-        steps.append(lower_casing())
+    steps: list = [lower_casing()] if lower_case else []
     # The character map of these rules also composes, but `tokenizers` looks up single characters only.
-    composes = spec.name in COMPOSING_RULES
-    if composes:
-        steps.append(normalizers.NFC())
+    composing = [normalizers.NFC()] if spec.name in COMPOSING_RULES else []
+    steps += composing
     if spec.precompiled_charsmap:
         charsmap = normalizers.Precompiled(spec.precompiled_charsmap)
         # `tokenizers` gives wrong spans after a character that the map drops, so drop such characters first.
-        dropped = [c for c in (*range(1, 0xD800), *range(0xE000, 0x10000)) if not charsmap.normalize_str(chr(c))]
-        if dropped:
-            pattern = Regex("[" + "".join(f"\\x{{{c:04x}}}" for c in dropped) + "]")
-            steps.append(normalizers.Replace(pattern, ""))
+        if dropped := [c for c in BASIC_PLANE if not charsmap.normalize_str(chr(c))]:
+            pattern = "[" + "".join(f"\\x{{{c:04x}}}" for c in dropped) + "]"
+            steps.append(normalizers.Replace(Regex(pattern), ""))
         steps.append(charsmap)
-    if composes:
-        steps.append(normalizers.NFC())
+    steps += composing
     if spec.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ +| +$"), "")]
     return steps
 
 
-def _pre_tokenizers(model, source: str, backend, usable: dict, never: list[str]) -> list:
-    from tokenizers import Regex, pre_tokenizers
-
-    steps: list = [
-        pre_tokenizers.Metaspace(
-            replacement=BLANK,
-            prepend_scheme="always" if model.normalizer_spec.add_dummy_prefix else "never",
-            split=not any(BLANK in piece[1:] for piece in usable),
-        )
-    ]
+def _pre_tokenizers(add_prefix: bool, usable: dict, never: list[str]) -> list:
+    """Cuts a text at blanks, around the user's symbols, and inside the pieces that it must `never` produce."""
+    split, scheme = not any(BLANK in piece[1:] for piece in usable), "always" if add_prefix else "never"
+    steps: list = [pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme=scheme, split=split)]
     symbols = [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
-    for symbol in symbols:
-        if backend.normalizer and backend.normalizer.normalize_str(symbol) != symbol and BLANK not in symbol:
-            raise InputError(f"{source}: its user-defined symbol {symbol!r} is changed by its own normalization")
     inside = [s for s in symbols if len(s) > 1 or any(s in piece for piece in usable if piece != s)]
     if inside:
         longest_first = sorted(inside, key=len, reverse=True)
-        steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
+        steps.append(_split("|".join(map(re.escape, longest_first))))
     if pattern := _guard(never, usable):
-        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+        steps.append(_split(pattern))
     return steps
 
 
-@functools.cache
-def _invisible() -> tuple[str, ...]:
-    kinds = ("Cc", "Cf", "Zs", "Zl", "Zp")
-    return (BLANK, *(c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in kinds))
-
-
-def blanks(backend) -> np.ndarray:
-    """bool [CODE_POINTS]: the characters that this tokenizer's normalization drops or turns into a blank."""
+def blanks(normalizer) -> np.ndarray:
+    """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank."""
     table = np.zeros(CODE_POINTS, bool)
-    for character in _invisible():
+    for character in [BLANK, *(c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in INVISIBLE)]:
         text = f"a{character}a"
-        after = backend.normalizer.normalize_str(text) if backend.normalizer else text
+        after = normalizer.normalize_str(text) if normalizer else text
         table[ord(character)] = after.replace(BLANK, " ") in ("aa", "a a")
     return table
 
@@ -255,27 +201,16 @@ def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -
     """
     # All texts at once, separated by a letter.
     codes = np.frombuffer("a".join(texts).encode("utf-32-le"), np.uint32)
-    kept = ~blank[np.where(codes < CODE_POINTS, codes, ord("a"))]
-    size, place = len(codes), np.arange(len(codes))
-    next_kept = _next(np.where(kept, place, size))
-    next_blank = _next(np.where(kept, size, place))
-    kept_end = np.maximum.accumulate(np.append(0, np.where(kept, place + 1, 0)))
-
-    numbers = np.array([len(pieces) for pieces in spans])
-    lengths = np.array([len(text) for text in texts])
+    is_blank = blank[np.minimum(codes, CODE_POINTS - 1)]  # the last one is no blank
+    size, numbers, lengths = len(codes), [*map(len, spans)], np.array([*map(len, texts)], np.int64)
     begins = np.cumsum(lengths + 1) - lengths - 1
-    begin = np.repeat(begins, numbers)
-    end = begin + np.repeat(lengths, numbers)
+    begin, end = np.repeat(begins, numbers), np.repeat(begins + lengths, numbers)
     flat = np.concatenate([np.zeros((0, 2), np.int32), *spans]) + begin[:, None]
-    following = np.append(flat[1:, 0], size)
-    following = np.minimum(following, end)
-    start, stop = next_kept[flat[:, 0]], kept_end[flat[:, 1]]
-    stop = np.where(start < stop, stop, start + 1)
-    stop = np.maximum(stop, np.minimum(next_blank[np.minimum(stop, size)], following))
+    kept, gaps = (np.append(np.flatnonzero(each), size) for each in (~is_blank, is_blank))
+    start = kept[np.searchsorted(kept, flat[:, 0])]
+    stop = np.maximum(np.append(0, kept + 1)[np.searchsorted(kept, flat[:, 1])], start + 1)
+    next_gap = gaps[np.searchsorted(gaps, np.minimum(stop, size))]
+    following = np.minimum(np.append(flat[1:, 0], size), end)
+    stop = np.maximum(stop, np.minimum(next_gap, following))
     trimmed = np.where((start < end)[:, None], np.stack([start, stop], axis=1), flat) - begin[:, None]
-    return np.split(trimmed.astype(np.int32), np.cumsum(numbers)[:-1])
-
-
-def _next(places: np.ndarray) -> np.ndarray:
-    """For each place the smallest value from there to the end, and one more entry for the end."""
-    return np.minimum.accumulate(np.append(places, len(places))[::-1])[::-1]
+    return np.split(trimmed.astype(np.int32), np.cumsum(numbers)[:-1]) if numbers else []

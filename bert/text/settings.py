@@ -1,6 +1,7 @@
 """Settings of the tokenizer, in a module of their own so that `--help` does not import NumPy."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ringbase.settings import Settings, setting
 
@@ -29,3 +30,39 @@ class UnknownSettings(Settings):
     """Whether to accept a text that the vocabulary hardly covers: see `check_unknown`."""
 
     allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularySettings(Settings):
+    """Which vocabulary is trained."""
+
+    kind: Literal["wordpiece", "unigram", "bpe"] = setting(
+        "wordpiece", "unigram and bpe are SentencePiece models", "training"
+    )
+    vocab_size: int = setting(
+        30522, "number of entries, special tokens included", "training", at_least=6, at_most=1 << 24
+    )
+    do_lower_case: bool | None = setting(
+        None,
+        "lower-case the text and strip its accents",
+        "training",
+        shown_default="true for wordpiece, else false",
+    )
+    min_frequency: int = setting(
+        2,
+        "number of times that a pair of pieces must occur to be joined (wordpiece)",
+        "training",
+        at_least=0,
+        at_most=1 << 32,
+    )
+    character_coverage: float = setting(
+        0.9995,
+        "share of the text's characters that get a piece of their own, most frequent first",
+        "training",
+        at_least=1e-9,
+        at_most=1,
+    )
+
+    @property
+    def lower_case(self) -> bool:
+        return self.kind == "wordpiece" if self.do_lower_case is None else self.do_lower_case

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from distributed.doctor.examination import Finding, failed, ok, warning
 from distributed.environment import check_launcher
 from distributed.joining import library
-from distributed.launcher.mpirun import OPEN_MPI, find_mpi
-from distributed.launcher.options import LaunchError
+from distributed.mpirun import OPEN_MPI, LaunchError, find_mpi
 from distributed.run import versions
 from distributed.world import World
 from ringbase.errors import InputError

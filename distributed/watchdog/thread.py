@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distributed import records
 from distributed.watchdog.mailbox import ORDER_TAG, Mailbox, state_format
 from distributed.watchdog.processes import kill, kill_launcher_later, state_of
 from distributed.watchdog.stalls import (
@@ -232,13 +233,14 @@ class Watch(threading.Thread):
         self._write_stacks(text)
         self._serve(STACKS_S)
         self._say(f"{self._program}: error: {text}; the stacks of the ranks are in {self._folder()}")
+        records.tell("ended 70")
         self._serve(0.3)
-        for rank in silent:  # a stopped rank would show its stack when MPI ends it, and so hide this line
+        for rank in silent:
             self._fence(rank)
         self._serve(0.3)
         if len(self._nodes) > 1:
             kill_launcher_later(LAUNCHER_S)
-        self._comm.Abort(1)
+        self._comm.Abort(70)
 
     def _serve(self, seconds: float) -> None:
         """Gives MPI the time to deliver messages."""
@@ -257,7 +259,6 @@ class Watch(threading.Thread):
         """Writes what all threads of this rank do into a file of its own, and prepares for the end."""
         self._is_over = True
         signal.alarm(ABORT_S)  # should MPI not end this rank
-        faulthandler.unregister(signal.SIGTERM)  # the stacks are in the file
         count, name, kind = self._state
         head = (
             f"{text}\n\nrank {self._rank}, process {os.getpid()} on {socket.gethostname()}, "

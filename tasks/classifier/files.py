@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributed.environment import standard_input_path
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_standard_input, read_text
 from ringbase.json_files import kind_of, parse_json
@@ -120,8 +119,7 @@ def _read_text(path: Path, where: str) -> str:
 @functools.cache
 def _standard_input(where: str) -> str:
     """Kept, because it can be read only once, and the runs of several seeds all need it."""
-    path = standard_input_path(where)
-    return read_standard_input(where) if path is None else read_text(Path(path), where)
+    return read_standard_input(where)
 
 
 def read_tsv(

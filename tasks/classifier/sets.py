@@ -1,5 +1,6 @@
 """The classifier's data sets as rows: of a named task, of the hub, or of the user's own files."""
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,8 +102,10 @@ def _open_set(
     job: Job,
 ) -> DataSet:
     given: Texts | None = None
-    if split == "test" and settings.predict_file == STANDARD_INPUT:  # the launcher gives it to the first rank only
-        given = job.world.on_first(read_texts, settings, task, split)
+    if split == "test" and settings.predict_file == STANDARD_INPUT:
+        if job.world.size > 1 or "PRTE_LAUNCHED" in os.environ:  # mpirun of Open MPI 5 delivers it without an end
+            raise InputError("--predict_file -: standard input needs one rank, started without mpirun")
+        given = read_texts(settings, task, split)
 
     def build() -> str:
         texts = read_texts(settings, task, split) if given is None else given

@@ -1,3 +1,35 @@
-from tasks.export.program import main
+"""The command bert-export."""
 
-main()
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ringbase.settings import Settings, setting
+from tasks import flags
+from tasks.entry import start
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(Settings):
+    """The arguments and flags of bert-export."""
+
+    folder: str = setting(
+        help="a run's folder, its model/, a Hugging Face folder, a checkpoint or a hub name", is_positional=True
+    )
+    out: str = setting(help="new folder to write", is_positional=True)
+    format: Literal["saved_model", "tf1"] = setting(
+        "saved_model", "a TensorFlow SavedModel, or Google's TensorFlow 1 checkpoint", "output"
+    )
+    model_revision: str | None = setting(
+        None, "commit, tag or branch of a hub model", "data", shown_default="main"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    description = "Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."
+    config = flags.parse(ExportConfig, argv, prog="bert-export", description=description)
+    start("bert-export", "tasks.export.program", config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,190 +1,198 @@
 """bert-export: a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint.
 
-    bert-export squad_output exported --format saved_model
+    bert-export squad_output exported
     bert-export squad_output checkpoint --format tf1
 
-A SavedModel takes texts if the tokenizer is BERT's WordPiece, else token ids, and needs only TensorFlow. A run's
-`model/` itself is a folder that transformers loads.
+A SavedModel takes token ids and needs only TensorFlow; its tokenizer is beside it. A run's `model/` itself is a
+folder that transformers loads.
+
+Shapes, as suffixes: B rows, T tokens of the longest row, L labels, H hidden size. Ids are int32, scores float32.
 """
 
-import sys
+import json
 import tempfile
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any
 
-from ringbase.errors import InputError, one_line
-from ringbase.settings import LONGEST_ROW, Settings, check_at_least, check_at_most, setting
+import numpy as np
+import tensorflow as tf
+from transformers import BertConfig
+
+from bert import weights
+from bert.text.tokenizer import Tokenizer
+from ringbase.errors import InputError
+from ringbase.files import replace_folder
 from tasks import flags
-from tasks.classifier.settings import ExampleSettings
-from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.classifier.labels import label_names
+from tasks.export.__main__ import ExportConfig
+from tasks.predictors.loading import Trained, load, place_of, without_dashes
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from tasks.export.rows import Limits
-    from tasks.export.text_graph import TextGraph
-    from tasks.predictors.loading import Trained
-
-PROGRAM = "bert-export"
-EXTRA = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
+ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
+GOOGLES_KEYS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+    "initializer_range", "layer_norm_eps",
+)  # fmt: skip
+GOOGLES_EPSILON = 1e-12  # of LayerNorm, which Google's code does not read from the configuration
+GOOGLES_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+
+Tensors = dict[str, tf.Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuestionSettings(AnswerSettings, WindowSettings):
-    """How contexts and answers are limited."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(Settings):
-    """The arguments and flags of bert-export."""
-
-    folder: str = setting(
-        help="a run's folder, its model/, a Hugging Face folder, a checkpoint or a hub name", is_positional=True
-    )
-    out: str = setting(help="new folder to write", is_positional=True)
-    format: Literal["saved_model", "tf1"] = setting(
-        "saved_model", "a TensorFlow SavedModel, or Google's TensorFlow 1 checkpoint", "output"
-    )
-    signature: Literal["auto", "texts", "ids"] = setting(
-        "auto", "what a SavedModel takes; auto: texts if the tokenizer can be a part of the graph", "output"
-    )
-    max_seq_length: int | None = setting(
-        None, "longest row that a SavedModel makes of texts", "output", shown_default="as in training"
-    )
-    model_revision: str | None = setting(
-        None, "commit, tag or branch of a hub model", "data", shown_default="main"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 4, "max_seq_length")
-        check_at_most(self, LONGEST_ROW, "max_seq_length")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."
-    config = flags.parse(Config, argv, prog=PROGRAM, description=description)
-    with warnings.catch_warnings(record=True) as caught:
-        try:
-            lines = export(config)
-        except (InputError, OSError) as error:
-            flags.stop(f"{PROGRAM}: error: {one_line(error)}", 1)
-    for warning in caught:
-        if warning.category is UserWarning:  # ours; libraries use other classes
-            print(f"{PROGRAM}: warning: {warning.message}", file=sys.stderr)
+def run(config: ExportConfig) -> None:
+    with flags.reporting("bert-export"):
+        lines = export(config)
     flags.stop("\n".join(lines), 0)
 
 
-def export(config: Config) -> list[str]:
+def export(config: ExportConfig) -> list[str]:
     """Writes the folder. Returns what to tell the user. Raises InputError."""
-    from ringbase.files import replace_folder
-
     folder = Path(config.out).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"OUT {folder} exists already: give a new folder")
-    from tasks.predictors.loading import load, place_of, start
-    from tasks.predictors.messages import without_dashes
-
-    start()
-    from bert import weights
-
     try:
         there = weights.read(weights.find(place_of(config.folder)[0], config.model_revision))
     except InputError as error:
         raise InputError(without_dashes(str(error))) from None
-    kind = kind_of(there)
-    head: str = "features" if kind == "encoder" else kind
-    if config.format == "tf1" and kind == "encoder" and set(weights.HEAD_TENSORS["pretraining"]) <= set(there):
-        head = "pretraining"
+    head = head_of(there, config.format)
     trained = load(config.folder, head, "fp32", config.model_revision)
-    if config.format == "tf1":
-        from tasks.export import tf1
-
-        tensors = {name: variable.numpy() for name, variable in trained.model.named_tensors().items()}
-        tensors |= {name: there[name] for name in POOLER if name in there}
-        fill = partial(tf1.save, tensors=tensors, config=trained.config, tokenizer=trained.tokenizer)
-        replace_folder(folder, fill)
-        notes = [f"note: {note}" for note in tf1.notes(trained.config, trained.tokenizer)]
-        return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
-    return export_saved_model(config, trained, kind, there, folder)
+    pooler = {name: there[name] for name in POOLER if name in there}
+    if config.format == "saved_model":
+        return save_model(Exported(trained, head, pooler), trained.tokenizer, folder)
+    tensors = {name: variable.numpy() for name, variable in trained.model.named_tensors().items()} | pooler
+    replace_folder(folder, lambda new: save_checkpoint(new, tensors, trained))
+    notes = [f"note: {note}" for note in notes_on(trained.config, trained.tokenizer)]
+    return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
 
 
-def export_saved_model(
-    config: Config, trained: "Trained", kind: str, there: "Mapping[str, np.ndarray]", folder: Path
-) -> list[str]:
-    """Writes the SavedModel. Returns its signatures as lines."""
-    import tensorflow as tf
-
-    from ringbase.files import replace_folder
-    from tasks.export.saved_model import Exported
-
-    limits = limits_of(config, trained, kind)
-    graph, reason = tokenizer_graph(config, trained)
-    pooler = None
-    if kind == "encoder" and POOLER[0] in there:
-        pooler = {"kernel": there[POOLER[0]], "bias": there[POOLER[1]]}
-    exported = Exported(trained, kind, limits, graph, pooler)
-    with tempfile.TemporaryDirectory() as assets:
-
-        def fill(new: Path) -> None:
-            exported.save(new, Path(assets))
-            trained.tokenizer.save(new / EXTRA)
-
-        replace_folder(folder, fill)
-    lines = [f"{folder}: a SavedModel", *([f"note: it takes token ids, not texts: {reason}"] if reason else [])]
-    for name, function in exported.functions.items():
-        inputs = ", ".join(spec.name for spec in tf.nest.flatten(function.structured_input_signature))
-        lines.append(f"  {name}: {inputs} -> {', '.join(sorted(function.structured_outputs))}")
-    return lines
-
-
-def tokenizer_graph(config: Config, trained: "Trained") -> "tuple[TextGraph | None, str]":
-    """The tokenizer as a graph, or None and why there is none. Raises InputError if texts are wanted."""
-    from tasks.export.characters import why_not
-
-    if config.signature == "ids":
-        return None, ""
-    reason = why_not(trained.tokenizer)
-    if not reason:
-        from tasks.export.text_graph import TextGraph
-
-        graph = TextGraph(trained.tokenizer)
-        reason = graph.difference(trained.tokenizer)
-        if not reason:
-            return graph, ""
-    if config.signature == "texts":
-        raise InputError(f"--signature texts: {trained.name} cannot take texts: {reason}")
-    return None, reason
-
-
-def limits_of(config: Config, trained: "Trained", kind: str) -> "Limits":
-    """The settings of texts: those of the flags, else of the run, else the defaults."""
-    from tasks.export.rows import Limits
-
-    given = {"max_seq_length": config.max_seq_length}
-    if kind != "span":
-        return Limits(trained.settings_of(ExampleSettings, given).max_seq_length)
-    settings = trained.settings_of(QuestionSettings, given, has_windows=True)
-    return Limits(
-        settings.max_seq_length,
-        settings.max_query_length,
-        settings.max_answer_length,
-        settings.version_2_with_negative,
-        settings.null_score_diff_threshold,
-    )
-
-
-def kind_of(tensors: "Mapping[str, np.ndarray]") -> Literal["span", "classifier", "encoder"]:
-    """What the model is for, by the names of its tensors."""
+def head_of(tensors: Mapping[str, np.ndarray], format: str) -> str:
+    """The head of a model, by the names of its tensors. A SavedModel of a pretrained one holds the encoder."""
     if "cls/squad/output_weights" in tensors:
         return "span"
-    return "classifier" if "output_weights" in tensors else "encoder"
+    if "output_weights" in tensors:
+        return "classifier"
+    is_pretrained = set(weights.HEAD_TENSORS["pretraining"]) <= set(tensors)
+    return "pretraining" if format == "tf1" and is_pretrained else "features"
 
 
-if __name__ == "__main__":
-    main()
+# -- SavedModel ---------------------------------------------------------------------------------------------------
+
+
+class Exported(tf.Module):
+    """A model as the function of a SavedModel, which needs nothing of ours.
+
+    Args:
+      head: "span", "classifier" or "features".
+      pooler: kernel [H, H] and bias [H] of an encoder that has one.
+    """
+
+    def __init__(self, trained: Trained, head: str, pooler: Mapping[str, np.ndarray]):
+        super().__init__(name="bert")
+        self._head, self._config = head, trained.config
+        object.__setattr__(self, "_model", trained.model)  # Keras' own parts of it would be saved too
+        self.weights = [variable.value for variable in trained.model.trainable_variables]  # keeps them in the file
+        self.pooler = [tf.Variable(pooler[name]) for name in POOLER if head == "features" and name in pooler]
+        is_regression = self._config.problem_type == "regression" or self._config.num_labels == 1
+        self.labels = label_names(self._config) if head == "classifier" and not is_regression else ()
+        specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
+        self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
+
+    def outputs(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor) -> Tensors:
+        """What the model says about rows [B, T]; `attention_mask` is 0 for padding, else 1."""
+        most = int(self._config.max_position_embeddings)
+        batch, length = tf.unstack(tf.shape(input_ids))
+        message = f"a row has more tokens than the model's {most} positions"
+        with tf.control_dependencies([tf.debugging.assert_less_equal(length, most, message)]):
+            position_ids = tf.tile(tf.range(length)[None], [batch, 1])
+        found = self._model(
+            {
+                "input_ids": input_ids,
+                "token_type_ids": token_type_ids,
+                "position_ids": position_ids,
+                "example_ids": attention_mask,
+                "first_tokens": tf.range(batch) * length,
+            }
+        )
+        if self._head == "span":
+            start_BT, end_BT = tf.unstack(found, axis=2)
+            return {"start_logits": start_BT, "end_logits": end_BT}
+        if self._head == "features":
+            hidden_BTH = tf.reshape(found, [batch, length, self._config.hidden_size])
+            outputs = {"sequence_output": hidden_BTH}
+            if self.pooler:
+                kernel, bias = self.pooler
+                outputs["pooled_output"] = tf.math.tanh(tf.matmul(hidden_BTH[:, 0], kernel) + bias)
+            return outputs
+        if not self.labels:
+            return {"value": found[:, 0]}
+        label_B = tf.gather(tf.constant(self.labels), tf.argmax(found, 1))
+        return {"probabilities": tf.nn.softmax(found), "logits": found, "label": label_B}
+
+
+def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[str]:
+    """Writes the SavedModel, with its tokenizer and the labels' names. Returns its signature as lines."""
+    with tempfile.TemporaryDirectory() as assets:
+        if exported.labels:
+            path = Path(assets) / "labels.txt"
+            path.write_text("".join(f"{label}\n" for label in exported.labels), encoding="utf-8")
+            exported.labels_file = tf.saved_model.Asset(str(path))
+
+        def fill(new: Path) -> None:
+            signatures = dict.fromkeys(("serving_default", "ids"), exported.function)
+            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+            tf.saved_model.save(exported, str(new), signatures, options)
+            tokenizer.save(new / ASSETS)
+
+        replace_folder(folder, fill)
+    outputs = ", ".join(sorted(exported.function.structured_outputs))
+    return [f"{folder}: a SavedModel, its tokenizer in {ASSETS}", f"  {', '.join(INPUTS)} -> {outputs}"]
+
+
+# -- Google's checkpoint ------------------------------------------------------------------------------------------
+
+
+def save_checkpoint(folder: Path, tensors: Mapping[str, np.ndarray], trained: Trained) -> None:
+    """Writes `bert_model.ckpt`, `bert_config.json` and the vocabulary. `tensors` are the weights by Google's
+    names, which are ours."""
+    names = sorted(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / weights.PUBLISHED_PREFIX),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(tensors[name]) for name in names],
+    )
+    text = json.dumps(google_config(trained.config), indent=2, ensure_ascii=False)
+    (folder / "bert_config.json").write_text(text + "\n", encoding="utf-8")
+    trained.tokenizer.save(folder)
+
+
+def google_config(config: BertConfig) -> dict[str, Any]:
+    """The keys of Google's bert_config.json, and those of ours that our programs need and Google's ignore."""
+    values = {name: getattr(config, name) for name in GOOGLES_KEYS}
+    if config.problem_type is not None:
+        values["problem_type"] = config.problem_type
+        values["id2label"] = {str(number): name for number, name in sorted(config.id2label.items())}
+    if config.pad_token_id not in (None, 0):
+        values["pad_token_id"] = config.pad_token_id
+    return values
+
+
+def notes_on(config: BertConfig, tokenizer: Tokenizer) -> list[str]:
+    """What the user of Google's scripts must know about this checkpoint."""
+    notes = []
+    if config.layer_norm_eps != GOOGLES_EPSILON:
+        notes.append(
+            f"layer_norm_eps is {config.layer_norm_eps:g}, and Google's code always uses {GOOGLES_EPSILON:g}"
+        )
+    if config.hidden_act not in GOOGLES_ACTIVATIONS:
+        notes.append(f"Google's code does not know hidden_act {config.hidden_act}; its own gelu is gelu_new")
+    elif config.hidden_act == "gelu":
+        notes.append("hidden_act gelu is exact, as in Google's first release; its last approximates it by tanh")
+    if tokenizer.kind != "wordpiece":
+        notes.append("the tokenizer is a SentencePiece model, which Google's code does not read")
+    elif not tokenizer.lower_case:
+        notes.append("the vocabulary is cased: give Google's scripts --do_lower_case=False")
+    return notes

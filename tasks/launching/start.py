@@ -26,7 +26,7 @@ from tasks.launching.process import Ended, run
 from tasks.signatures import with_checked_names
 
 ERROR = re.compile(r"(bert-[a-z]+): error(?: on [^ :]+)?: (.*)")
-LAUNCHER_FLAGS = {"-np": "ranks", "-H": "hosts", "-p": "ssh_port"}
+LAUNCHER_FLAGS = {"argument -H/--hosts": "hosts", "-np": "ranks", "-H": "hosts", "-p": "ssh_port"}
 LAST_LINES = 20  # of a crashed program, in the message
 
 

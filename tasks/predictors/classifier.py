@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import overload
 
-from ringbase.errors import InputError
-from tasks.classifier.settings import ExampleSettings
-from tasks.predictors.inputs import checked_texts
-from tasks.predictors.loading import Precision, load
-from tasks.predictors.rows import checked_batch_size, text_rows
-from tasks.signatures import with_checked_names
+from scipy.special import softmax
 
-TextOrPair = str | tuple[str, str]
+from ringbase.errors import InputError
+from tasks.classifier.evaluation import scorer
+from tasks.classifier.labels import label_names
+from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.tasks import is_on_pairs
+from tasks.predictors.inputs import TextOrPair, checked_texts, text_rows
+from tasks.predictors.loading import Precision, checked_batch_size, load
+from tasks.signatures import with_checked_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +70,18 @@ class Classifier:
     ):
         self._batch_size = checked_batch_size(batch_size)
         self._trained = load(folder, "classifier", precision, model_revision)
-        self.settings = self._trained.settings_of(ExampleSettings, {"max_seq_length": max_seq_length})
-        from tasks.classifier.evaluation import scorer
-        from tasks.classifier.labels import label_names
-        from tasks.classifier.tasks import is_on_pairs
-
-        config = self._trained.config
+        config, job = self._trained.config, self._trained.job
         if config.problem_type == "multi_label_classification":
             raise InputError(
                 f"folder {self._trained.name} holds a model that gives a text several labels: it is not supported"
             )
+        self.settings = self._trained.settings_of(
+            ExampleSettings, {"max_seq_length": max_seq_length}, max_seq_length=config.max_position_embeddings
+        )
         self.is_regression = config.problem_type == "regression" or config.num_labels == 1
         self.labels: tuple[str, ...] = () if self.is_regression else label_names(config)
         self._warns_of_single_texts = is_on_pairs(self._trained.settings)
-        self._score = scorer(self._trained.job, self.settings.max_seq_length)
+        self._score = scorer(job, self.settings.max_seq_length)
 
     def __repr__(self) -> str:
         kind = "a regression" if self.is_regression else f"{len(self.labels)} labels"
@@ -97,15 +97,13 @@ class Classifier:
         A tuple of two strings is a pair. Warns once of single texts if the run that wrote the folder was trained
         on pairs. Raises InputError: `texts` is empty, or has an item that is empty or no string.
         """
-        from scipy.special import softmax
-
         checked, is_single = checked_texts(texts)
         trained = self._trained
         if self._warns_of_single_texts and any(second is None for _, second in checked):
             self._warns_of_single_texts = False
             warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
-        rows = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run).rows
-        with trained.computing():
+        rows, _ = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
+        with trained.lock:
             scores = self._score(rows, self._batch_size)
         assert scores is not None
         if self.is_regression:

@@ -1,22 +1,24 @@
 """Hidden-state vectors of texts and of their tokens, by the same code as bert-features."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
+from distributed.feed import batch_maker
+from distributed.predict import predict
+from distributed.rows import Rows
 from ringbase.errors import InputError
+from tasks.batches import prediction_batches, with_checked_ids
 from tasks.classifier.settings import ExampleSettings
-from tasks.predictors.inputs import LONGEST_SHOWN, checked_texts
-from tasks.predictors.loading import Precision, load
-from tasks.predictors.rows import TextRows, checked_batch_size, text_rows
+from tasks.features.program import collate, states_of
+from tasks.predictors.inputs import LONGEST_SHOWN, TextOrPair, checked_texts, text_rows
+from tasks.predictors.loading import Precision, checked_batch_size, load
 from tasks.signatures import with_checked_names
 
-TextOrPair = str | tuple[str, str]
 Pooling = Literal["mean", "cls"]
-BATCHES_AT_ONCE = 16  # whose token vectors are in memory together where only pooled ones are asked for
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -82,22 +84,19 @@ class Features:
         if pooling not in get_args(Pooling):
             raise InputError(f"pooling must be one of {', '.join(get_args(Pooling))}, got {pooling!r:.80}")
         self._trained = load(folder, "features", precision, model_revision)
+        config = self._trained.config
         self.pooling, self.layer = pooling, layer
-        self.settings = self._trained.settings_of(ExampleSettings, {"max_seq_length": max_seq_length})
-        layers = int(self._trained.config.num_hidden_layers)
-        if not isinstance(layer, int) or isinstance(layer, bool) or not -layers <= layer < layers:
+        self.settings = self._trained.settings_of(
+            ExampleSettings, {"max_seq_length": max_seq_length}, max_seq_length=config.max_position_embeddings
+        )
+        layers = int(config.num_hidden_layers)
+        if type(layer) is not int or not -layers <= layer < layers:
             raise InputError(f"layer must be an integer from {-layers} to {layers - 1}, got {layer!r:.80}")
-        from tasks.features.program import states_of
-
         self._states = states_of(self._trained.model, [layer % layers + 1])  # 0 is the embeddings' output
 
     def __repr__(self) -> str:
-        facts = (
-            f"layer={self.layer}",
-            f"pooling={self.pooling!r}",
-            f"max_seq_length={self.settings.max_seq_length}",
-        )
-        return self._trained.shown(self, *facts)
+        length = f"max_seq_length={self.settings.max_seq_length}"
+        return self._trained.shown(self, f"layer={self.layer}", f"pooling={self.pooling!r}", length)
 
     @overload
     def __call__(self, texts: TextOrPair) -> TextFeatures: ...  # type: ignore[overload-overlap]
@@ -110,14 +109,15 @@ class Features:
         string.
         """
         checked, is_single = checked_texts(texts)
-        trained, longest = self._trained, self.settings.max_seq_length
-        made = text_rows(checked, trained.tokenizer, longest, trained.job.run, needs_spans=True)
-        ids, offsets = made.rows.column("input_ids")
-        results: list[TextFeatures | None] = [None] * len(checked)
-        for number, vectors in self._vectors(made):
-            tokens = tuple(trained.tokenizer.pieces(ids[offsets[number] : offsets[number + 1]]))
-            results[number] = TextFeatures(tokens, made.spans[number], vectors, self._pooled(vectors))
-        found = [result for result in results if result is not None]
+        trained = self._trained
+        rows, spans = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
+        ids, offsets = rows.column("input_ids")
+
+        def features(number: int, vectors: np.ndarray) -> TextFeatures:
+            tokens = trained.tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
+            return TextFeatures(tuple(tokens), spans[number], vectors.copy(), self._pooled(vectors))
+
+        found = self._computed(rows, features)
         return found[0] if is_single else found
 
     def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
@@ -125,36 +125,34 @@ class Features:
         once, so that long lists fit in memory. Raises InputError as a call."""
         checked, is_single = checked_texts(texts)
         trained = self._trained
-        made = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
-        results = np.empty((len(checked), int(trained.config.hidden_size)), np.float32)
-        for number, vectors in self._vectors(made):
-            results[number] = self._pooled(vectors)
-        return results[0] if is_single else results
+        rows, _ = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
+        found = self._computed(rows, lambda _, vectors: self._pooled(vectors))
+        return found[0] if is_single else np.stack(found)
 
     def _pooled(self, vectors: np.ndarray) -> np.ndarray:
         return vectors[0].copy() if self.pooling == "cls" else vectors.mean(0)
 
-    def _vectors(self, made: TextRows) -> Iterator[tuple[int, np.ndarray]]:
-        """The number of each row and its vectors, float32 [n, H], rows of similar length together."""
-        from distributed.feed import batch_maker
-        from distributed.predict import predict
-        from tasks.batches import prediction_batches, with_checked_ids
-        from tasks.features.program import collate
-
-        trained, lengths = self._trained, made.rows.lengths("input_ids")
-        job = trained.job
+    def _computed(self, rows: Rows, keep: Callable[[int, np.ndarray], Any]) -> list[Any]:
+        """What `keep` makes of each row's number and vectors, float32 [n, H], beside the model."""
+        job, lengths = self._trained.job, rows.lengths("input_ids")
         batches = prediction_batches(lengths, self._batch_size, self.settings.max_seq_length)
-        make_batch = batch_maker(made.rows, with_checked_ids(collate, trained.config))
-        bar = job.run.progress(len(batches), "features", "batch")
-        for start in range(0, len(batches), BATCHES_AT_ONCE):
-            some = batches[start : start + BATCHES_AT_ONCE]
-            advice = "lower batch_size or max_seq_length"
-            with trained.computing():
-                outputs = predict(
-                    job.world, job.run, some, make_batch, self._states, label=None, memory_advice=advice
-                )
-            for numbers, states_BTLH in zip(some, outputs or [], strict=True):
-                for row, number in enumerate(numbers):
-                    yield int(number), states_BTLH[row, : lengths[number], 0].copy()
-            bar.update(min(len(batches), start + BATCHES_AT_ONCE))
-        bar.close()
+        make_batch = batch_maker(rows, with_checked_ids(collate, self._trained.config))
+        results: list[Any] = [None] * len(rows)
+
+        def keep_all(batch: int, states_BTLH: np.ndarray) -> None:
+            for row, number in enumerate(batches[batch].tolist()):
+                results[number] = keep(number, states_BTLH[row, : lengths[number], 0])
+
+        advice = "lower batch_size or max_seq_length"
+        with self._trained.lock:
+            predict(
+                job.world,
+                job.run,
+                batches,
+                make_batch,
+                self._states,
+                digest=keep_all,
+                label="features",
+                memory_advice=advice,
+            )
+        return results

@@ -1,35 +1,64 @@
 """Finds and loads a trained model for prediction in this process, without joining any ranks."""
 
-import contextlib
 import os
-import sys
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
+import keras
+from transformers import BertConfig
+
+from bert import weights
+from bert.model import Bert
+from bert.text.tokenizer import Tokenizer
+from distributed.checkpoint import checkpoint_at
+from distributed.collectives.local import LocalCollectives
+from distributed.progress import Progress
+from distributed.run import Run
+from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import fields_of, made, of_type
+from ringbase.settings import MOST_ROWS, fields_of, made, of_type
 from tasks.engine import Engine
-from tasks.environment import import_tensorflow, set_environment
-from tasks.predictors.messages import Session, without_dashes
-from tasks.signatures import hint
-
-if TYPE_CHECKING:
-    from transformers import BertConfig
-
-    from bert.model import Bert
-    from bert.text.tokenizer import Tokenizer
-    from tasks.job import Job
+from tasks.job import POLICIES, Job
+from tasks.settings import ModelSettings
+from tasks.start import (
+    CHECKPOINTS,
+    TOKENIZER_FILES,
+    Needs,
+    newest_checkpoint,
+    run_of,
+    settings_of_run,
+    start_of_model,
+)
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Settings = TypeVar("Settings")
 
-FIXED = ("precision", "batch_size", "model_revision")  # arguments of every predictor
 CONFIG_FILES = ("config.json", "bert_config.json")
 PROGRAM_OF_HEAD = {"span": "bert-squad", "classifier": "bert-classifier"}
+FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 _policy_lock = threading.Lock()
+
+
+class Session(Run):
+    """Stands for a run where the programs' functions take one. It has no folder."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(), is_writer=False)
+
+    def say(self, text: str) -> None:
+        """Shows warnings as Python's, and nothing else."""
+        if text.startswith("warning: "):
+            warnings.warn(without_dashes(text.removeprefix("warning: ")), stacklevel=2)
+
+    def progress(
+        self, total: int, label: str, unit: str = "step", initial: int = 0, is_shown: bool = True
+    ) -> Progress:
+        return Progress(total, label, unit, is_shown and total >= FEWEST_SHOWN, initial)
 
 
 @dataclass(frozen=True)
@@ -41,60 +70,49 @@ class Trained:
       precision: the number format of matrix products.
       settings: those of the run that wrote the folder, by the names of its program's flags; empty without a run.
       job: a job of this process alone.
+      lock: held while the model computes, for one thread at a time.
     """
 
     name: str
     precision: str
-    model: "Bert"
-    tokenizer: "Tokenizer"
+    model: Bert
+    tokenizer: Tokenizer
     settings: Mapping[str, Any]
-    job: "Job"
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
-        """For the time in which the model computes, for one thread at a time."""
-        with self._lock:
-            yield
+    job: Job
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def config(self) -> "BertConfig":
+    def config(self) -> BertConfig:
         return self.model.config
 
     def shown(self, predictor: object, *facts: str) -> str:
         """The `repr` of a predictor."""
-        config = self.config
-        layers = config.num_hidden_layers
-        size = f"{layers} layer{'s' * (layers > 1)} of {config.hidden_size}"
+        layers = self.config.num_hidden_layers
+        size = f"{layers} layer{'s' * (layers > 1)} of {self.config.hidden_size}"
         return f"{type(predictor).__name__}({', '.join([repr(self.name), size, *facts, self.precision])})"
 
-    def settings_of(
-        self, settings_class: type[Settings], given: Mapping[str, Any], has_windows: bool = False
-    ) -> Settings:
-        """The settings that the user has given, else the run's, else the defaults.
+    def settings_of(self, settings_class: type[Settings], given: Mapping[str, Any], **defaults: Any) -> Settings:
+        """The settings that the user has given (not None), else the run's, else `defaults`, else the class's.
 
-        `max_seq_length` is at most the model's number of positions, which is also its default unless longer texts
-        are cut into windows. Raises InputError: a name, a type or a value
-        is wrong.
+        `max_seq_length` is at most the model's number of positions. Raises InputError: a type or value is wrong.
         """
-        fields = {field.name: field for field in fields_of(settings_class)}
-        if unknown := sorted(given.keys() - fields.keys()):
-            raise InputError(f"unknown argument {unknown[0]}; {hint(unknown[0], [*sorted(fields), *FIXED])}")
+        types = {field.name: field.type for field in fields_of(settings_class)}
         given = {name: value for name, value in given.items() if value is not None}
-        of_run = {name: self.settings[name] for name in fields if self.settings.get(name) is not None}
-        values = of_run | given
+        of_run = {name: self.settings[name] for name in types if self.settings.get(name) is not None}
+        values = defaults | of_run | given
         positions = int(self.config.max_position_embeddings)
-        default = fields["max_seq_length"].default if has_windows else positions
-        longest = values.setdefault("max_seq_length", default)
-        if "max_seq_length" in given and isinstance(longest, int) and longest > positions:
-            raise InputError(f"max_seq_length must be at most the model's {positions} positions, got {longest}")
         for name, value in values.items():
             try:
-                values[name] = of_type(value, fields[name].type)
+                values[name] = of_type(value, types[name])
             except ValueError as error:
                 raise InputError(f"{name} {error}") from error
+        if given.get("max_seq_length", 0) > positions:
+            raise InputError(
+                f"max_seq_length must be at most the model's {positions} positions, got {given['max_seq_length']}"
+            )
+        values["max_seq_length"] = min(values["max_seq_length"], positions)
         try:
-            return settings_class(**values | {"max_seq_length": min(longest, positions)})
+            return settings_class(**values)
         except ValueError as error:
             raise InputError(without_dashes(str(error))) from error
 
@@ -106,18 +124,14 @@ def load(folder: str | os.PathLike[str], head: str, precision: str, revision: st
       folder: a run's folder or its `model/`, a Hugging Face folder, a TensorFlow checkpoint, or a hub name.
       precision: "fp32", "bf16" or "fp16": the number format of matrix products.
       revision: the commit, tag or branch of a model of the hub.
-    Raises InputError: TensorFlow is missing or Keras runs on another backend; there is no such folder, or it holds
-      no such model.
+    Raises InputError: there is no such folder, or it holds no such model.
     """
     if not isinstance(folder, str | os.PathLike) or not str(folder):
         raise InputError(f"folder must be the path of a folder or a hub name, got {folder!r:.80}")
     if precision not in get_args(Precision):
         raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r:.80}")
     name = os.fspath(folder)
-    start()
     try:
-        from tasks.start import settings_of_run
-
         source, run = place_of(name)
         return _loaded(name, source, settings_of_run(run), head, precision, revision)
     except InputError as error:
@@ -125,35 +139,9 @@ def load(folder: str | os.PathLike[str], head: str, precision: str, revision: st
         raise InputError(text if name in text else f"folder {name}: {text}") from error
 
 
-def start() -> None:
-    """Imports TensorFlow and Keras as the programs do. Raises InputError when they cannot be used."""
-    if "keras" not in sys.modules:
-        set_environment()
-    if "tensorflow" not in sys.modules:
-        import_tensorflow(is_for_users=True)
-    from distributed.devices import imported_tensorflow
-
-    imported_tensorflow()
-    import keras
-
-    if keras.backend.backend() != "tensorflow":
-        raise InputError(
-            f"Keras runs on {keras.backend.backend()} in this process: set the environment variable "
-            "KERAS_BACKEND=tensorflow before Keras is imported"
-        )
-
-
 def _loaded(
     name: str, source: str, settings: Mapping[str, Any], head: str, precision: str, revision: str | None
 ) -> Trained:
-    from bert import weights
-    from bert.model import Bert
-    from distributed.collectives.local import LocalCollectives
-    from distributed.world import World
-    from tasks.job import Job
-    from tasks.settings import ModelSettings
-    from tasks.start import TOKENIZER_FILES, Needs, start_of_model
-
     run = Session()
     found = weights.find(source, revision)
     folder = found if found.is_dir() else found.parent
@@ -161,11 +149,16 @@ def _loaded(
         raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no folder of a model or run")
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise InputError(f"folder {name} has no vocabulary ({', '.join(TOKENIZER_FILES)})")
-    settings_of_model = made(ModelSettings, {"model": source, "model_revision": revision})
-    start = start_of_model(settings_of_model, run.say, Needs(max_seq_length=1))
+    model_settings = made(ModelSettings, {"model": source, "model_revision": revision})
+    start = start_of_model(model_settings, run.say, Needs(max_seq_length=1))
     assert start.weights is not None
-    with policy(precision):
-        model = Bert(start.bert_config, head)
+    with _policy_lock:  # the policy is the process's: it is set for this model, and then again as it was
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(POLICIES[precision])
+        try:
+            model = Bert(start.bert_config, head)
+        finally:
+            keras.config.set_dtype_policy(before)
     model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
     try:
         weights.load(model, start.weights)
@@ -176,8 +169,9 @@ def _loaded(
                 f"{_use_of(error.unused)}, or train one with {PROGRAM_OF_HEAD[head]}"
             ) from error
         raise
-    job = Job(World(), LocalCollectives(), run, Engine(model))
-    return Trained(name, precision, model, start.words, settings, job)
+    return Trained(
+        name, precision, model, start.words, settings, Job(World(), LocalCollectives(), run, Engine(model))
+    )
 
 
 def _use_of(tensors: Sequence[str]) -> str:
@@ -189,33 +183,11 @@ def _use_of(tensors: Sequence[str]) -> str:
     return "it is trained for no task: use ringbert.Features for its vectors"
 
 
-@contextlib.contextmanager
-def policy(precision: str) -> Iterator[None]:
-    """The Keras dtype policy of models made in the block; afterwards the process has its own one again."""
-    import keras
-
-    from tasks.job import POLICIES
-
-    with _policy_lock:
-        before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(POLICIES[precision])
-        try:
-            yield
-        finally:
-            keras.config.set_dtype_policy(before)
-
-
-# -- the folder ---------------------------------------------------------------------------------------------------
-
-
 def place_of(name: str) -> tuple[str, Path | None]:
     """Where the weights of `name` are, and the folder of the run that wrote them, if one did.
 
     Of a run's folder this is `model/`, else its best or newest checkpoint. Raises InputError: it has neither.
     """
-    from distributed.checkpoint import checkpoint_at
-    from tasks.start import CHECKPOINTS, newest_checkpoint, run_of
-
     path = Path(name).expanduser()
     if not path.is_dir():
         return name, None
@@ -238,3 +210,18 @@ def place_of(name: str) -> tuple[str, Path | None]:
             f"folder {name} is a run that has not saved a model yet: it has neither model/ nor checkpoints"
         )
     return name, None
+
+
+def checked_batch_size(batch_size: object) -> int:
+    """Raises InputError unless the argument is an integer in its range."""
+    if type(batch_size) is not int or not 1 <= batch_size <= MOST_ROWS:
+        raise InputError(f"batch_size must be an integer from 1 to {MOST_ROWS:,}, got {batch_size!r:.80}")
+    return batch_size
+
+
+def without_dashes(message: str) -> str:
+    """A message about flags as one about arguments: `--max_seq_length` is `max_seq_length`, `--model` is
+    `folder`."""
+    message = re.sub(r" \((--\w+(, )?)+\)", "", message)
+    message = re.sub(r"(?<![\w-])--(model|init_checkpoint)\b", "folder", message)
+    return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)

@@ -3,14 +3,20 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, Unpack, overload
+from typing import overload
 
+import pyarrow as pa
+
+from distributed.rows import Rows
 from ringbase.errors import InputError
-from tasks.predictors.inputs import checked_list, checked_text
-from tasks.predictors.loading import Precision, load
-from tasks.predictors.rows import checked_batch_size, warn_of_unknown
+from tasks.predictors.inputs import checked_list, checked_text, is_pair, warn_of_unknown
+from tasks.predictors.loading import Precision, checked_batch_size, load
 from tasks.signatures import with_checked_names
+from tasks.squad.answers import AnswerFinder
+from tasks.squad.reading import Examples, Question, Source
+from tasks.squad.scores import window_scorer
 from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.windows import cut
 
 Pair = tuple[str, str]
 FORMS = "a string, a list of strings, a pair (question, context), or a list of pairs"
@@ -40,18 +46,6 @@ class Answer:
     probability: float
     score: float
     null_odds: float | None = None
-
-
-class QuestionOptions(TypedDict, total=False):
-    """Flags of bert-squad: how contexts are cut, and answers chosen. `QuestionAnswering` describes them."""
-
-    max_seq_length: int
-    doc_stride: int
-    max_query_length: int
-    n_best_size: int
-    max_answer_length: int
-    version_2_with_negative: bool
-    null_score_diff_threshold: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +86,26 @@ class QuestionAnswering:
         precision: Precision = "fp32",
         batch_size: int = 8,
         model_revision: str | None = None,
-        **options: Unpack[QuestionOptions],
+        max_seq_length: int | None = None,
+        doc_stride: int | None = None,
+        max_query_length: int | None = None,
+        n_best_size: int | None = None,
+        max_answer_length: int | None = None,
+        version_2_with_negative: bool | None = None,
+        null_score_diff_threshold: float | None = None,
     ):
         self._batch_size = checked_batch_size(batch_size)
         self._trained = load(folder, "span", precision, model_revision)
-        self.settings: _Settings = self._trained.settings_of(_Settings, options, has_windows=True)
-        from tasks.squad.scores import window_scorer
-
+        given = {
+            "max_seq_length": max_seq_length,
+            "doc_stride": doc_stride,
+            "max_query_length": max_query_length,
+            "n_best_size": n_best_size,
+            "max_answer_length": max_answer_length,
+            "version_2_with_negative": version_2_with_negative,
+            "null_score_diff_threshold": null_score_diff_threshold,
+        }
+        self.settings = self._trained.settings_of(_Settings, given, max_seq_length=384)
         self._score = window_scorer(self._trained.job, self.settings.max_seq_length)
 
     def __repr__(self) -> str:
@@ -152,13 +159,6 @@ class QuestionAnswering:
 
     def _answers(self, pairs: Sequence[Pair], most: int) -> list[list[Answer]]:
         """The `most` best answers of each pair of question and context."""
-        import pyarrow as pa
-
-        from distributed.rows import Rows
-        from tasks.squad.answers import AnswerFinder
-        from tasks.squad.reading import Examples, Question, Source
-        from tasks.squad.windows import cut
-
         settings, trained = self.settings, self._trained
         numbers: dict[str, int] = {}  # of the contexts, which may be repeated
         questions = [
@@ -169,7 +169,7 @@ class QuestionAnswering:
         rows = cut(settings, examples, trained.tokenizer, trained.job.run)
         warn_of_unknown(rows.unknown_share, trained.tokenizer)
         windows, paragraphs = Rows(pa.table(rows.windows)), Rows(pa.table(rows.paragraphs))
-        with trained.computing():
+        with trained.lock:
             scores = self._score(windows, self._batch_size)
         assert scores is not None
         finder = AnswerFinder(settings, settings.version_2_with_negative, examples, windows, paragraphs)
@@ -194,7 +194,7 @@ def checked_pairs(question: object, context: object) -> tuple[list[Pair], bool]:
     if context is None:
         if isinstance(question, str):
             raise InputError("context is missing: give the text to search")
-        if isinstance(question, tuple) and len(question) == 2 and all(isinstance(text, str) for text in question):
+        if is_pair(question):
             return [_pair(question, "question")], True
         questions = checked_list(question, "question", FORMS)
         return [_pair(item, f"question[{number}]") for number, item in enumerate(questions)], False

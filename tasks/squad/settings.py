@@ -35,7 +35,7 @@ class WindowSettings(Settings):
 
     version_2_with_negative: bool = setting(False, "the data has questions without an answer (SQuAD v2.0)", "data")
     max_seq_length: int = setting(
-        384, "maximum number of tokens per window, question included", "data", at_most=LONGEST_ROW
+        384, "maximum number of tokens per window, question included", "data", at_least=5, at_most=LONGEST_ROW
     )
     doc_stride: int = setting(128, "tokens between the starts of windows", "data", at_least=1, at_most=LONGEST_ROW)
     max_query_length: int = setting(

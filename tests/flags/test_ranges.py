@@ -7,7 +7,7 @@ from distributed.plan import PlanSettings, make_plan
 from ringbase.errors import InputError
 
 LONGEST, MOST_ROWS, MOST_STEPS, MOST_SEED = 1 << 16, 1 << 20, 10**9, (1 << 32) - 1
-COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-export",
+COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-ask",
             "bert-corpus build", "bert-corpus vocab", "bert-bench step", "bert-bench start"]  # fmt: skip
 
 # The least and the largest value of each flag; None where nothing is too large.
@@ -30,10 +30,12 @@ WHOLE = {
     "vocab_size": (6, 1 << 24),
     "min_frequency": (0, 1 << 32),
     "num_examples": (20, MOST_ROWS),
+    "top_k": (1, 1000),
     "repeat": (1, 10_000),
     "seq_length": (1, LONGEST),
     "max_seq_length": (4, LONGEST),
     "bert-squad max_seq_length": (68, LONGEST),  # --max_query_length and four more
+    "bert-ask max_seq_length": (5, LONGEST),
     "bert-pretraining max_seq_length": (1, LONGEST),
     "bert-corpus build max_seq_length": (5, LONGEST),
     "bert-bench start seq_length": (8, LONGEST),
@@ -66,7 +68,7 @@ def values_of(command: str, flag: str) -> tuple[list, list]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_number_has_a_range(command, capsys):
     numbers = [name for name, value in flags_of(command).items() if value.startswith(("N", "X"))]
-    assert len(numbers) > (0 if command == "bert-export" else 2)
+    assert len(numbers) > 2
     for name in numbers:
         ends, outside = values_of(command, name)
         for value in ends:

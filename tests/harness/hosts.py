@@ -22,8 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distributed.launcher.mpirun import OPEN_MPI, build_command, find_mpi, num_cores
-from distributed.launcher.options import LaunchError, Options
+from distributed.mpirun import OPEN_MPI, LaunchError, Options, build_command, find_mpi, num_cores
 
 NETWORK = "10.99.0"  # host N has the address N in it
 ADDRESSES = (f"{NETWORK}.1", f"{NETWORK}.2")  # of two hosts
@@ -180,17 +179,16 @@ class Hosts:
         on host 0.
         """
         addresses = self.addresses[:num_hosts]
-        num_ranks, cores = np_per_host * len(addresses), num_cores()
-        yielding = ["--mca", "mpi_yield_when_idle", "1"] if num_ranks > cores else []
+        num_ranks = np_per_host * len(addresses)
+        yielding = ["--mca", "mpi_yield_when_idle", "1"] if num_ranks > num_cores() else []
         options = Options(
             command=tuple(command),
             num_ranks=num_ranks,
             hosts=tuple((address, np_per_host) for address in addresses),
             mpi_args=(*TCP_ONLY, *self.agent, *yielding, *mpi_args),
         )
-        environment = {**os.environ, **(env or {})}
-        built = build_command(find_mpi(), options, environment, cores=cores, is_root=True)
-        return self.run(0, built.argv, timeout, {**(env or {}), **built.environment})
+        built = build_command(find_mpi(), options, {**os.environ, **(env or {})})
+        return self.run(0, built.argv, timeout, {**(env or {}), **built.variables})
 
 
 @contextlib.contextmanager

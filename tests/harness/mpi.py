@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributed.launcher.mpirun import build_command, find_mpi, num_cores
-from distributed.launcher.options import Options
+from distributed.mpirun import Options, build_command, find_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "jobs" / "programs"
@@ -70,8 +69,8 @@ def command_of(
 ) -> tuple[list[str], dict[str, str]]:
     """The command line that starts `argv` on `np` ranks of this machine, and its environment."""
     options = Options(tuple(argv), np, mpi_args=tuple(mpi_args))
-    built = build_command(find_mpi(), options, environment, cores=num_cores(), is_root=os.geteuid() == 0)
-    return list(built.argv), {**environment, **built.environment}
+    built = build_command(find_mpi(), options, environment)
+    return list(built.argv), {**environment, **built.variables}
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ SETTINGS = {
     "bert-corpus verify": "tasks.corpus:VerifyConfig",
     "bert-features": "tasks.features.settings:FeaturesConfig",
     "bert-ask": "tasks.ask:Config",
-    "bert-export": "tasks.export.program:Config",
+    "bert-export": "tasks.export.__main__:ExportConfig",
     "bert-doctor": "tasks.doctor.settings:Config",
     "bert-bench step": "tasks.bench.step:StepConfig",
     "bert-bench allreduce": "tasks.bench.allreduce:AllreduceConfig",

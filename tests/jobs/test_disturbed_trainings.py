@@ -12,7 +12,7 @@ import pytest
 from harness.jobs import launch, program, run, started
 from harness.program_runs import metrics_in
 
-from distributed.launcher.mpirun import find_mpi
+from distributed.mpirun import find_mpi
 
 pytestmark = pytest.mark.slow
 can_lose_ranks = pytest.mark.skipif(find_mpi().version < (5, 0), reason="--elastic needs Open MPI 5")

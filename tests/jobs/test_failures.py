@@ -22,7 +22,7 @@ def ranks(folder):
 
 def test_an_exception_on_one_rank_ends_all_and_is_shown_once(tmp_path):
     done = fails(tmp_path, "raise")
-    assert done.status == 1, done
+    assert done.status == 70, done
     assert done.stderr.count("Traceback (most recent call last)") == 1, done
     assert done.stderr.count("Planned: the planned failure") == 1, done
     assert "in fail" in done.stderr, done

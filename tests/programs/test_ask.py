@@ -46,17 +46,17 @@ def test_lines_and_json_from_a_file_and_from_standard_input(model, tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    ("words", "content", "named"),
+    ("words", "content", "status", "named"),
     [
-        (["{model}", "who?", "nothing.txt"], b"", ["nothing.txt"]),
-        (["{model}", "who?", "-"], b"caf\xe9", ["standard input", "line 1", "UTF-8"]),
-        (["{model}", "who?", "-"], b" ", ["context"]),
-        (["{model}", " ", "-"], b"text", ["question"]),
-        (["{model}", "who?", "-", "--max_seq_length=999"], b"text", ["max_seq_length", "128"]),
-        (["./nowhere", "who?", "-"], b"text", ["./nowhere"]),
+        (["{model}", "who?", "nothing.txt"], b"", 1, ["nothing.txt"]),
+        (["{model}", "who?", "-"], b"caf\xe9", 1, ["standard input", "line 1", "UTF-8"]),
+        (["{model}", "who?", "-", "--max_seq_length=999"], b"text", 1, ["max_seq_length", "128"]),
+        (["./nowhere", "who?", "-"], b"text", 1, ["./nowhere"]),
+        (["{model}", "who?", "-", "--n_best_size=-5"], b"text", 2, ["--n_best_size", "1", "-5"]),
+        (["{model}", "who?", "-", "--doc_stride=0"], b"text", 2, ["--doc_stride", "1", "0"]),
     ],
 )
-def test_bad_input_is_one_line(model, words, content, named, capsys, monkeypatch):
+def test_bad_input_is_one_line(model, words, content, status, named, capsys, monkeypatch):
     give(monkeypatch, content)
     argv = [word.format(model=model) for word in words]
-    refusal(capsys, "bert-ask", lambda: ask.main(argv), *named)
+    refusal(capsys, "bert-ask", lambda: ask.main(argv), *named, status=status)

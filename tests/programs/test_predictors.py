@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -65,9 +65,9 @@ def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
     assert sum(not listed[0].text for listed in found) in (range(1, 12) if null_odds else [0])
     # In other forms the same questions have other neighbours in their batch, and so other roundings.
     best, (question, context) = [listed[0] for listed in found], pairs[0]
-    forms = [*answers(pairs), *answers([q for q, _ in pairs], [c for _, c in pairs]), answers(question, context)]
+    forms = [*answers([q for q, _ in pairs], [c for _, c in pairs]), answers(question, context)]
     forms += [*answers(question, [context]), *answers(question, context, top_k=1), answers((question, context))]
-    for one, other in zip(forms, [*best, *best, *[best[0]] * 4], strict=True):
+    for one, other in zip(forms, [*best, *[best[0]] * 4], strict=True):
         assert (one.text, one.start, one.end) == (other.text, other.start, other.end)
         assert one.probability == pytest.approx(other.probability, rel=1e-4)
 
@@ -103,10 +103,9 @@ def test_a_regression_gives_values(tmp_path):
     write_rows(tmp_path / "test.tsv", ["text"], [[e.first] for e in TEST])
     argv = (f"--model={model}", f"--predict_file={tmp_path}/test.tsv", "--do_predict", "--regression")
     classify(tmp_path / "out", *argv)
-    written = np.loadtxt(tmp_path / "out/test_results.tsv")
     found = ringbert.Classifier(model)([e.first for e in TEST])
-    assert [one.value for one in found] == written.tolist()
-    assert (found[0].label, found[0].probabilities) == (str(written[0]), {})
+    assert [one.value for one in found] == np.loadtxt(tmp_path / "out/test_results.tsv").tolist()
+    assert (found[0].label, found[0].probabilities) == (str(found[0].value), {})
 
 
 def test_vectors_are_those_of_bert_features(span_model, tmp_path):
@@ -169,39 +168,24 @@ def test_threads_two_predictors_and_the_keras_policy(label_model):
     rounded, expected = ([one.probability for one in some] for some in (rough(items), alone))
     assert rounded == pytest.approx(expected, abs=0.02)
     assert rounded != pytest.approx(expected, abs=1e-6)
-    found, numbers = {}, iter(range(len(items)))
-
-    def work():
-        for number in numbers:
-            found[number] = exact(items[number])
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[number] for number in range(len(items))] == alone
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(exact, items)) == alone
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ((" \n", "c"), ["question"]),
-        (("q", ""), ["context"]),
         (("q",), ["context"]),
         (("q", NAN), ["context", "nan"]),
-        ((("q", ""),), ["question[1]"]),
-        (("q", []), ["context"]),
         ((b"q", "c"), ["question", "bytes"]),
         ((["q", "q"], ["c"]), ["question", "2", "context", "1"]),
         ((["q", "p"],), ["question[0]", "pair"]),
         (([["q", "c"], ("q", "")],), ["question[1][1]"]),
         (("q", "\ud800"), ["context", "surrogate"]),
-        (("",), ["texts"]),
         (([],), ["texts"]),
         ((["a", NAN],), ["texts[1]", "nan"]),
         ((["a", ("b", 3)],), ["texts[1][1]", "int"]),
-        (({"text": "a"},), ["texts", "dict"]),
         ((np.array("a"),), ["texts", "ndarray"]),
     ],
 )
@@ -216,13 +200,11 @@ def test_texts_that_are_refused(span_model, label_model, arguments, named):
 @pytest.mark.parametrize(
     ("kind", "folder", "options", "named"),
     [
-        ("QuestionAnswering", "{tmp}/nothing", {}, ["{tmp}/nothing"]),
         ("QuestionAnswering", "nobody/nothing", {}, ["nobody/nothing", "HF_HUB_OFFLINE"]),
         ("QuestionAnswering", "{tmp}", {}, ["{tmp}", "config.json"]),
         ("QuestionAnswering", "{tmp}/run", {}, ["{tmp}/run", "not saved a model"]),
         ("QuestionAnswering", "{tmp}/seeds", {}, ["{tmp}/seeds/seed-1"]),
         ("QuestionAnswering", "{label}", {}, ["{label}", "ringbert.Classifier"]),
-        ("Classifier", "{span}", {}, ["{span}", "ringbert.QuestionAnswering"]),
         ("QuestionAnswering", "{span}", {"precision": "fp8"}, ["precision", "fp8"]),
         ("QuestionAnswering", "{span}", {"max_seq_length": 129}, ["max_seq_length", "128"]),
         ("QuestionAnswering", "{span}", {"max_seq_length": 40}, ["max_seq_length", "max_query_length"]),

@@ -1,1 +1,0 @@
-"""What `bert-launch` is made of: hosts, the mpirun command, one job and what it prints, restarts."""
