@@ -12,134 +12,35 @@ Start it with `bert-launch -np 4 -- python script.py`. The same names stand in `
 Importing this package loads TensorFlow and Keras.
 """
 
-import importlib
 import os
-from types import ModuleType
+import sys
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-from ringbert.horovod import callbacks, elastic, keras_hooks, keras_names
-from ringbert.horovod.absent import refuse
-from ringbert.horovod.batch_norm import SyncBatchNormalization
-from ringbert.horovod.builds import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    sycl_built,
+# fmt: off
+from ringbert.horovod import callbacks, elastic, keras_hooks
+from ringbert.horovod.absent import (
+    ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built, mpi_enabled, mpi_threads_supported,
+    nccl_built, refuse as __getattr__, rocm_built, sycl_built,
 )
-from ringbert.horovod.compression import Compression
-from ringbert.horovod.gradients import examples
-from ringbert.horovod.joining import join
+from ringbert.horovod.batch_norm import SyncBatchNormalization
+from ringbert.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape
 from ringbert.horovod.operations import (
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather,
-    allgather_object,
-    allreduce,
-    barrier,
-    broadcast,
-    broadcast_object,
-    grouped_allgather,
-    grouped_allreduce,
+    allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_object,
+    broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
 )
 from ringbert.horovod.optimizer import (
-    DistributedOptimizer,
-    PartialDistributedOptimizer,
-    broadcast_model,
-    broadcast_variables,
-    load_model,
+    DistributedOptimizer, PartialDistributedOptimizer, broadcast_model, load_model
 )
-from ringbert.horovod.parts import alltoall, grouped_reducescatter, reducescatter
 from ringbert.horovod.session import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_rank_op,
-    local_size,
-    local_size_op,
-    rank,
-    rank_op,
-    shutdown,
-    size,
-    size_op,
+    cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op, local_size,
+    local_size_op, rank, rank_op, shutdown, size, size_op,
 )
-from ringbert.horovod.tape import DistributedGradientTape, PartialDistributedGradientTape
+from ringbert.horovod.sums import Average, Compression, Max, Min, Product, Sum
+# fmt: on
 
 keras_hooks.install()
-keras_names.install()
-
-__all__ = [
-    "Average",
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "Max",
-    "Min",
-    "PartialDistributedGradientTape",
-    "PartialDistributedOptimizer",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "broadcast_model",
-    "broadcast_object",
-    "broadcast_variables",
-    "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "examples",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "load_model",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "rank_op",
-    "reducescatter",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "sycl_built",
-]
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in ("keras", "tensorflow"):
-        return importlib.import_module(f"{__name__}.{name}")
-    return refuse(__name__, name)
+keras = tensorflow = sys.modules[__name__]
+for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
+    sys.modules[f"{__name__}.{_name}"] = keras
+    sys.modules |= {f"{__name__}.{_name}.{module}": getattr(keras, module) for module in ("callbacks", "elastic")}

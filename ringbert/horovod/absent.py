@@ -1,13 +1,16 @@
-"""What Horovod has and RingBERT has not."""
+"""What Horovod has and RingBERT has not, and Horovod's questions about how it was built."""
 
 from typing import NoReturn
 
+import tensorflow as tf
+
+from distributed.joining import library
 from ringbase.errors import InputError
 
 ALL_TOGETHER = "all ranks always work together"
 SESSIONS = "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3"
 WORKFLOW = "start the script with bert-launch or mpirun"
-
+PROFILER = "use TensorFlow's profiler (tf.profiler.experimental, or keras.callbacks.TensorBoard)"
 REASONS = {
     "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
     "ProcessSet": ALL_TOGETHER,
@@ -16,20 +19,59 @@ REASONS = {
     "global_process_set": f"{ALL_TOGETHER}: leave out process_set",
     "process_set_included_op": ALL_TOGETHER,
     "run": WORKFLOW,
+    "runner": WORKFLOW,
     "spark": WORKFLOW,
     "ray": WORKFLOW,
+    "data": "use tf.data.experimental.service itself, or give each rank its shard of the data",
+    "common": "errors of use are ValueErrors, and a rank that dies ends the job: there is no HorovodInternalError",
     "torch": "for PyTorch use torch.distributed",
     "mxnet": "there is no MXNet",
     "BroadcastGlobalVariablesHook": SESSIONS,
     "broadcast_global_variables": f"{SESSIONS}: use hvd.broadcast_variables(model.variables, root_rank=0)",
     "broadcast_object_fn": f"{SESSIONS}: use hvd.broadcast_object",
-    "start_timeline": "use TensorFlow's profiler (tf.profiler.experimental, or keras.callbacks.TensorBoard)",
-    "stop_timeline": "use TensorFlow's profiler (tf.profiler.experimental, or keras.callbacks.TensorBoard)",
+    "start_timeline": PROFILER,
+    "stop_timeline": PROFILER,
+    "examples": "all ranks count the same, as in Horovod: give them batches of equal size",
 }
 
 
-def refuse(module: str, name: str) -> NoReturn:
-    """Raises InputError for a name that has no counterpart, and AttributeError for one that never existed."""
+class Unsupported(InputError, NotImplementedError):
+    """A use that has no counterpart. Horovod raises NotImplementedError, which is a RuntimeError."""
+
+
+def refuse(name: str) -> NoReturn:
+    """Raises Unsupported for a name that has no counterpart, and AttributeError for one that never existed."""
     if name in REASONS:
-        raise InputError(f"hvd.{name} has no counterpart in RingBERT: {REASONS[name]}")
-    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise Unsupported(f"hvd.{name} has no counterpart in RingBERT: {REASONS[name]}")
+    raise AttributeError(f"module 'ringbert.horovod' has no attribute {name!r}")
+
+
+def refuse_process_set(process_set: object) -> None:
+    if process_set is not None:
+        raise Unsupported("process_set is not supported: all ranks always work together")
+
+
+def mpi_built() -> bool:
+    return True
+
+
+def gloo_built() -> bool:
+    return False
+
+
+mpi_enabled = mpi_built
+gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = gloo_built
+
+
+def mpi_threads_supported() -> bool:
+    """Whether the MPI library lets several threads send at the same time."""
+    return getattr(library(), "is_threaded", False)
+
+
+def cuda_built() -> bool:
+    return tf.test.is_built_with_cuda()
+
+
+def nccl_built() -> int:
+    """Whether TensorFlow has NCCL; Horovod gives its version."""
+    return int(cuda_built())

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from ringbase.errors import InputError
-from ringbert.horovod.operations import Average, allreduce
+from ringbert.horovod.operations import allreduce
 from ringbert.horovod.session import current
 
 
@@ -18,10 +18,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     """
 
     def __init__(self, fused: bool = False, **options: Any):
-        if fused:
-            raise InputError("SyncBatchNormalization cannot be fused: leave out fused=True")
-        if options.pop("synchronized", False):
-            raise InputError("SyncBatchNormalization is synchronized by RingBERT: leave out synchronized=True")
+        if fused or options.pop("synchronized", False):
+            raise InputError("SyncBatchNormalization: leave out fused=True and synchronized=True")
         super().__init__(**options)
 
     def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -29,7 +27,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         if current().world.size == 1:
             return mean, variance
         own = tf.stack([mean, variance + tf.square(mean)])
-        mean, mean_of_square = tf.unstack(allreduce(own, op=Average, name=f"moments of {self.name}"))
+        mean, mean_of_square = tf.unstack(allreduce(own, name=f"moments of {self.name}"))
         return mean, mean_of_square - tf.square(mean)
 
     def get_config(self) -> dict[str, Any]:

@@ -8,17 +8,10 @@ import keras
 import numpy as np
 
 from ringbase.errors import InputError
-from ringbert.horovod.operations import Average, allreduce
+from ringbert.horovod.absent import refuse_process_set
+from ringbert.horovod.operations import allreduce
 from ringbert.horovod.optimizer import broadcast_model
-from ringbert.horovod.session import current, rank, size
-
-__all__ = [
-    "BestModelCheckpoint",
-    "BroadcastGlobalVariablesCallback",
-    "LearningRateScheduleCallback",
-    "LearningRateWarmupCallback",
-    "MetricAverageCallback",
-]
+from ringbert.horovod.session import rank, size
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -57,6 +50,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
     """
 
     def __init__(self, device: str = "", process_set: Any = None):
+        refuse_process_set(process_set)
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -64,7 +58,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
             return
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         values = np.array([float(logs[name]) for name in names])
-        means = allreduce(values, op=Average, name=f"metrics {', '.join(names)}").numpy()
+        means = allreduce(values, name=f"metrics {', '.join(names)}").numpy()
         logs.update(zip(names, means.tolist(), strict=True))
 
 
@@ -89,37 +83,26 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps_per_epoch: int | None = None,
     ):
         super().__init__()
-        self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
-        self.staircase, self.momentum_correction = staircase, momentum_correction
-        self.steps_per_epoch = steps_per_epoch
+        self.initial_lr, self.start_epoch = initial_lr, start_epoch
+        self.end_epoch = float("inf") if end_epoch is None else end_epoch
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
+        self.staircase = staircase or not callable(multiplier)
+        self.momentum_correction, self.steps_per_epoch = momentum_correction, steps_per_epoch
         self.current_epoch = 0
-        if callable(multiplier):
-            self.multiplier = multiplier
-        else:
-            self.staircase, constant = True, float(multiplier)
-            self.multiplier = lambda epoch: constant
 
     def on_train_begin(self, logs: Any = None) -> None:
         if isinstance(self.model.optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             raise InputError(f"{type(self).__name__} needs an optimizer with a number as its rate, not a schedule")
+        self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
-            self.steps_per_epoch = self.params.get("steps")
-            if not self.steps_per_epoch:
-                raise InputError(f"{type(self).__name__} needs steps_per_epoch, because fit does not know it")
+            raise InputError(f"{type(self).__name__} needs steps_per_epoch, because fit does not know it")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        is_before, is_after = self.current_epoch < self.start_epoch, False
-        if self.end_epoch is not None:
-            is_after = self.current_epoch >= self.end_epoch
-        if is_before or is_after:
-            return
-        if not self.staircase:
-            self._set(self.current_epoch + batch / float(self.steps_per_epoch or 1))
-        elif batch == 0:
-            self._set(self.current_epoch)
+        if self.start_epoch <= self.current_epoch < self.end_epoch and not (self.staircase and batch):
+            self._set(self.current_epoch + (0 if self.staircase else batch / float(self.steps_per_epoch or 1)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
@@ -152,19 +135,13 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             return (epoch * (size() - 1) / warmup_epochs + 1) / size()
 
         super().__init__(
-            initial_lr,
-            multiplier,
-            start_epoch=0,
-            end_epoch=int(warmup_epochs),
-            staircase=False,
-            momentum_correction=momentum_correction,
-            steps_per_epoch=steps_per_epoch,
+            initial_lr, multiplier, 0, int(warmup_epochs), False, momentum_correction, steps_per_epoch
         )
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if epoch == (self.end_epoch or 0) - 1 and self.verbose > 0 and rank() == 0:
+        if epoch == self.end_epoch - 1 and self.verbose > 0 and rank() == 0:
             rate = float(self.model.optimizer.learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
@@ -172,24 +149,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Keeps the model with the best `monitor`; rank 0 writes. Put it after `MetricAverageCallback`."""
 
-    def __init__(
-        self,
-        filepath: str | Path = "best_model.keras",
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        save_weights_only: bool = False,
-        mode: str = "auto",
-        save_freq: str | int = "epoch",
-    ):
-        super().__init__(
-            str(filepath),
-            monitor=monitor,
-            verbose=verbose if current().world.rank == 0 else 0,
-            save_best_only=True,
-            save_weights_only=save_weights_only,
-            mode=mode,
-            save_freq=save_freq,
-        )
+    def __init__(self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options: Any):
+        super().__init__(str(filepath), monitor, **options, save_best_only=True)
 
     def _save_model(self, *args: Any, **options: Any) -> None:
         if rank() == 0:

@@ -14,8 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ringbert.horovod.operations import broadcast_object
-from ringbert.horovod.optimizer import broadcast_variables
+from ringbase.errors import InputError
+from ringbert.horovod.operations import broadcast_object, broadcast_variables
 from ringbert.horovod.session import current
 
 
@@ -23,7 +23,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes `function(state, …)` start with rank 0's state on all ranks."""
 
     @functools.wraps(function)
-    def synchronized(state: "State", *args: Any, **options: Any) -> Any:
+    def synchronized(state: "TensorFlowState", *args: Any, **options: Any) -> Any:
         current().world.say(
             "hvd.elastic: ranks that die are not replaced; bert-launch --restarts N starts the whole job again"
         )
@@ -33,72 +33,47 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     return synchronized
 
 
-class State:
-    """Attributes that all ranks share, such as `epoch` and `batch`, and copies of them as of the last `commit`."""
+class TensorFlowState:
+    """Variables and attributes (`epoch`) that all ranks share, and copies of them as of the last `commit`."""
 
-    def __init__(self, **attributes: Any):
-        self._names = tuple(attributes)
-        self._reset_callbacks: list[Callable[[], Any]] = []
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self.save()
+    def __init__(self, variables: Sequence[Any] = (), **attributes: Any):
+        self.variables, self._names = list(variables), tuple(attributes)
+        vars(self).update(attributes)
+        self.commit()
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Functions for the time when the ranks change, which they do not."""
-        self._reset_callbacks.extend(callbacks)
+        """Does nothing: the callbacks are for the time when the ranks change."""
 
-    def on_reset(self) -> None:
-        for callback in self._reset_callbacks:
-            callback()
+    def check_host_updates(self) -> None:
+        """Does nothing: the hosts of a job do not change."""
 
     def commit(self) -> None:
         """Copies the state in memory, for `restore`."""
-        self.save()
-
-    def check_host_updates(self) -> None:
-        """Nothing: the hosts of a job do not change."""
-
-    def save(self) -> None:
+        self._values = [np.array(tf.convert_to_tensor(variable)) for variable in self.variables]
         self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+
+    save = commit
 
     def restore(self) -> None:
         """Goes back to the last `commit`."""
-        for name, value in self._saved.items():
-            setattr(self, name, copy.deepcopy(value))
+        for variable, value in zip(self.variables, self._values, strict=True):
+            variable.assign(value)
+        vars(self).update(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and commits it."""
-        values = broadcast_object({name: getattr(self, name) for name in self._names}, name="hvd.elastic")
-        for name, value in values.items():
-            setattr(self, name, value)
-        self.save()
+        broadcast_variables(self.variables)
+        vars(self).update(
+            broadcast_object({name: getattr(self, name) for name in self._names}, name="hvd.elastic")
+        )
+        self.commit()
 
 
-ObjectState = State
+class ObjectState(TensorFlowState):
+    """A state of attributes only."""
 
-
-class TensorFlowState(State):
-    """A state that holds the values of variables too."""
-
-    def __init__(self, variables: Sequence[Any], **attributes: Any):
-        self.variables = list(variables)
-        super().__init__(**attributes)
-
-    def _all_variables(self) -> list[Any]:
-        return self.variables
-
-    def save(self) -> None:
-        self._values = [np.array(tf.convert_to_tensor(variable)) for variable in self._all_variables()]
-        super().save()
-
-    def restore(self) -> None:
-        for variable, value in zip(self._all_variables(), self._values, strict=True):
-            variable.assign(value)
-        super().restore()
-
-    def sync(self) -> None:
-        broadcast_variables(self._all_variables(), root_rank=0)
-        super().sync()
+    def __init__(self, **attributes: Any):
+        super().__init__((), **attributes)
 
 
 class TensorFlowKerasState(TensorFlowState):
@@ -106,31 +81,23 @@ class TensorFlowKerasState(TensorFlowState):
 
     def __init__(self, model: keras.Model, optimizer: Any = None, backend: Any = None, **attributes: Any):
         if not model.built:
-            raise ValueError("the model must be built first: call model.build(input_shape)")
+            raise InputError("the model must be built first: call model.build(input_shape)")
         self.model, self.optimizer = model, optimizer or model.optimizer
-        super().__init__((), **attributes)
-
-    def _all_variables(self) -> list[Any]:
-        return [*self.model.variables, *self.optimizer.variables]
+        super().__init__([*model.variables, *self.optimizer.variables], **attributes)
 
 
-KerasState = TensorFlowKerasState
+State, KerasState = ObjectState, TensorFlowKerasState
 
 
 class CommitStateCallback(keras.callbacks.Callback):
     """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
-    def __init__(self, state: State, batches_per_commit: int = 1):
+    def __init__(self, state: TensorFlowState, batches_per_commit: int = 1):
         super().__init__()
         self.state, self.batches_per_commit = state, batches_per_commit
-        self.num_batches = 0
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.num_batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.num_batches += 1
-        if self.num_batches % self.batches_per_commit == 0:
+        if (batch + 1) % self.batches_per_commit == 0:
             self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -151,16 +118,14 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback(keras.callbacks.Callback):
+class UpdateEpochStateCallback(UpdateBatchStateCallback):
     """Keeps the number of epochs that are done, also by earlier calls of `fit`, in `state.epoch`."""
-
-    def __init__(self, state: Any):
-        super().__init__()
-        self.state = state
-        self.first_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.first_epoch = self.state.epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Leaves `state.batch` alone."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.epoch = self.first_epoch + epoch + 1

@@ -47,7 +47,9 @@ def collective(
     return list(run(*tensors))
 
 
-def _on_host(call, first_dimension, function, inputs, outputs, before) -> tuple[list[tf.Tensor], GradientOf]:
+def _on_host(
+    call: Call, first_dimension: int, function: Function, inputs: Sequence, outputs: Sequence, before: Callable
+) -> tuple[list[tf.Tensor], GradientOf]:
     """In a `tf.function` it becomes one operation on the CPU.
 
     Each graph runs all of these in the order in which they were traced, so that all ranks do the same: TensorFlow
@@ -55,6 +57,9 @@ def _on_host(call, first_dimension, function, inputs, outputs, before) -> tuple[
     """
     session = current()
     name, number = call.name if isinstance(call.name, GradientOf) else (call.name, 0)
+    own_name = name or call.what
+    if session.world.size == 1:
+        return list(function(*inputs)), GradientOf(own_name, 0)
 
     def run(number: Any, *values: tf.Tensor) -> list:
         before(*values)
@@ -63,9 +68,9 @@ def _on_host(call, first_dimension, function, inputs, outputs, before) -> tuple[
         own_call = Call(call.what, label, (*call.kind, *kinds))
         return session.meet(own_call, lambda: [*function(*values), session.num_calls])
 
-    if tf.executing_eagerly() or session.world.size == 1:
+    if tf.executing_eagerly():
         *results, number = run(number, *inputs)
-        return results, GradientOf(name or call.what, number)
+        return results, GradientOf(own_name, number)
     _refuse_xla(session, call.what)
 
     def run_in_graph(*values: tf.Tensor) -> list:
@@ -85,7 +90,7 @@ def _on_host(call, first_dimension, function, inputs, outputs, before) -> tuple[
         graph.control_outputs.append(number.op)
     for result, spec in zip(results, outputs, strict=True):
         result.set_shape(spec.shape)
-    return results, GradientOf(name or call.what, number)
+    return results, GradientOf(own_name, number)
 
 
 def _refuse_xla(session: Session, what: str) -> None:

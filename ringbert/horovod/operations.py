@@ -1,52 +1,33 @@
-"""Sums and messages of tensors, as in Horovod: now, or in a `tf.function`."""
+"""Horovod's operations on tensors and objects of all ranks: eagerly, or in a `tf.function`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.compression import Compression
-from ringbert.horovod.host import on_host
-from ringbert.horovod.session import Call, Session, current
+from ringbert.horovod.absent import Unsupported, refuse_process_set
+from ringbert.horovod.host import GradientOf, collective
+from ringbert.horovod.session import COMPARISON, Call, current
+from ringbert.horovod.sums import MPI_NAMES, Average, Compression, Reduction, Sum, reduced
 
-Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
-MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
 as_written = tf.autograph.experimental.do_not_convert
-HALVES = (tf.float16, tf.bfloat16)
 
 
 @as_written
-def allreduce(
-    tensor: Any,
-    average: bool | str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    op: str | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: Any = None,
-    ignore_name_scope: bool = False,
-) -> Any:
+def allreduce(tensor: Any, average: bool | str | None = None, *args: Any, **options: Any) -> Any:
     """A tensor averaged (`op` `Sum`: summed, …) over ranks; the same on every rank.
 
     `tf.IndexedSlices` of all ranks are put one after the other, as Horovod does. Gradients pass through. Integers
     are averaged by division without a remainder, and multiplied by the factors in float64, without the fraction.
+    The arguments are those of `grouped_allreduce`.
     """
     if isinstance(average, str):  # the second argument of horovod.keras.allreduce
-        average, name = None, average
-    op = chosen(op, average)
-    refuse_process_set(process_set)
-    if isinstance(tensor, tf.IndexedSlices):
-        if op not in (Average, Sum):
-            raise InputError(f"hvd.allreduce: sparse tensors can be averaged or summed, got op={op}")
-        if (prescale_factor, postscale_factor) != (1, 1):
-            raise InputError("hvd.allreduce: prescale_factor and postscale_factor do not scale sparse tensors")
-        return sparse_allreduce(tensor, op, name)
-    return grouped_allreduce([tensor], None, "", "", compression, op, prescale_factor, postscale_factor, name)[0]
+        average, options["name"] = None, average
+    return grouped_allreduce([tensor], average, *args, **options)[0]
 
 
 @as_written
@@ -64,172 +45,134 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
 ) -> list:
     """As `allreduce` of each tensor, in one call."""
-    op = chosen(op, average)
     refuse_process_set(process_set)
+    if op is not None and average is not None:
+        raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
+    op = op or (Sum if average is False else Average)
+    if op not in MPI_NAMES:
+        raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
+    return over_ranks(tensors, Reduction(op, prescale_factor, postscale_factor), compression, name or "")
+
+
+def over_ranks(
+    tensors: Sequence,
+    how: Reduction,
+    compression: Any = Compression.none,
+    name: str = "",
+    before: Callable[..., None] = lambda *_: None,
+) -> list:
+    """Dense tensors reduced in one call, before which `before` is called with them, and sparse ones gathered."""
+    results = list(tensors)
+    sparse = [place for place, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
+    if sparse and (how.op not in (Average, Sum) or (how.prescale, how.postscale) != (1, 1)):
+        raise Unsupported(f"hvd.allreduce: sparse tensors are averaged or summed, without factors, got {how}")
+    for place in sparse:
+        slices, label = tensors[place], f"{name or 'slices'} {place}"
+        indices = allgather(slices.indices, f"indices of {label}")
+        values = allgather(slices.values, f"values of {label}")
+        values = values / tf.cast(current().world.size, values.dtype) if how.op == Average else values
+        results[place] = tf.IndexedSlices(values, indices, slices.dense_shape)
+    dense = [place for place in range(len(tensors)) if place not in sparse]
+    if not dense:
+        return results
+    if compression in (Compression.fp16, Compression.bf16):  # the backend rounds, and only what it sends
+        how, compression = replace(how, is_half=True), Compression.none
+    pairs = [compression.compress(tf.convert_to_tensor(tensors[place])) for place in dense]
+    totals = _reduced([sent for sent, _ in pairs], how, name, before)
+    for place, total, (_, context) in zip(dense, totals, pairs, strict=True):
+        results[place] = compression.decompress(total, context)
+    return results
+
+
+def _reduced(
+    values: Sequence, how: Reduction, name: str | GradientOf, before: Callable[..., None] = lambda *_: None
+) -> list[tf.Tensor]:
+    """Tensors reduced over ranks, with their gradients."""
     session = current()
-    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    pairs = [compression.compress(value) for value in values]
 
-    def kind_of(*sent: tf.Tensor) -> tuple:
-        return op, prescale_factor, postscale_factor, *map(_kind, sent)
+    def gradient(name: GradientOf, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+        if how.op not in (Average, Sum):
+            raise Unsupported(f"hvd.allreduce: there is no gradient of op={how.op}")
+        return _reduced(upstream, how, name)
 
-    @tf.custom_gradient
-    def reduced(*sent):
-        function = reducer(session, op, prescale_factor, postscale_factor)
-        results, name_of_gradient = on_host("hvd.allreduce", name, kind_of, function, sent, _specs(sent))
-
-        def gradient(*upstream):
-            if op not in (Average, Sum):
-                raise InputError(f"hvd.allreduce: there is no gradient of op={op}")
-            return grouped_allreduce(
-                upstream,
-                op=op,
-                prescale_factor=prescale_factor,
-                postscale_factor=postscale_factor,
-                name=name_of_gradient,
-            )
-
-        return results, gradient
-
-    results = reduced(*(sent for sent, _ in pairs))
-    return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
-
-
-def reducer(session: Session, op: str, prescale: float, postscale: float) -> Callable[..., list[tf.Tensor]]:
-    """What a rank does with its tensors: float32 and float64 are summed by the backend, others by MPI."""
-
-    def reduce(*values: tf.Tensor) -> list[tf.Tensor]:
-        return [_reduced(session, value, op, prescale, postscale) for value in values]
-
-    return reduce
-
-
-def _reduced(session: Session, value: tf.Tensor, op: str, prescale: float, postscale: float) -> tf.Tensor:
-    kind = value.dtype
-    wide = tf.cast(value, tf.float32) if kind in HALVES else tf.cast(value, tf.int32) if kind.is_bool else value
-    wide = _scaled(wide, prescale)
-    if session.world.size == 1:
-        total = tf.identity(wide)
-    elif op in (Average, Sum) and wide.dtype.is_floating:
-        # The backend's result is valid until its next call.
-        total = tf.reshape(session.collectives.all_reduce_sum(tf.reshape(wide, [-1])) + 0, wide.shape)
-    else:
-        total = tf.constant(arrays.reduced(session.world.comm, wide.numpy(), MPI_NAMES[op]))
-    total = _scaled(total, postscale)
-    if op == Average:
-        divide = tf.divide if total.dtype.is_floating else tf.truncatediv
-        total = divide(total, session.num_active)
-    return tf.cast(total, kind)
-
-
-def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
-    """`value` times `factor`; integers are multiplied in float64 and lose their fraction, as in Horovod."""
-    if factor == 1:
-        return value
-    wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
-    return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
-
-
-def sparse_allreduce(tensor: tf.IndexedSlices, op: str, name: str | None = None) -> tf.IndexedSlices:
-    """The slices of all ranks, divided by the number of ranks for `Average`."""
-    values = allgather(tensor.values, f"values of {name or 'slices'}")
-    indices = allgather(tensor.indices, f"indices of {name or 'slices'}")
-    return tf.IndexedSlices(values / size_of(values) if op == Average else values, indices, tensor.dense_shape)
-
-
-def size_of(like: tf.Tensor) -> tf.Tensor:
-    return tf.cast(current().world.size, like.dtype)
+    call = Call("hvd.allreduce", name, (how,))
+    return collective(call, lambda *own: reduced(session, own, how), gradient, values, before=before)
 
 
 @as_written
-def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = None):
+def reducescatter(tensor: Any, *args: Any, **options: Any) -> tf.Tensor:
+    """This rank's part of the average (or `op` `Sum`) over ranks, cut along the first dimension.
+
+    The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is multiplied by the
+    number of ranks, as in Horovod. The arguments are those of `grouped_reducescatter`.
+    """
+    return grouped_reducescatter([tensor], *args, **options)[0]
+
+
+@as_written
+def grouped_reducescatter(
+    tensors: Sequence,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: str = Average,
+    name: str | None = None,
+    process_set: Any = None,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list:
+    """As `reducescatter` of each tensor, in one call."""
+    refuse_process_set(process_set)
+    if op not in (Average, Sum):
+        raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
+    world, how = current().world, Reduction(op, prescale_factor, postscale_factor)
+    own = [_with_gradient_times(_with_rows(tensor, "hvd.reducescatter"), world.size) for tensor in tensors]
+
+    def part(total: tf.Tensor) -> tf.Tensor:
+        rows = tf.shape(total)[0]
+        share, more = rows // world.size, rows % world.size
+        start = world.rank * share + tf.minimum(world.rank, more)
+        return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
+
+    return [part(total) for total in over_ranks(own, how, compression, name or "hvd.reducescatter")]
+
+
+def _with_gradient_times(value: tf.Tensor, factor: int) -> tf.Tensor:
+    return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * factor))(value)
+
+
+@as_written
+def allgather(tensor: Any, name: str | None = None, ignore_name_scope=False, process_set=None) -> tf.Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
     In the backward pass the ranks' gradients are averaged, as in Horovod: a loss that all ranks compute from the
     same tensors is one loss.
     """
     refuse_process_set(process_set)
-    session = current()
+    world, value = current().world, _with_rows(tensor, "hvd.allgather")
+
+    def gradient(name: GradientOf, results: Sequence, upstream: tf.Tensor, _: Any) -> list[tf.Tensor]:
+        rows, mean = results[1], _reduced([upstream], Reduction(Average), name)[0]
+        start = tf.reduce_sum(rows[: world.rank])
+        return [mean[start : start + rows[world.rank]]]
+
+    outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([world.size], tf.int64)]
+    return collective(Call("hvd.allgather", name or ""), _gather, gradient, [value], outputs)[0]
+
+
+def _gather(value: tf.Tensor) -> list[tf.Tensor]:
+    world = current().world
+    if world.size == 1:
+        return [tf.identity(value), tf.shape(value, tf.int64)[:1]]
+    whole, rows = arrays.gathered(world.comm, value.numpy())
+    return [tf.constant(whole, value.dtype), tf.constant(rows, tf.int64)]
+
+
+def _with_rows(tensor: Any, what: str) -> tf.Tensor:
     value = tf.convert_to_tensor(tensor)
     if value.shape.rank == 0:
-        raise InputError("hvd.allgather: a tensor with at least one dimension is needed, got a scalar")
-
-    def kind_of(own: tf.Tensor) -> tuple:
-        return own.dtype.name, tuple(own.shape[1:])
-
-    outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([session.world.size], tf.int64)]
-
-    @tf.custom_gradient
-    def gathered(own):
-        (result, rows), name_of_gradient = on_host(
-            "hvd.allgather", name, kind_of, gatherer(session), [own], outputs
-        )
-
-        def gradient(upstream):
-            total = allreduce(upstream, op=Average, name=name_of_gradient)
-            start = tf.reduce_sum(rows[: session.world.rank])
-            return total[start : start + rows[session.world.rank]]
-
-        return result, gradient
-
-    return gathered(value)
-
-
-def gatherer(session: Session) -> Callable[[tf.Tensor], list[tf.Tensor]]:
-    def gather(value: tf.Tensor) -> list[tf.Tensor]:
-        if session.world.size == 1:
-            return [tf.identity(value), tf.shape(value, tf.int64)[:1]]
-        whole, rows = arrays.gathered(session.world.comm, value.numpy())
-        return [tf.constant(whole, value.dtype), tf.constant(rows, tf.int64)]
-
-    return gather
-
-
-@as_written
-def broadcast(
-    tensor: Any,
-    root_rank: int = 0,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: Any = None,
-):
-    """The tensor of rank `root_rank` on every rank. Its gradient is the mean of the ranks' gradients."""
-    refuse_process_set(process_set)
-    return grouped_broadcast([tensor], root_rank, name)[0]
-
-
-@as_written
-def grouped_broadcast(tensors: Sequence, root_rank: int, name: str | None = None) -> list[tf.Tensor]:
-    """As `broadcast` of each tensor, in one call."""
-    session = current()
-    check_rank(session, root_rank)
-    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
-
-    def kind_of(*own: tf.Tensor) -> tuple:
-        return f"from rank {root_rank}", *map(_kind, own)
-
-    @tf.custom_gradient
-    def sent(*own):
-        function = broadcaster(session, root_rank)
-        results, name_of_gradient = on_host("hvd.broadcast", name, kind_of, function, own, _specs(own))
-
-        def gradient(*upstream):
-            means = grouped_allreduce(upstream, op=Average, name=name_of_gradient)
-            return means if session.world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
-
-        return results, gradient
-
-    return list(sent(*values))
-
-
-def broadcaster(session: Session, root_rank: int) -> Callable[..., list[tf.Tensor]]:
-    def send(*values: tf.Tensor) -> list[tf.Tensor]:
-        if session.world.size == 1:
-            return [tf.identity(value) for value in values]
-        comm = session.world.comm
-        return [tf.constant(arrays.broadcast(comm, value.numpy(), root_rank), value.dtype) for value in values]
-
-    return send
+        raise InputError(f"{what}: a tensor with at least one dimension is needed, got a scalar")
+    return value
 
 
 def grouped_allgather(tensors: Sequence, name: str | None = None, **options: Any) -> list:
@@ -238,59 +181,126 @@ def grouped_allgather(tensors: Sequence, name: str | None = None, **options: Any
 
 
 @as_written
+def broadcast(
+    tensor: Any, root_rank: int = 0, name: str | None = None, *unused: Any, process_set: Any = None
+) -> Any:
+    """The tensor of rank `root_rank` on every rank. Its gradient is the mean of the ranks' gradients."""
+    return _broadcast([tensor], root_rank, name, process_set)[0]
+
+
+def _broadcast(tensors: Sequence, root_rank: int, name: str | None, process_set: Any) -> list[tf.Tensor]:
+    refuse_process_set(process_set)
+    world = current().world
+    _check_rank(root_rank)
+
+    def send(*values: tf.Tensor) -> list[tf.Tensor]:
+        if world.size == 1:
+            return [tf.identity(value) for value in values]
+        return [tf.constant(arrays.broadcast(world.comm, v.numpy(), root_rank), v.dtype) for v in values]
+
+    def gradient(name: GradientOf, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+        means = _reduced(upstream, Reduction(Average), name)
+        return means if world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
+
+    call = Call("hvd.broadcast", name or "", (f"from rank {root_rank}",))
+    return collective(call, send, gradient, [tf.convert_to_tensor(tensor) for tensor in tensors])
+
+
+@as_written
+def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> list:
+    """Gives every rank the variables' values of rank `root_rank`, and returns these values."""
+    variables = list(variables)
+    values = _broadcast(variables, root_rank, name or "variables", process_set)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return values
+
+
+@as_written
+def broadcast_variables(variables: Sequence, root_rank: int = 0, process_set: Any = None) -> None:
+    """Gives every rank the values of rank `root_rank`."""
+    broadcast_(variables, root_rank, None, process_set)
+
+
+@as_written
+def alltoall(tensor: Any, splits=None, name: str | None = None, ignore_name_scope=False, process_set=None) -> Any:
+    """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of rank.
+
+    Without `splits` every rank gets equally many, and only the rows are returned; else also how many rows each
+    rank sent.
+    """
+    refuse_process_set(process_set)
+    size, value = current().world.size, _with_rows(tensor, "hvd.alltoall")
+    rows = tf.shape(value)[0]
+    rows_to = tf.fill([size], rows // size) if splits is None else tf.convert_to_tensor(splits, tf.int32)
+    tf.debugging.assert_equal(tf.reduce_sum(rows_to), rows, "hvd.alltoall: the splits do not add up to the rows")
+    received, rows_from = _exchanged(value, rows_to, name or "")
+    return received if splits is None else (received, rows_from)
+
+
+def _exchanged(value: tf.Tensor, rows_to: tf.Tensor, name: str | GradientOf) -> list[tf.Tensor]:
+    world = current().world
+
+    def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> list[tf.Tensor]:
+        if world.size == 1:
+            return [tf.identity(value), tf.identity(rows_to)]
+        rows, rows_from = arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
+        return [tf.constant(rows, value.dtype), tf.constant(rows_from, tf.int32)]
+
+    def gradient(name: GradientOf, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
+        return [_exchanged(upstream, results[1], name)[0], None]
+
+    outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([world.size], tf.int32)]
+    return collective(Call("hvd.alltoall", name), exchange, gradient, [value, rows_to], outputs)
+
+
+@as_written
 def barrier(process_set: Any = None) -> None:
     """Waits for all ranks."""
     refuse_process_set(process_set)
-    session = current()
-    session.meet(Call("hvd.barrier"), session.world.barrier)
+    current().meet(Call("hvd.barrier"), current().world.barrier)
 
 
 @as_written
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> Any:
     """The object of rank `root_rank` on every rank (pickled)."""
     refuse_process_set(process_set)
-    session = current()
-    check_rank(session, root_rank)
-    call = Call("hvd.broadcast_object", name or "", (f"from rank {root_rank}",))
-    return session.meet(call, lambda: session.world.all_gather(obj if rank_is(root_rank) else None)[root_rank])
-
-
-def rank_is(number: int) -> bool:
-    return current().world.rank == number
+    _check_rank(root_rank)
+    world = current().world
+    own, call = obj if world.rank == root_rank else None, Call("hvd.broadcast_object", name or "", (root_rank,))
+    return current().meet(call, lambda: world.all_gather(own)[root_rank])
 
 
 @as_written
 def allgather_object(obj: Any, name: str | None = None, process_set: Any = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
     refuse_process_set(process_set)
-    session = current()
-    return session.meet(Call("hvd.allgather_object", name or ""), lambda: session.world.all_gather(obj))
+    return current().meet(Call("hvd.allgather_object", name or ""), lambda: current().world.all_gather(obj))
 
 
-def chosen(op: str | None, average: bool | None) -> str:
-    """The operation, from `op` or from Horovod's older `average`."""
-    if op is None:
-        return Sum if average is False else Average
-    if average is not None:
-        raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
-    if op not in MPI_NAMES:
-        raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    return op
+def _check_rank(root_rank: int) -> None:
+    if not 0 <= root_rank < current().world.size:
+        raise InputError(f"root_rank must be from 0 to {current().world.size - 1}, got {root_rank}")
 
 
-def check_rank(session: Session, root_rank: int) -> None:
-    if not 0 <= root_rank < session.world.size:
-        raise InputError(f"root_rank must be from 0 to {session.world.size - 1}, got {root_rank}")
+@as_written
+def join() -> int:
+    """For a rank whose data have ended: waits until all ranks call it, and returns the rank that did so last.
+
+    Until then this rank takes part in the sums of the others, which are averaged over the ranks that have data.
+    Messages other than `allreduce`, `allgather` and the gradients of an optimizer or tape cannot go on without it.
+    """
+    return current().join(_take_part)
 
 
-def refuse_process_set(process_set: Any) -> None:
-    if process_set is not None:
-        raise InputError("process_set is not supported: all ranks always work together")
-
-
-def _kind(value: tf.Tensor) -> tuple[str, tuple]:
-    return value.dtype.name, tuple(value.shape)
-
-
-def _specs(values: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
-    return [tf.TensorSpec(value.shape, value.dtype) for value in values]
+def _take_part(call: Call) -> None:
+    """What a rank without data adds to a call of the others: nothing."""
+    session, kind = current(), call.kind
+    if call.what == "hvd.allreduce" and kind[0].op in (Average, Sum):
+        reduced(session, [tf.zeros(shape, dtype) for dtype, shape in kind[1:]], kind[0])
+    elif call.what == "hvd.allgather":
+        _gather(*(tf.zeros([0, *shape], dtype) for dtype, shape in kind))
+    elif call.what == COMPARISON:
+        arrays.reduced(session.world.comm, np.full(kind, -np.inf), "MAX")
+    else:
+        raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")

@@ -26,6 +26,7 @@ from distributed.environment import launched_rank
 from distributed.watchdog.stalls import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError, one_line
+from ringbert.horovod.absent import Unsupported
 
 T = TypeVar("T")
 BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
@@ -33,6 +34,7 @@ ELASTIC = "RINGBERT_ELASTIC"
 # Horovod's variables for its check of stalls, in seconds. It ends a job only when it is asked to.
 STALL_WARNING, STALL_TIMEOUT = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 # The watchdog's name for each call; a rank in `join` knows no other.
+COMPARISON = "the comparison of the variables"
 MEETING = "a sum or message of hvd, for which all ranks are needed"
 NOBODY = int(np.iinfo(np.int64).min) + 1
 
@@ -55,7 +57,7 @@ class Call:
     """
 
     what: str
-    name: str = ""
+    name: Any = ""
     kind: tuple = ()
 
     def __str__(self) -> str:
@@ -82,14 +84,16 @@ class Session:
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
     def meet(self, call: Call, action: Callable[[], T]) -> T:
-        """Calls `action`, which exchanges messages with all ranks; raises RanksDiffer unless all make this call."""
+        """Calls `action`, which exchanges messages with all ranks. RanksDiffer: not all make this call."""
         if self.world.size == 1:
             return action()
         with self._one_meets, self.world.operation(MEETING):
             numbers, some_have_joined = self._exchanged(zlib.crc32(str(call).encode()))
             if len(numbers) > 1:
                 raise RanksDiffer(difference(self.world.all_gather(call)))
-            calls = self.world.all_gather(call) if some_have_joined else [call] * self.world.size
+            calls: list[Call | None] = (
+                self.world.all_gather(call) if some_have_joined else [call] * self.world.size
+            )
             self.num_active = len(calls) - calls.count(None)
             return action()
 
@@ -164,10 +168,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """
     global _session
     if isinstance(comm, Sequence) or process_sets is not None:
-        raise InputError(
-            "hvd.init(): a list of ranks and process_sets are not supported: all ranks always work together; comm "
-            "can be an mpi4py communicator"
-        )
+        raise Unsupported("hvd.init(): all ranks always work together; comm can be an mpi4py communicator")
     if _session is not None:
         return
     if os.environ.get(ELASTIC, "0") != "0":
@@ -185,8 +186,9 @@ def _started(comm: Any) -> Session:
         raise InputError(
             "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
         )
+    stalls = StallSettings(stall_warning=_seconds(STALL_WARNING, 60), stall_timeout=_seconds(STALL_TIMEOUT, 0))
     device = None if is_late else DeviceSettings()
-    world = World.join(device, stalls=_stall_settings(), saves_on_signals=False, comm=comm)
+    world = World.join(device, stalls=stalls, saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
@@ -201,14 +203,11 @@ def _started(comm: Any) -> Session:
         raise
 
 
-def _stall_settings() -> StallSettings:
-    values = {}
-    for name, default in ((STALL_WARNING, 60.0), (STALL_TIMEOUT, 0.0)):
-        try:
-            values[name] = float(os.environ.get(name, default))
-        except ValueError:
-            raise InputError(f"{name} must be a number of seconds, got {os.environ[name]}") from None
-    return StallSettings(stall_warning=values[STALL_WARNING], stall_timeout=values[STALL_TIMEOUT])
+def _seconds(variable: str, default: float) -> float:
+    try:
+        return float(os.environ.get(variable, default))
+    except ValueError:
+        raise InputError(f"{variable} must be a number of seconds, got {os.environ[variable]}") from None
 
 
 _show_traceback = sys.excepthook
@@ -283,6 +282,23 @@ def cross_rank() -> int:
 def cross_size() -> int:
     """How many machines there are."""
     return current().world.num_nodes
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """`rank()` as a tensor, as `size_op`, `local_rank_op` and `local_size_op` are."""
+    return tf.constant(rank())
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    return tf.constant(size())
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    return tf.constant(local_rank())
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    return tf.constant(local_size())
 
 
 def is_homogeneous() -> bool:

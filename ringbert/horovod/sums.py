@@ -1,6 +1,8 @@
 """Sums over ranks of tensors on the host: the one place that knows how a backend sums."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,49 +15,101 @@ MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"
 WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}  # MPI knows none of these
 
 
-def reduced(
-    session: Session, tensors: Sequence[tf.Tensor], op: str, prescale: float, postscale: float
-) -> list[tf.Tensor]:
+class NoneCompressor:
+    """Sends tensors as they are. Subclasses of a user's own make them smaller, as with Horovod."""
+
+    @classmethod
+    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """The tensor to send, and what `decompress` needs."""
+        return tensor, None
+
+    @classmethod
+    def decompress(cls, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        return tensor if context is None else tf.cast(tensor, context)
+
+
+class FP16Compressor(NoneCompressor):
+    half: tf.DType = tf.float16
+
+    @classmethod
+    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return (tf.cast(tensor, cls.half), tensor.dtype) if tensor.dtype.is_floating else (tensor, None)
+
+
+class BF16Compressor(FP16Compressor):
+    half = tf.bfloat16
+
+
+class Compression:
+    """Compressors for the argument `compression`.
+
+    `fp16` and `bf16` both send float32 values as bfloat16 between machines, which has the range of float32, and
+    add in float32. Within a machine nothing is sent, and so nothing is rounded.
+    """
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What the ranks' values become: `postscale * op(prescale * value)`."""
+
+    op: str
+    prescale: float = 1.0
+    postscale: float = 1.0
+    is_half: bool = False  # float32 values may be sent in 16 bits between machines
+
+
+def reduced(session: Session, tensors: Sequence[tf.Tensor], how: Reduction) -> list[tf.Tensor]:
     """Each tensor reduced over ranks, float ones in one sum. Averages are over the ranks that have not joined.
 
     Integers are multiplied by the factors in float64 and lose their fraction, and so do their averages.
     """
-    results = [_scaled(tf.cast(value, WIDE.get(value.dtype, value.dtype)), prescale) for value in tensors]
-    divisor = session.num_active if op == Average else 1
-    for kind in sorted({value.dtype for value in tensors}, key=lambda kind: kind.name):
-        places = [place for place, value in enumerate(tensors) if value.dtype == kind]
+    results = [_scaled(tf.cast(value, WIDE.get(value.dtype, value.dtype)), how.prescale) for value in tensors]
+    divisor = session.num_active if how.op == Average else 1
+    for kind in sorted({value.dtype for value in results}, key=lambda kind: kind.name):
+        places = [place for place, value in enumerate(results) if value.dtype == kind]
         own = [results[place] for place in places]
-        if session.world.size > 1 and kind.is_floating and op in (Average, Sum):
-            own = _means(session, own, divisor, compresses=kind in WIDE)
+        if session.world.size > 1 and kind.is_floating and how.op in (Average, Sum):
+            own = _means(session, own, divisor, how.is_half and kind == tf.float32)
         elif session.world.size > 1:
-            own = [tf.constant(arrays.reduced(session.world.comm, x.numpy(), MPI_NAMES[op])) for x in own]
+            own = [tf.constant(arrays.reduced(session.world.comm, x.numpy(), MPI_NAMES[how.op])) for x in own]
         for place, value in zip(places, own, strict=True):
-            value = _scaled(value, postscale)
-            value = value if kind.is_floating else tf.truncatediv(value, divisor)
-            results[place] = tf.cast(value, kind)
+            value = _scaled(value, how.postscale)
+            value = value if kind.is_floating else tf.truncatediv(value, tf.cast(divisor, kind))
+            results[place] = tf.cast(value, tensors[place].dtype)
     return results
 
 
-def _means(session: Session, own: Sequence[tf.Tensor], divisor: int, compresses: bool) -> list[tf.Tensor]:
-    """Sums of tensors of one dtype, divided. `compresses`: they have 16 bits, and need no more between machines."""
+def _means(session: Session, own: Sequence[tf.Tensor], divisor: int, is_half: bool) -> list[tf.Tensor]:
+    """Sums of tensors of one dtype, divided."""
     layout, sums = FlatLayout([value.shape for value in own], 1, own[0].dtype.name), session.collectives
     if sums.mean_of_parts is not None:
         flat = sums.mean_of_parts(own, layout.starts, layout.ends[-1], float(divisor))
     else:
         vector = layout.flatten(own, [tf.zeros([])])
-        add = sums.all_reduce_sum_bf16 if compresses and sums.compresses else sums.all_reduce_sum
+        add = sums.all_reduce_sum_bf16 if is_half and sums.compresses else sums.all_reduce_sum
         flat = add(vector) / divisor  # in memory of its own: the sum is valid until the next call
     return layout.unflatten(flat)[0]
 
 
 def means_in_graph(session: Session, own: Sequence[tf.Tensor], op: str) -> list[tf.Tensor] | None:
-    """The same as operations of a graph, which XLA can compile; None where the backend cannot do it (MPI)."""
+    """The average or sum of float tensors over ranks as operations of a graph; None where the host sums (MPI)."""
     add = session.collectives.sum_in_graph
-    if add is None or tf.executing_eagerly():
+    if add is None or session.world.size == 1 or tf.executing_eagerly():
         return None
-    layout = FlatLayout([value.shape for value in own], 1, own[0].dtype.name)
-    total = layout.sum_in_buckets(own, [tf.zeros([])], None, lambda part, place, _: add(part, place, False))
-    return layout.unflatten(total / session.world.size if op == Average else total)[0]
+    wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
+    layout, parts = FlatLayout([value.shape for value in own], 1, wide.name), [tf.cast(x, wide) for x in own]
+    total = layout.sum_in_buckets(parts, [tf.zeros([])], None, lambda part, place, _: add(part, place, False))
+    means = layout.unflatten(total / session.world.size if op == Average else total)[0]
+    return [tf.cast(mean, value.dtype) for mean, value in zip(means, own, strict=True)]
+
+
+def sums_in_xla(session: Session) -> bool:
+    """Whether XLA can compile a step with its sum."""
+    return session.collectives.name in ("nccl", "local")
 
 
 def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
