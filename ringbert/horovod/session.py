@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import weakref
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +14,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import keras
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from distributed.arrays import reduced
 from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
 from distributed.environment import launched_rank
@@ -34,9 +31,8 @@ ELASTIC = "RINGBERT_ELASTIC"
 # Horovod's variables for its check of stalls, in seconds. It ends a job only when it is asked to.
 STALL_WARNING, STALL_TIMEOUT = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 # The watchdog's name for each call; a rank in `join` knows no other.
-COMPARISON = "the comparison of the variables"
 MEETING = "a sum or message of hvd, for which all ranks are needed"
-NOBODY = int(np.iinfo(np.int64).min) + 1
+COMPARISON = "the comparison of the variables"
 
 
 class RanksDiffer(InputError, tf.errors.FailedPreconditionError):
@@ -59,9 +55,6 @@ class Call:
     what: str
     name: Any = ""
     kind: tuple = ()
-
-    def __str__(self) -> str:
-        return " ".join(str(part) for part in (self.what, self.name, *self.kind) if part != "")
 
 
 @dataclass(eq=False)
@@ -88,13 +81,7 @@ class Session:
         if self.world.size == 1:
             return action()
         with self._one_meets, self.world.operation(MEETING):
-            numbers, some_have_joined = self._exchanged(zlib.crc32(str(call).encode()))
-            if len(numbers) > 1:
-                raise RanksDiffer(difference(self.world.all_gather(call)))
-            calls: list[Call | None] = (
-                self.world.all_gather(call) if some_have_joined else [call] * self.world.size
-            )
-            self.num_active = len(calls) - calls.count(None)
+            self._exchanged(call)
             return action()
 
     def join(self, take_part: Callable[[Call], None]) -> int:
@@ -105,25 +92,23 @@ class Session:
         rounds = 0
         while self.world.size > 1:
             with self.world.operation(MEETING):
-                numbers, _ = self._exchanged(NOBODY)
-                if numbers == {NOBODY}:
+                call = self._exchanged(None)
+                if call is None:
                     waited = self.world.all_gather(rounds)
                     return max(range(len(waited)), key=lambda rank: (-waited[rank], rank))
-                calls: list[Call | None] = self.world.all_gather(None)
-                if len(numbers) > 1:
-                    raise RanksDiffer(difference(calls))
-                self.num_active = len(calls) - calls.count(None)
-                take_part(next(call for call in calls if call is not None))
+                take_part(call)
                 rounds += 1
         return 0
 
-    def _exchanged(self, number: int) -> tuple[set[int], bool]:
-        """The least and the largest number of a rank that has not joined, and whether some rank has (`NOBODY`)."""
+    def _exchanged(self, call: Call | None) -> Call | None:
+        """The call that all ranks make that have not joined; these send None."""
+        calls = self.world.comm.allgather(call)
+        different = {call for call in calls if call is not None}
+        if len(different) > 1:
+            raise RanksDiffer(difference(calls))
         self.num_calls += 1
-        has_joined = number == NOBODY
-        header = np.array([number, NOBODY if has_joined else -number, has_joined], np.int64)
-        largest, negated_least, any_joined = reduced(self.world.comm, header, "MAX").tolist()
-        return {largest, NOBODY if largest == NOBODY else -negated_least}, bool(any_joined)
+        self.num_active = len(calls) - calls.count(None)
+        return next(iter(different), None)
 
 
 def difference(calls: Sequence[Call | None]) -> str:

@@ -40,8 +40,6 @@ numbers["plain"] = trained({})
 numbers["adam"] = trained({}, "Adam")
 numbers["sum"] = trained({"op": hvd.Sum})
 numbers["predivided"] = trained({"gradient_predivide_factor": 2.0})
-numbers["groups"] = trained({"groups": 2})
-numbers["num_groups"] = trained({"num_groups": 1})
 numbers["listed"] = trained({"groups": "all"})
 numbers["fp16"] = trained({"compression": hvd.Compression.fp16})
 

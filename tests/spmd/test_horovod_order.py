@@ -133,5 +133,36 @@ def test_an_average_of_negative_integers_loses_its_fraction(hvd):
 @pytest.mark.parametrize("factor", ["prescale_factor", "postscale_factor"])
 def test_factors_of_sparse_tensors_are_refused(hvd, factor):
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([hvd.rank()]), tf.constant([3, 2]))
-    with pytest.raises(InputError, match="sparse tensors"):
+    with pytest.raises(NotImplementedError, match="sparse tensors"):
         hvd.allreduce(slices, op=hvd.Sum, **{factor: 0.5})
+
+
+def test_sparse_and_dense_tensors_are_summed_in_one_call(hvd):
+    rank, size = hvd.rank(), hvd.size()
+    slices = tf.IndexedSlices(tf.ones([1, 2]) * (rank + 1), tf.constant([rank]), tf.constant([size, 2]))
+
+    def sums(dense):
+        return hvd.grouped_allreduce([slices, dense], op=hvd.Sum)
+
+    for run in (sums, tf.function(sums)):
+        sparse, dense = run(tf.constant([1.0, rank]))
+        assert isinstance(sparse, tf.IndexedSlices)
+        np.testing.assert_array_equal(tf.convert_to_tensor(sparse), [[row + 1] * 2 for row in range(size)])
+        np.testing.assert_array_equal(dense, [size, sum(range(size))])
+
+
+def test_broadcast_in_place_changes_the_variables(hvd):
+    variables = [tf.Variable([hvd.rank()]), tf.Variable(float(hvd.rank()))]
+    values = hvd.broadcast_(variables, 1)
+    assert [int(value) for value in (*values, *variables)] == [1] * 4
+
+
+def test_the_tape_tells_apart_gradients_of_one_rank_and_of_all(hvd):
+    own, shared = tf.Variable(1.0), tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        loss = (own + shared) * hvd.rank()
+    tape = hvd.DistributedGradientTape(tape)
+    tape.register_local_source(own)
+    ((of_own, local),), ((of_shared, mean),) = tape.get_local_and_global_gradients(loss, [own, shared])
+    assert (of_own is own, of_shared is shared) == (True, True)
+    np.testing.assert_allclose([local, mean], [hvd.rank() / hvd.size(), (hvd.size() - 1) / 2])

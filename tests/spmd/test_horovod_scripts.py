@@ -18,7 +18,7 @@ SCRIPTS = ROOT / "tests" / "horovod"
 GOLDENS = json.loads((ROOT / "tests" / "goldens" / "horovod.json").read_text())
 # float32 sums in other orders and other kernels, over up to 20 steps; 16-bit messages round each gradient.
 TOLERANCE, HALF_TOLERANCE = 2e-4, 5e-3
-HALVES = {"fp16", "synthetic_loop"}
+HALVES = {"fp16"}
 NAMES = sorted(GOLDENS)
 pytestmark = pytest.mark.filterwarnings("ignore")  # the scripts are as their authors wrote them
 
