@@ -4,8 +4,9 @@
     python examples/metrics_by_rank.py    # one rank ends with the same numbers
 
 A sampler cuts each global batch into shares; here rank r gets r + 1 parts, as if its machine were faster. The mean
-of the ranks' means is then not the mean over all examples. So hvd weighs gradients by the number of examples, and
-this script adds up what the metrics have counted, not their results.
+of the ranks' means is then not the mean over all examples. So in training each example has a weight, by which the
+mean of the ranks' gradients becomes that of all examples, and this script adds up what the metrics have counted, not
+their results.
 """
 
 import argparse
@@ -22,20 +23,22 @@ NUM_TRAIN = 1437  # of the 1,797 digits; the others test
 class Shares(keras.utils.PyDataset):
     """This rank's share of each global batch. The order of an epoch is the same on all ranks."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, global_batch_size: int):
+    def __init__(self, x: np.ndarray, y: np.ndarray, global_batch_size: int, weighs: bool):
         super().__init__()
-        self.x, self.y, self.epoch = x, y, -1
+        self.x, self.y, self.weighs, self.epoch = x, y, weighs, -1
         self.num_steps = len(x) // global_batch_size
         self.on_epoch_end()
 
     def __len__(self) -> int:
         return self.num_steps
 
-    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
         batch = np.array_split(self.order, self.num_steps)[number]
         ends = np.cumsum(np.arange(hvd.size() + 1)) * len(batch) // np.arange(hvd.size() + 1).sum()
         mine = batch[ends[hvd.rank()] : ends[hvd.rank() + 1]]
-        return self.x[mine], self.y[mine]
+        if not self.weighs:
+            return self.x[mine], self.y[mine]
+        return self.x[mine], self.y[mine], np.full(len(mine), len(mine) * hvd.size() / len(batch), np.float32)
 
     def on_epoch_end(self) -> None:
         self.epoch += 1
@@ -62,9 +65,9 @@ def main() -> None:
     layers = [keras.Input([64]), keras.layers.Dense(64, "relu"), keras.layers.Dense(10, "softmax")]
     model, optimizer = keras.Sequential(layers), hvd.DistributedOptimizer(keras.optimizers.Adam(3e-3))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    data = Shares(x[:NUM_TRAIN], y[:NUM_TRAIN], options.global_batch_size)
+    data = Shares(x[:NUM_TRAIN], y[:NUM_TRAIN], options.global_batch_size, weighs=True)
     model.fit(data, epochs=options.epochs, shuffle=False, verbose=0)  # each rank would shuffle differently
-    model.evaluate(Shares(x[NUM_TRAIN:], y[NUM_TRAIN:], options.global_batch_size), verbose=0)
+    model.evaluate(Shares(x[NUM_TRAIN:], y[NUM_TRAIN:], options.global_batch_size, weighs=False), verbose=0)
     of_ranks = hvd.allgather_object(model.get_metrics_result())
     sum_over_ranks(model.metrics)
     whole = model.get_metrics_result()

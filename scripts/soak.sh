@@ -9,10 +9,11 @@
 #   scripts/soak.sh rivals    PyTorch and Google's code beside ours
 #   scripts/soak.sh data      corpora of a gigabyte, memory growth, compressed bombs, long comparisons on real data
 #   scripts/soak.sh faults    faults put into the code, each of which a test of .ci/run must see
+#   scripts/soak.sh horovod   Horovod's own tests of its TensorFlow API, where ../shared/horovod is
 #   scripts/soak.sh all
 set -uo pipefail
 cd "$(dirname "$0")/.."
-parts=(deaths hosts fuzz install gpu rivals data faults)
+parts=(deaths hosts fuzz install gpu rivals data horovod faults)
 part=${1:-}
 if [[ $part == all ]]; then
   status=0

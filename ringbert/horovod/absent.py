@@ -31,7 +31,7 @@ REASONS = {
     "broadcast_object_fn": f"{SESSIONS}: use hvd.broadcast_object",
     "start_timeline": PROFILER,
     "stop_timeline": PROFILER,
-    "examples": "all ranks count the same, as in Horovod: give them batches of equal size",
+    "examples": "all ranks count the same: give them equal batches, or weigh these by sample_weight",
 }
 
 

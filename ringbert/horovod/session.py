@@ -239,51 +239,28 @@ def is_initialized() -> bool:
     return _session is not None
 
 
-def rank() -> int:
-    """The number of this rank, from 0."""
-    return current().world.rank
+def _of_world(attribute: str, what: str) -> Callable[[], int]:
+    def value() -> int:
+        return getattr(current().world, attribute)
+
+    value.__doc__ = what
+    return value
 
 
-def size() -> int:
-    """How many ranks there are."""
-    return current().world.size
+rank = _of_world("rank", "The number of this rank, from 0.")
+size = _of_world("size", "How many ranks there are.")
+local_rank = _of_world("local_rank", "The number of this rank among those of its machine.")
+local_size = _of_world("local_size", "How many ranks this machine has.")
+cross_rank = _of_world("node", "The number of this machine.")
+cross_size = _of_world("num_nodes", "How many machines there are.")
 
 
-def local_rank() -> int:
-    """The number of this rank among those of its machine."""
-    return current().world.local_rank
+def _as_tensor(number: Callable[[], int]) -> Callable[..., tf.Tensor]:
+    return lambda *process_set_and_name, **options: tf.constant(number())
 
 
-def local_size() -> int:
-    """How many ranks this machine has."""
-    return current().world.local_size
-
-
-def cross_rank() -> int:
-    """The number of this machine."""
-    return current().world.node
-
-
-def cross_size() -> int:
-    """How many machines there are."""
-    return current().world.num_nodes
-
-
-def rank_op(name: str | None = None) -> tf.Tensor:
-    """`rank()` as a tensor, as `size_op`, `local_rank_op` and `local_size_op` are."""
-    return tf.constant(rank())
-
-
-def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    return tf.constant(size())
-
-
-def local_rank_op(name: str | None = None) -> tf.Tensor:
-    return tf.constant(local_rank())
-
-
-def local_size_op(name: str | None = None) -> tf.Tensor:
-    return tf.constant(local_size())
+rank_op, size_op = _as_tensor(rank), _as_tensor(size)
+local_rank_op, local_size_op = _as_tensor(local_rank), _as_tensor(local_size)
 
 
 def is_homogeneous() -> bool:
