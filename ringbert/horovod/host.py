@@ -44,6 +44,8 @@ def collective(
         results, name = _on_host(call, 1 if outputs else 0, function, own, specs, before)
         return results, lambda *upstream: gradient(name, results, *upstream)
 
+    if tf.executing_eagerly() and current().world.size > 1:
+        before(*tensors)  # not in `run`, whose gradient would need the variables that it reads
     return list(run(*tensors))
 
 
@@ -62,7 +64,6 @@ def _on_host(
         return list(function(*inputs)), GradientOf(own_name, 0)
 
     def run(number: Any, *values: tf.Tensor) -> list:
-        before(*values)
         label = f"gradient of {name}, call {int(number)}" if number else name
         kinds = ((value.dtype.name, tuple(value.shape[first_dimension:])) for value in values)
         own_call = Call(call.what, label, (*call.kind, *kinds))
@@ -73,9 +74,10 @@ def _on_host(
         return results, GradientOf(own_name, number)
     _refuse_xla(session, call.what)
 
-    def run_in_graph(*values: tf.Tensor) -> list:
+    def run_in_graph(number: Any, *values: tf.Tensor) -> list:
         try:
-            return run(*values)
+            before(*values)
+            return run(number, *values)
         except InputError as error:
             session.world.fail(error)  # TensorFlow would wrap it into its own error of many lines
             raise

@@ -160,6 +160,11 @@ def test_plain_keras_loads_what_was_saved_and_hvd_trains_on(hvd, session_folder)
         (lambda hvd: hvd.allreduce([1.0]) if hvd.rank() else hvd.broadcast([1.0], 0), RANKS_DIFFER, "allreduce"),
         (lambda hvd: hvd.DistributedOptimizer(sgd(), op=hvd.Adasum), NotImplementedError, "Adasum"),
         (lambda hvd: hvd.allreduce(tf.IndexedSlices([[1.0]], [0]), op=hvd.Max), NotImplementedError, "sparse"),
+        (
+            lambda hvd: hvd.allreduce(tf.IndexedSlices([[1.0]], [0]), prescale_factor=2),
+            NotImplementedError,
+            "factors",
+        ),
         (lambda hvd: hvd.broadcast([1.0], 7), ValueError, "root_rank"),
     ],
 )
