@@ -4,8 +4,8 @@
     python examples/metrics_by_rank.py    # one rank ends with the same numbers
 
 A sampler cuts each global batch into shares; here rank r gets r + 1 parts, as if its machine were faster. The mean
-of the ranks' means is then not the mean over all examples. So in training each example has a weight, by which the
-mean of the ranks' gradients becomes that of all examples, and this script adds up what the metrics have counted, not
+of the ranks' means is then not the mean over all examples. So in training each example has a weight, which makes
+the mean of the ranks' gradients that of all examples, and this script adds up what the metrics have counted, not
 their results.
 """
 

@@ -12,6 +12,7 @@ GLOBAL_BATCH, STEPS = 24, 4
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 sgd = keras.optimizers.SGD
 RANKS_DIFFER = tf.errors.FailedPreconditionError
+SLICES = tf.IndexedSlices([[1.0]], [0])
 
 
 @pytest.fixture(autouse=True)
