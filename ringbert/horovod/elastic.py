@@ -69,13 +69,6 @@ class TensorFlowState:
         self.commit()
 
 
-class ObjectState(TensorFlowState):
-    """A state of attributes only."""
-
-    def __init__(self, **attributes: Any):
-        super().__init__((), **attributes)
-
-
 class TensorFlowKerasState(TensorFlowState):
     """A state that holds a model's weights and its optimizer's variables too."""
 
@@ -86,7 +79,8 @@ class TensorFlowKerasState(TensorFlowState):
         super().__init__([*model.variables, *self.optimizer.variables], **attributes)
 
 
-State, KerasState = ObjectState, TensorFlowKerasState
+State = ObjectState = TensorFlowState
+KerasState = TensorFlowKerasState
 
 
 class CommitStateCallback(keras.callbacks.Callback):

@@ -40,18 +40,12 @@ def install() -> None:
     TensorFlowTrainer.fit = _without_obsolete(TensorFlowTrainer.fit)
     LossScaleOptimizer.apply = _averaged_first(LossScaleOptimizer.apply)
     for owner in (BaseOptimizer, LossScaleOptimizer):
-        if "variables" in vars(owner):
-            owner.variables = _callable(owner.variables)
+        if getter := getattr(vars(owner).get("variables"), "fget", None):
+            owner.variables = property(lambda optimizer, getter=getter: CallableList(getter(optimizer)))
     BaseOptimizer.lr = property(
         lambda optimizer: optimizer.learning_rate,
         lambda optimizer, rate: setattr(optimizer, "learning_rate", rate),
     )
-
-
-def _callable(variables: property) -> property:
-    getter = variables.fget
-    assert getter is not None
-    return property(lambda optimizer: CallableList(getter(optimizer)), doc=variables.__doc__)
 
 
 def _supports_jit(original: Any) -> Any:
