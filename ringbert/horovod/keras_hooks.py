@@ -6,6 +6,7 @@ Keras 2 that the scripts of Horovod's guides use.
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -40,12 +41,16 @@ def install() -> None:
     TensorFlowTrainer.fit = _without_obsolete(TensorFlowTrainer.fit)
     LossScaleOptimizer.apply = _averaged_first(LossScaleOptimizer.apply)
     for owner in (BaseOptimizer, LossScaleOptimizer):
-        if getter := getattr(vars(owner).get("variables"), "fget", None):
-            owner.variables = property(lambda optimizer, getter=getter: CallableList(getter(optimizer)))
+        if "variables" in vars(owner):
+            owner.variables = property(_callable(owner.variables.fget))
     BaseOptimizer.lr = property(
         lambda optimizer: optimizer.learning_rate,
         lambda optimizer, rate: setattr(optimizer, "learning_rate", rate),
     )
+
+
+def _callable(variables: Callable[[Any], list]) -> Callable[[Any], CallableList]:
+    return lambda optimizer: CallableList(variables(optimizer))
 
 
 def _supports_jit(original: Any) -> Any:
