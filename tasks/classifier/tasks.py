@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ringbase.errors import InputError
+from tasks.classifier.settings import TextSettings
 
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
+FILE_FLAGS = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}
 SECOND_TEXT = "second text"  # the column of standard input where the model, and no flag, says that texts are pairs
 
 
@@ -24,7 +26,6 @@ class Columns:
       id: the column of ids for the submission; a file without it gets the row numbers from 0.
       language: the column that `--language` filters by.
       num_columns: the number of columns of a file without a header; None for a file with a header.
-      is_quoted: whether fields may be quoted as in RFC 4180.
     """
 
     text: str | int
@@ -33,7 +34,6 @@ class Columns:
     id: str = "index"
     language: str | None = None
     num_columns: int | None = None
-    is_quoted: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,34 @@ class Task:
         return self.labels is None
 
     def splits_of(self, kind: str) -> tuple[str, ...]:
-        """The names of its "train", "dev" or "test" sets: ("dev_matched", "dev_mismatched") for MNLI's "dev"."""
-        return tuple(name for name in self.splits if name.split("_")[0] == kind)
+        """The names of its "train", "dev" or "test" sets: ("dev_matched", "dev_mismatched") for MNLI's "dev".
+        Raises InputError if there is none."""
+        names = tuple(name for name in self.splits if name.split("_")[0] == kind)
+        if not names:
+            hint = f"; train with --task_name {self.trained_by}" if kind == "train" and self.trained_by else ""
+            raise InputError(f"--task_name {self.name} has no {kind} set, only {', '.join(self.splits)}{hint}")
+        return names
 
     def split(self, name: str) -> Split:
         """A split by name; "dev" and "test" mean the first of several. Raises InputError if there is none."""
-        names = [name] if name in self.splits else self.splits_of(name)
-        if not names:
-            hint = f"; train with --task_name {self.trained_by}" if name == "train" and self.trained_by else ""
-            raise InputError(f"--task_name {self.name} has no {name} set, only {', '.join(self.splits)}{hint}")
-        return self.splits[names[0]]
+        return self.splits[name if name in self.splits else self.splits_of(name)[0]]
+
+
+def task_of(settings: TextSettings, has_pairs: bool = False) -> Task:
+    """The task of `--task_name`, or one made for the user's own files.
+
+    With `has_pairs` the lines of standard input are pairs, also without `--text_pair_column`.
+    """
+    if settings.task_name:
+        return find_task(settings.task_name)
+    columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id="")
+    files = {split: getattr(settings, flag) for split, flag in FILE_FLAGS.items()}
+    splits = {split: Split((file,), columns) for split, file in files.items() if file}
+    if has_pairs and columns.pair is None and settings.reads_lines:
+        splits["test"] = replace(splits["test"], columns=replace(columns, pair=SECOND_TEXT))
+    if settings.regression:
+        return Task("", "", None, ("pearson", "spearmanr", "corr"), "corr", splits)
+    return Task("", "", (), ("accuracy", "mcc"), "accuracy", splits)  # its labels are found in the data
 
 
 def find_task(name: str) -> Task:

@@ -7,11 +7,11 @@ from a hub data set with SQuAD's columns.
 import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert import hub
 from ringbase.errors import InputError, shortened
-from ringbase.json_files import kind_of, read_json
+from ringbase.json_files import read_json
 from tasks.squad.settings import QuestionSettings
 from tasks.texts import is_unicode
 
@@ -45,8 +45,7 @@ class Source:
         return f"{self.flag} {self.path}" + (f" ({self.split})" if self.split else "")
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """One question. `answers` holds (text, start in the context); it is empty if there is no answer or no
     label."""
 
@@ -80,16 +79,18 @@ class Examples:
 
 def sources(settings: QuestionSettings) -> tuple[Source, Source]:
     """The questions for training and those for prediction: a file, else a split of `--dataset_name`."""
-    limits = settings.max_train_examples, settings.max_predict_examples
+    name, revision = str(settings.dataset_name), settings.dataset_revision
 
-    def source(path: str | None, is_training: bool) -> Source:
-        limit = limits[not is_training]
+    def source(path: str | None, flag: str, split: str, limit: int | None) -> Source:
+        is_training = split == "train"
         if path is not None:
-            return Source(path, "--train_file" if is_training else "--predict_file", is_training, limit)
-        name, split = str(settings.dataset_name), "train" if is_training else "validation"
-        return Source(name, "--dataset_name", is_training, limit, split, settings.dataset_revision)
+            return Source(path, flag, is_training, limit)
+        return Source(name, "--dataset_name", is_training, limit, split, revision)
 
-    return source(settings.train_file, True), source(settings.predict_file, False)
+    return (
+        source(settings.train_file, "--train_file", "train", settings.max_train_examples),
+        source(settings.predict_file, "--predict_file", "validation", settings.max_predict_examples),
+    )
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
@@ -110,11 +111,10 @@ def _from_file(source: Source) -> Examples:
     paragraphs: list[str] = []
     questions: list[Question] = []
     try:
-        for entry in data["data"]:
-            for paragraph in _list(entry["paragraphs"], "paragraphs"):
-                paragraphs.append(paragraph["context"])
-                for qa in _list(paragraph["qas"], "qas"):
-                    questions.append(_question(qa, len(paragraphs) - 1))
+        for paragraph in itertools.chain.from_iterable(entry["paragraphs"] for entry in data["data"]):
+            paragraphs.append(paragraph["context"])
+            for qa in paragraph["qas"]:
+                questions.append(_question(qa, len(paragraphs) - 1))
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else f"an entry of another type ({error})"
         raise InputError(f"{source}: not a SQuAD file: {reason} in question {len(questions) + 1}") from error
@@ -125,19 +125,11 @@ def _from_file(source: Source) -> Examples:
 
 def _question(qa: dict[str, Any], paragraph: int) -> Question:
     """Raises KeyError, TypeError or AttributeError for what is not a question of SQuAD."""
-    answers = tuple((a["text"], a["answer_start"]) for a in _list(qa.get("answers") or [], "answers"))
+    answers = tuple((answer["text"], answer["answer_start"]) for answer in qa.get("answers") or ())
     impossible = qa.get("is_impossible") or False
-    if not isinstance(impossible, bool):
-        raise TypeError(f"is_impossible is {kind_of(impossible)}, expected true or false")
-    if type(qa["id"]) not in (str, int):
-        raise TypeError(f"id is {kind_of(qa['id'])}, expected a string")
+    if type(impossible) is not bool or type(qa["id"]) not in (str, int):
+        raise TypeError("is_impossible must be true or false, and id a string")
     return Question(str(qa["id"]), qa["question"], paragraph, answers, impossible)
-
-
-def _list(value: object, name: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{name} is {kind_of(value)}, expected a list")
-    return value
 
 
 def _from_hub(source: Source, allow_impossible: bool) -> Examples:
@@ -171,12 +163,8 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
         ids.add(question.id)
         if question.is_impossible and not allow_impossible:
             raise InputError(f"{where} is_impossible: {NEEDS_VERSION_2}")
-        if source.is_training and not question.is_impossible:
-            if not question.answers:
-                hint = "" if allow_impossible else f"; {NEEDS_VERSION_2}"
-                raise InputError(f"{where} has no answer to train on{hint}")
-            if not _is_at_its_place(context, *question.answers[0], where):
-                misplaced.append(question.id)
+        if source.is_training and not question.is_impossible and not _is_at_its_place(question, context, where):
+            misplaced.append(question.id)
     unanswered = [question.id for question in questions if not question.answers]
     if not allow_impossible and 0 < len(unanswered) < len(questions):
         raise InputError(
@@ -194,20 +182,23 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
 
 def _check_texts(question: Question, context: object, where: str) -> None:
     """Raises InputError for a context, question or answer that is not text or is empty."""
-    if not isinstance(context, str) or not isinstance(question.text, str):
-        raise InputError(f"{where}: its context or its text is not a string")
-    if not (is_unicode(context) and is_unicode(question.text)):
-        raise InputError(f"{where}: its context or its text holds half a surrogate pair, which is not Unicode")
-    if not context.strip(WHITESPACE):
-        raise InputError(f"{where} has an empty context")
-    if not question.text.strip(WHITESPACE):
-        raise InputError(f"{where} is empty")
+    for text, name in ((context, "context"), (question.text, "text")):
+        if not isinstance(text, str):
+            raise InputError(f"{where}: its {name} is not a string")
+        if not is_unicode(text):
+            raise InputError(f"{where}: its {name} holds half a surrogate pair, which is not Unicode")
+        if not text.strip(WHITESPACE):
+            raise InputError(f"{where}: its {name} is empty")
     if not all(isinstance(text, str) for text, _ in question.answers):
         raise InputError(f"{where}: an answer has no text")
 
 
-def _is_at_its_place(context: str, text: str, start: object, where: str) -> bool:
-    """Whether the words at `start` contain the answer's words. Raises InputError for a position out of range."""
+def _is_at_its_place(question: Question, context: str, where: str) -> bool:
+    """Whether the words at the answer's position contain its words. Raises InputError for a question that cannot
+    be trained on."""
+    if not question.answers:
+        raise InputError(f"{where} has no answer to train on (without one: {NEEDS_VERSION_2}, and is_impossible)")
+    text, start = question.answers[0]
     if type(start) is not int or not text.strip(WHITESPACE):
         raise InputError(f"{where}: its answer has an empty text or no integer answer_start")
     if start < 0 or start + len(text) > len(context):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from harness.classifier_files import labels_of, read_own
+from harness.classifier_files import labels_in, read_own
 from harness.refusals import refused
 from harness.texts import write_lines
 
@@ -38,16 +38,16 @@ def test_quotes_in_tsv_are_text_and_an_empty_line_of_one_column_is_a_row(tmp_pat
     path = write_lines(tmp_path / "a.TSV", "label\ttext\tother", '1\t"a\t"', '0\tb ""\t', "0\t\tc", "", "")
     texts = read_own(path, pair="other")
     assert (texts.first, texts.second, texts.labels) == (['"a', 'b ""', ""], ['"', "", "c"], ["1", "0", "0"])
-    only = read_own(write_lines(tmp_path / "b.txt", "text", "a", "", "b"))
+    only = read_own(write_lines(tmp_path / "b.txt", "text", "a", "", "b"), split="test")
     assert (only.first, only.labels) == (["a", "", "b"], None)
 
 
 def test_labels_are_sorted_as_numbers_where_all_are_numbers(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", '{"text": "a", "label": 10}', "", '{"text": "b", "label": 2}')
-    assert labels_of(read_own(path)) == ["2", "10"]
-    assert read_own(path, numeric_labels=True).labels == [10.0, 2.0]
+    assert labels_in(read_own(path)) == ["2", "10"]
+    assert read_own(path, regression=True).labels == [10.0, 2.0]
     mixed = write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")
-    assert labels_of(read_own(mixed)) == ["10", "2", "x"]
+    assert labels_in(read_own(mixed)) == ["10", "2", "x"]
 
 
 GOOD = '{"text": "a", "label": "x"}'
@@ -56,6 +56,7 @@ REFUSED = {  # file, content (lines or bytes), what the line names beside the fl
     "unknown extension": ("a.xlsx", ["a"], [".csv", ".parquet"]),
     "empty line": ("a.tsv", ["text\tlabel", "a\t1", "", "c\t0"], ["line 3"]),
     "text behind a quote": ("a.csv", ["text,label", "a,1", '"b" c,0'], ["line 3"]),
+    "NUL": ("a.tsv", ["text\tlabel", "a\t1", "b\0c\t0"], ["line 3", "NUL"]),
     "open quote": ("a.csv", ["text,label", "a,1", '"b,0'], ["line 3"]),
     "no text column": ("a.csv", ["txt,label", "a,1"], ["text", "txt, label"]),
     "empty label": ("a.csv", ["text,label", "a,1", "b,"], ["line 3", "label"]),
@@ -79,7 +80,7 @@ def test_bad_files_are_refused(tmp_path, case):
 @pytest.mark.parametrize("score", ["three", "nan", "inf", ""])
 def test_scores_are_finite_numbers(tmp_path, score):
     path = write_lines(tmp_path / "a.csv", "text,label", "a,1.5", f"b,{score}")
-    refused(lambda: read_own(path, numeric_labels=True), "--train_file", path, "line 3", repr(score))
+    refused(lambda: read_own(path, regression=True), "--train_file", path, "line 3", repr(score))
 
 
 def test_bad_parquet_files_are_refused(tmp_path):

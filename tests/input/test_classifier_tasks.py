@@ -3,13 +3,14 @@
 import dataclasses
 
 import pytest
-from harness.classifier_files import HEADERS, LABELS, NLI, QQP, labels_of, publish, read_glue, rows_by_csv
+from harness.classifier_files import HEADERS, LABELS, NLI, QQP, labels_in, publish, read_glue, rows_by_csv
 from harness.real_data import real
 from harness.refusals import refused
 from harness.texts import write_lines
 
+from tasks.classifier.reading import Source
+from tasks.classifier.settings import TextSettings
 from tasks.classifier.tasks import TASKS, Hub, find_task
-from tasks.classifier.texts import read_task_hub
 
 # Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
 # MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.
@@ -36,7 +37,7 @@ def test_real_files(name, split, published, file, has_header, columns):
     else:
         assert texts.labels == label
     if label and not task.is_regression:
-        assert labels_of(texts) == ["0", "1"]
+        assert labels_in(texts) == ["0", "1"]
     assert texts.ids == ([row[0] for row in rows] if name == "nsmc" else [str(n) for n in range(len(rows))])
     if name == "nsmc":  # left out, accuracy would be over other examples than those of published tables
         assert texts.first.count("") == 3  # counted by grep
@@ -143,7 +144,7 @@ def save(folder, split, columns, names=None):
     data.to_parquet(folder / f"{split}.parquet")
 
 
-def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
+def test_labels_in_the_hub_become_google_s(tmp_path, monkeypatch):
     """The hub numbers MNLI's labels in another order: the texts count, never the numbers."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
@@ -151,14 +152,17 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
     def of(name, *hub):
         return dataclasses.replace(TASKS[name], hub=Hub(*hub))
 
+    def read(task, split):
+        return Source(TextSettings(task_name=task.name, from_hub=True), task, split).read()
+
     nli, order = of("xnli", str(tmp_path / "nli"), None, "premise", "hypothesis"), sorted(NLI, key=len)[::-1]
     columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
     save(tmp_path / "nli", "train", columns, order)
     save(tmp_path / "nli", "test", columns | {"label": [-1, -1, -1]}, order)
-    texts = read_task_hub(nli, "train")
+    texts = read(nli, "train")
     assert (texts.first, texts.second, texts.labels) == (["a", "b", "c"], ["d", "e", "f"], order)
-    assert read_task_hub(nli, "test").labels is None
+    assert read(nli, "test").labels is None
     cola = of("cola", str(tmp_path / "cola"), None, "sentence")
     save(tmp_path / "cola", "train", {"sentence": ["a", "b"], "label": [1, 0]}, ["unacceptable", "acceptable"])
-    assert read_task_hub(cola, "train").labels == ["1", "0"]
-    refused(lambda: read_task_hub(cola, "dev"), "cola", "validation", "--data_dir")
+    assert read(cola, "train").labels == ["1", "0"]
+    refused(lambda: read(cola, "dev"), "cola", "validation", "--data_dir")

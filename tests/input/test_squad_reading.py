@@ -37,7 +37,7 @@ def test_impossible_questions_need_version_2_and_have_no_place(tmp_path, run):
         refused(lambda is_training=is_training: read_file(path, is_training), path, "q1", "--version_2_with_neg")
     examples = read_file(path, allow_impossible=True)
     assert [question.is_impossible for question in examples.questions] == [False, True]
-    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), tmp_path, run)
+    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)
     assert rows.column("start_position")[0] > 0
     assert (rows.column("start_position")[1], rows.column("end_position")[1]) == (0, 0)
 
@@ -60,7 +60,7 @@ def test_a_file_to_predict_need_not_say_where_its_answers_are(tmp_path, run):
     entries = [*(("the cat", "who?", "cat", place) for place in (99, None, -7)), GOOD[0]]
     examples = read_file(write_squad(tmp_path / "a.json", entries), is_training=False)
     assert examples.references["q1"] == ["cat"]
-    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), tmp_path, run)
+    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)
     assert rows.column("start_position")[:3].tolist() == [0, 0, 0]
     assert rows.column("start_position")[3] > 0
 
