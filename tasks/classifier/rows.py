@@ -1,15 +1,16 @@
 """The classifier's texts as rows of tokens, cut by Google's rules (google-research/bert `run_classifier.py`)."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from bert.packing import Grouping
 from bert.text.tokenizer import Tokenizer, check_unknown
+from distributed.feed import Batch
 from distributed.rows import Rows
 from distributed.run import Run
 from distributed.world import World
@@ -17,40 +18,27 @@ from ringbase.errors import InputError
 from ringbase.hashing import digest
 from ringbase.ragged import Ragged, joined, offsets_of, padded
 from tasks.batches import encoder_inputs, grouped
-from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
-from tasks.classifier.reading import Source, Texts, check_labels
+from tasks.cache import Recipe, Tables, prepared, with_facts
+from tasks.classifier.reading import Source, Texts
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.table import file_kind
 from tasks.classifier.tasks import Labels
 from tasks.texts import joined_pairs, parts
-
-if TYPE_CHECKING:
-    from bert.packing import Grouping
-    from distributed.feed import Batch
 
 VERSION = 2  # increase when reading or the code below writes something else: old folders are not used
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A split as rows: `input_ids`, `sentence_a_tokens` and `label` (-1 or NaN for an example without a label)."""
+    """A split as rows: `input_ids`, `sentence_a_tokens` and `label` (-1 or NaN for an example without a label).
+
+    `ids` are those of the examples, for a submission; `key` is the digest of the content that checkpoints hold.
+    """
 
     source: Source
-    prepared: Prepared
-
-    @property
-    def rows(self) -> Rows:
-        return self.prepared.tables["examples"]
-
-    @property
-    def key(self) -> str:
-        """The digest of its content that checkpoints hold."""
-        return self.prepared.facts["digest"]
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the examples, for a submission."""
-        return np.asarray(self.prepared.tables["ids"].column("id")).tolist()
+    rows: Rows
+    ids: Sequence[str]
+    key: str
 
     @property
     def is_labelled(self) -> bool:
@@ -70,8 +58,8 @@ def open_set(
     if source.is_standard_input and (world.size > 1 or "PRTE_LAUNCHED" in os.environ):
         raise InputError("--predict_file -: standard input needs one rank, started without mpirun")
     data = prepared(partial(recipe, source, labels, settings, tokenizer, run), str(source), world, run)
-    facts = data.facts
-    counts = [f"{source}: {len(data.tables['examples']):,} examples, {facts['unknown_share']:.2%} [UNK]"]
+    facts, rows = data.facts, data.tables["examples"]
+    counts = [f"{source}: {len(rows):,} examples, {facts['unknown_share']:.2%} [UNK]"]
     for name, text in (
         ("num_cut", f"cut to --max_seq_length {settings.max_seq_length}"),
         ("num_empty", "with an empty text"),
@@ -81,7 +69,7 @@ def open_set(
             counts.append(f"{facts[name]:,} {text}")
     run.say(", ".join(counts) + ("" if data.is_new else " (cached)"))
     check_unknown(facts["unknown_share"], str(source), tokenizer, settings.allow_unknown)
-    data_set = DataSet(source, data)
+    data_set = DataSet(source, rows, np.asarray(data.tables["ids"].column("id")).tolist(), facts["digest"])
     if source.needs_labels and not data_set.is_labelled:
         raise InputError(f"{source}: there are examples without a label")
     return data_set
@@ -112,8 +100,7 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
 
     Raises InputError: a label is not in `labels`.
     """
-    if labels is not None:
-        check_labels(texts, labels)
+    label = _label_column(texts, labels)
     rows, sentence_a_tokens = [], []
     num_unknown = num_tokens = num_cut = 0
     for first, second in _tokenized(texts, tokenizer, run):
@@ -130,7 +117,7 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
     examples = {
         "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets_of(lengths)), pa.array(values)),
         "sentence_a_tokens": pa.array(np.concatenate(sentence_a_tokens), pa.int32()),
-        "label": _label_column(texts, labels),
+        "label": label,
     }
     content = [texts.first, texts.second, texts.labels]
     facts = {
@@ -139,7 +126,7 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
         "unknown_share": num_unknown / max(num_tokens, 1),
         "num_cut": num_cut,
         "num_empty": sum(not text.strip() for text in (*texts.first, *(texts.second or ()))),
-        "num_short_rows": texts.num_short_rows,
+        "num_short_rows": sum(table.num_short_rows for table in texts.tables),
     }
     return with_facts({"examples": examples, "ids": {"id": pa.array(texts.ids)}}, facts)
 
@@ -158,12 +145,16 @@ def _label_column(texts: Texts, labels: Labels) -> pa.Array:
     if labels is None:
         numbers = np.full(len(texts), np.nan) if texts.labels is None else np.asarray(texts.labels, np.float64)
         return pa.array(numbers, pa.float32())
+    if texts.labels is None:
+        return pa.array(np.full(len(texts), -1, np.int32))
     index = {label: number for number, label in enumerate(labels)}
-    known = [-1] * len(texts) if texts.labels is None else [index[str(label)] for label in texts.labels]
-    return pa.array(known, pa.int32())
+    for row, label in enumerate(texts.labels):
+        if label not in index:
+            raise InputError(f"{texts.place(row)}: label {label!r} is not one of {', '.join(labels)}")
+    return pa.array([index[str(label)] for label in texts.labels], pa.int32())
 
 
-def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
+def collate(fields: dict, grouping: Grouping | None = None) -> Batch:
     """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
     fields, groups = grouped(fields, grouping)
     batch = encoder_inputs(fields, groups)

@@ -9,7 +9,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,18 +29,33 @@ KINDS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "json", ".json":
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Which columns of a file hold what: by name in its header, or by number from 0 in a file without one."""
+
+    text: Name
+    pair: Name | None = None  # the second text of a pair
+    label: Name = "label"
+    id: str = "index"  # for the submission; a file without it gets the row numbers from 0
+    language: str | None = None  # what --language filters by
+    num_columns: int | None = None  # of a file without a header
+    skips_short_rows: bool = False  # rows with too few columns are left out and counted, if they are few
+
+    @property
+    def wanted(self) -> list[Name]:
+        names = (self.text, self.pair, self.label, self.id, self.language)
+        return list(dict.fromkeys(name for name in names if name is not None and name != ""))
+
+
+@dataclass(frozen=True)
 class Table:
     """The wanted columns of a file that it has, one value per row.
 
-    Attributes:
-      where: the flag and the file, for messages.
-      header: the names of all columns.
-      lines: of each row its line in a text file, or its number from 1 in other data.
-      num_short_rows: how many rows were left out because they have too few columns.
+    `where` is the flag and the file, `header` has the names of all columns. `lines` has the line of each row, or
+    its number from 1 where the `unit` is "row".
     """
 
     where: str
-    header: tuple[Name, ...]
+    header: Sequence[Name]
     columns: Mapping[Name, Sequence[Any]]
     lines: Sequence[int]
     unit: str = "line"
@@ -66,56 +81,40 @@ class Table:
             values.append(converted)
         return values
 
-    def take(self, rows: Sequence[int]) -> "Table":
-        """The table with only these rows, numbered from 0."""
-        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
-        return replace(self, columns=columns, lines=[self.lines[row] for row in rows])
 
-
-def read_table(
-    path: Path, where: str, wanted: Sequence[Name], num_columns: int | None = None, skips_short_rows: bool = False
-) -> Table:
-    """Those of the columns `wanted` that a file has.
+def read_table(path: Path, where: str, columns: Columns) -> Table:
+    """Those of the columns that a file has. `where` is the flag and the file, for messages.
 
     The extension decides how it is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs, without
     quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
 
-    Args:
-      where: the flag and the file, for messages.
-      num_columns: of a .tsv or .txt file without a header; its columns are numbered from 0.
-      skips_short_rows: leave out and count rows with too few columns, if they are few.
     Raises InputError: the file is missing, damaged, empty or has another extension; a row has too few or too many
       columns.
     """
     kind = file_kind(path, where)
     if kind == "parquet":
-        return _parquet_table(path, where, wanted)
+        return _parquet_table(path, where, columns)
     text = read_text(path, where)
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
     if (nul := text.find("\0")) >= 0:
         raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
     if kind == "json":
-        return _json_table(text, where, wanted)
-    rows = _csv_rows(text, where) if kind == "csv" else _tsv_rows(text)
-    header = list(range(num_columns)) if num_columns else next(rows)[1]
-    return _table(where, header, rows, wanted, skips_short_rows)
+        return _json_table(text, where, columns)
+    return _table(_csv_rows(text, where) if kind == "csv" else _tsv_rows(text), where, columns)
 
 
-def lines_table(text: str, where: str, columns: Sequence[Name]) -> Table:
-    """A table of lines: one column has whole lines, two are separated by the first tab.
-
-    Raises InputError: there is no line, or one without a tab between two columns.
-    """
-    if not text.strip():
-        raise InputError(f"{where} is empty")
-    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-    rows = [line.split("\t", len(columns) - 1) for line in lines]
+def lines_table(text: str, where: str, columns: Columns) -> Table:
+    """A table of lines: each a text, or a text, a tab and a second text. Raises InputError: a line has no tab."""
+    names = [name for name in (columns.text, columns.pair) if name is not None]
+    lines = text.removesuffix("\n").split("\n") if text.strip() else []
+    rows = [line.removesuffix("\r").split("\t", len(names) - 1) for line in lines]
     for number, row in enumerate(rows, 1):
-        if len(row) < len(columns):
+        if len(row) < len(names):
             raise InputError(f"{where}: line {number} has no tab: it must be a text, a tab and a second text")
-    values = {name: [row[place] for row in rows] for place, name in enumerate(columns)}
-    return Table(where, tuple(columns), values, range(1, len(rows) + 1))
+    return Table(
+        where, names, dict(zip(names, zip(*rows, strict=True), strict=bool(rows))), range(1, len(rows) + 1)
+    )
 
 
 def file_kind(path: Path, where: str) -> str:
@@ -149,63 +148,57 @@ def _csv_rows(text: str, where: str) -> Records:
         csv.field_size_limit(limit)
 
 
-def _table(
-    where: str, header: Sequence[Name], rows: Records, wanted: Sequence[Name], skips_short_rows: bool
-) -> Table:
+def _table(rows: Records, where: str, wanted: Columns) -> Table:
     """The wanted columns of rows. Raises InputError: a row has too few or too many columns, or a column occurs
     twice."""
-    places = [(header.index(name), name) for name in wanted if name in header]
-    repeated = [str(name) for _, name in places if header.count(name) > 1]
-    if repeated:
+    header: list[Name] = [*next(rows)[1]] if wanted.num_columns is None else [*range(wanted.num_columns)]
+    places = [(header.index(name), name) for name in wanted.wanted if name in header]
+    if repeated := [str(name) for _, name in places if header.count(name) > 1]:
         raise InputError(f"{where}: column {', '.join(repeated)} occurs twice in the header")
     columns: dict[Name, list[str]] = {name: [] for _, name in places}
     lines, num_short = [], 0
     for line, row in rows:
-        if len(row) < len(header) and skips_short_rows:
+        if len(row) < len(header) and wanted.skips_short_rows:
             num_short += 1
             continue
         if len(row) != len(header):
-            raise InputError(
-                f"{where}: line {line} has {len(row)} columns, but "
-                f"{'the header' if header[0] != 0 else 'the published file'} has {len(header)}"
-            )
+            expected = "the header" if wanted.num_columns is None else "the published file"
+            raise InputError(f"{where}: line {line} has {len(row)} columns, but {expected} has {len(header)}")
         lines.append(line)
         for place, name in places:
             columns[name].append(row[place])
     if num_short > MAX_SHORT_ROWS_SHARE * len(lines):
         num_rows = num_short + len(lines)
         raise InputError(f"{where}: {num_short} of {num_rows} rows have fewer than {len(header)} columns")
-    return Table(where, tuple(header), columns, lines, num_short_rows=num_short)
+    return Table(where, header, columns, lines, num_short_rows=num_short)
 
 
-def _json_table(text: str, where: str, wanted: Sequence[Name]) -> Table:
-    objects, lines = [], []
+def _json_table(text: str, where: str, wanted: Columns) -> Table:
+    objects: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            value = parse_json(line, allow_nan=True)  # in other columns; in ours it is refused
-        except InputError as error:
-            raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
-        if not isinstance(value, dict):
-            raise InputError(f"{where}: line {number} is {kind_of(value)}: each line must be a JSON object")
-        objects.append(value)
-        lines.append(number)
-    header = tuple(dict.fromkeys(name for value in objects for name in value))
-    columns: dict[Name, list[Any]] = {name: [] for name in wanted if name in header}
-    for value, number in zip(objects, lines, strict=True):
+        if line.strip():
+            try:
+                objects[number] = parse_json(line, allow_nan=True)  # in other columns; in ours it is refused
+            except InputError as error:
+                raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
+            if not isinstance(objects[number], dict):
+                kind = kind_of(objects[number])
+                raise InputError(f"{where}: line {number} is {kind}: each line must be a JSON object")
+    header = list(dict.fromkeys(name for value in objects.values() for name in value))
+    columns: dict[Name, list[Any]] = {name: [] for name in wanted.wanted if name in header}
+    for number, value in objects.items():
         for name, values in columns.items():
             if name not in value:
                 raise InputError(f"{where}: line {number} has no {name!r}, although other lines have one")
             values.append(value[name])
-    return Table(where, header, columns, lines)
+    return Table(where, header, columns, list(objects))
 
 
-def _parquet_table(path: Path, where: str, wanted: Sequence[Name]) -> Table:
+def _parquet_table(path: Path, where: str, wanted: Columns) -> Table:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            header = tuple(file.schema_arrow.names)
-            table = file.read(columns=[name for name in wanted if name in header])
+            header = file.schema_arrow.names
+            table = file.read(columns=[name for name in wanted.wanted if name in header])
             columns = {name: table.column(name).to_pylist() for name in table.column_names}
             return Table(where, header, columns, range(1, file.metadata.num_rows + 1), "row")
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from harness.texts import write_lines
 
 from tasks.classifier.reading import Source
 from tasks.classifier.settings import TextSettings
+from tasks.classifier.table import Columns
 from tasks.classifier.tasks import TASKS, Hub, find_task
 
 # Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
@@ -99,7 +100,7 @@ def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
     rows[10:11] = ["10\t1\t2\tis it", "a\tor b\t0"]
     write_lines(tmp_path / "train.tsv", header, *rows)
     texts = read_glue("qqp", tmp_path, "train")
-    assert (len(texts), texts.num_short_rows, texts.ids[10]) == (2999, 2, "11")
+    assert (len(texts), texts.tables[0].num_short_rows, texts.ids[10]) == (2999, 2, "11")
     write_lines(tmp_path / "train.tsv", header, *rows[:600])
     refused(lambda: read_glue("qqp", tmp_path, "train"), "train.tsv", "2 of 600")
 
@@ -149,20 +150,20 @@ def test_labels_in_the_hub_become_google_s(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
 
-    def of(name, *hub):
-        return dataclasses.replace(TASKS[name], hub=Hub(*hub))
+    def of(name, folder, *columns):
+        return dataclasses.replace(TASKS[name], hub=Hub(str(folder), None, Columns(*columns, id="idx")))
 
     def read(task, split):
         return Source(TextSettings(task_name=task.name, from_hub=True), task, split).read()
 
-    nli, order = of("xnli", str(tmp_path / "nli"), None, "premise", "hypothesis"), sorted(NLI, key=len)[::-1]
+    nli, order = of("xnli", tmp_path / "nli", "premise", "hypothesis"), sorted(NLI, key=len)[::-1]
     columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
     save(tmp_path / "nli", "train", columns, order)
     save(tmp_path / "nli", "test", columns | {"label": [-1, -1, -1]}, order)
     texts = read(nli, "train")
     assert (texts.first, texts.second, texts.labels) == (["a", "b", "c"], ["d", "e", "f"], order)
     assert read(nli, "test").labels is None
-    cola = of("cola", str(tmp_path / "cola"), None, "sentence")
+    cola = of("cola", tmp_path / "cola", "sentence")
     save(tmp_path / "cola", "train", {"sentence": ["a", "b"], "label": [1, 0]}, ["unacceptable", "acceptable"])
     assert read(cola, "train").labels == ["1", "0"]
     refused(lambda: read(cola, "dev"), "cola", "validation", "--data_dir")

@@ -206,16 +206,15 @@ LABELLED = {
 
 
 def read_classifier(folder, name):
-    from tasks.classifier.texts import labels_of, read_file, read_task
 
-    from tasks.classifier.tasks import Columns, find_task
+    from harness.classifier_files import labels_in, read_glue, read_own
 
-    is_numeric, needs = "number" in name, {"numeric_labels": "number" in name, "needs_labels": True}
+    is_numeric = "number" in name
     if "/" in name:
-        texts = read_task(find_task(name.split("/")[0].lower()), str(folder), "train")
+        texts = read_glue(name.split("/")[0].lower(), folder, "train")
     else:
-        texts = read_file(str(folder / name), "--train_file", Columns("text", None, "label", id=""), **needs)
-    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_of(texts))
+        texts = read_own(folder / name, regression=is_numeric)
+    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_in(texts))
     assert 0 < len(texts) == len(texts.first) == len(texts.ids) == len(texts.labels)
     "".join([*texts.first, *(texts.second or ())]).encode()
 
