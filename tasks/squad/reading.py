@@ -13,7 +13,6 @@ from bert import hub
 from ringbase.errors import InputError, shortened
 from ringbase.json_files import read_json
 from tasks.squad.settings import QuestionSettings
-from tasks.texts import is_unicode
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 MAX_MISPLACED_SHARE = 0.05
@@ -24,22 +23,15 @@ NEEDS_VERSION_2 = "SQuAD v2.0 data needs --version_2_with_negative"
 class Source:
     """Where questions are read from.
 
-    Attributes:
-      path: a file, or the name or folder of a data set that `datasets` reads.
-      flag: the flag that named it, for messages.
-      is_training: whether the questions are for training. Then the positions of answers are checked too, and
-        questions whose answer is not at its position are left out.
-      limit: read only the first `limit` questions.
-      split: the split of the data set; None for a file.
-      revision: the data set's commit, tag or branch on the hub; None for the default.
+    For training the positions of answers are checked too, and questions whose answer is not there are left out.
     """
 
-    path: str
-    flag: str
+    path: str  # a file, or the name or folder of a data set that `datasets` reads
+    flag: str  # that named it, for messages
     is_training: bool
-    limit: int | None = None
-    split: str | None = None
-    revision: str | None = None
+    limit: int | None = None  # read only the first questions
+    split: str | None = None  # of the data set; None for a file
+    revision: str | None = None  # the data set's commit, tag or branch on the hub; None for the default
 
     def __str__(self) -> str:
         return f"{self.flag} {self.path}" + (f" ({self.split})" if self.split else "")
@@ -154,7 +146,7 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
     source, questions = examples.source, examples.questions
     if not questions:
         raise InputError(f"{source}: holds no question")
-    ids, misplaced = set(), []
+    ids, kept, misplaced = set(), [], []
     for question in questions:
         where, context = f"{source}: question {question.id}", examples.paragraphs[question.paragraph]
         _check_texts(question, context, where)
@@ -163,8 +155,11 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
         ids.add(question.id)
         if question.is_impossible and not allow_impossible:
             raise InputError(f"{where} is_impossible: {NEEDS_VERSION_2}")
-        if source.is_training and not question.is_impossible and not _is_at_its_place(question, context, where):
+        is_answered = source.is_training and not question.is_impossible
+        if is_answered and not _is_at_its_place(question, context, where):
             misplaced.append(question.id)
+        else:
+            kept.append(question)
     unanswered = [question.id for question in questions if not question.answers]
     if not allow_impossible and 0 < len(unanswered) < len(questions):
         raise InputError(
@@ -175,8 +170,6 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
             f"{source}: {len(misplaced)} of {len(questions)} answers are not at their answer_start "
             f"({shortened(misplaced, 5)}); were the contexts changed after the answers were marked?"
         )
-    left_out = set(misplaced)
-    kept = [question for question in questions if question.id not in left_out]
     return replace(examples, questions=kept, misplaced=tuple(misplaced))
 
 
@@ -185,8 +178,6 @@ def _check_texts(question: Question, context: object, where: str) -> None:
     for text, name in ((context, "context"), (question.text, "text")):
         if not isinstance(text, str):
             raise InputError(f"{where}: its {name} is not a string")
-        if not is_unicode(text):
-            raise InputError(f"{where}: its {name} holds half a surrogate pair, which is not Unicode")
         if not text.strip(WHITESPACE):
             raise InputError(f"{where}: its {name} is empty")
     if not all(isinstance(text, str) for text, _ in question.answers):
@@ -197,7 +188,7 @@ def _is_at_its_place(question: Question, context: str, where: str) -> bool:
     """Whether the words at the answer's position contain its words. Raises InputError for a question that cannot
     be trained on."""
     if not question.answers:
-        raise InputError(f"{where} has no answer to train on (without one: {NEEDS_VERSION_2}, and is_impossible)")
+        raise InputError(f"{where} has no answer to train on and is not marked is_impossible; {NEEDS_VERSION_2}")
     text, start = question.answers[0]
     if type(start) is not int or not text.strip(WHITESPACE):
         raise InputError(f"{where}: its answer has an empty text or no integer answer_start")
