@@ -23,31 +23,32 @@ def letters(tmp_path):
     return letters_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("max_seq_length", [4, 5, 8, 9])
-def test_rows_of_all_small_lengths_are_google_s(letters, tmp_path, run, max_seq_length):
-    texts = [("a " * first, "b " * second) for first in range(11) for second in range(11)]
-    path = write_lines(tmp_path / "a.csv", "text,other", *(f"{first},{second}" for first, second in texts))
-    for pair in ("other", None):
-        rows = open_rows(read_own(path, pair, "test"), None, letters, run, max_seq_length)
-        for row, (first, second) in zip(rows.table.to_pylist(), texts, strict=True):
-            tokens, types = google_s_example(first.split(), second.split() if pair else None, max_seq_length)
-            assert letters.pieces(row["input_ids"]) == tokens
-            assert row["sentence_a_tokens"] == types.count(0)
-            assert np.isnan(row["label"])
-
-
-@pytest.mark.parametrize(("name", "max_seq_length"), [("MRPC", 128), ("MRPC", 40), ("CoLA", 12), ("STS-B", 25)])
-def test_rows_of_real_sets_are_google_s(name, max_seq_length, tmp_path, run):
-    words, task, texts = uncased(), find_task(name), read_glue(name, real("glue_data"), "dev")
-    rows = open_rows(texts, task.labels, words, run, max_seq_length)
-    first = words.encode_ids(texts.first)
-    second = [None] * len(texts) if texts.second is None else words.encode_ids(texts.second)
-    for row, a, b, label in zip(rows.table.to_pylist(), first, second, texts.labels, strict=True):
-        pair = None if b is None else words.pieces(b)
-        tokens, types = google_s_example(words.pieces(a), pair, max_seq_length)
+def compare(texts, labels, words, run, max_seq_length):
+    """Every row against Google's; the column of labels."""
+    rows = open_rows(texts, labels, words, run, max_seq_length)
+    first, second = (texts_ and [words.pieces(ids) for ids in words.encode_ids(texts_)] for texts_ in
+                     (texts.first, texts.second))  # fmt: skip
+    for row, a, b in zip(rows.table.to_pylist(), first, second or [None] * len(texts), strict=True):
+        tokens, types = google_s_example(a, b, max_seq_length)
         assert words.pieces(row["input_ids"]) == tokens
         assert row["sentence_a_tokens"] == types.count(0)
-        assert row["label"] == (np.float32(label) if task.is_regression else int(label))
+    return rows.column("label").tolist()
+
+
+@pytest.mark.parametrize("max_seq_length", [4, 5, 8, 9])
+def test_rows_of_all_small_lengths_are_google_s(letters, tmp_path, run, max_seq_length):
+    lines = ["a " * first + "," + "b " * second for first in range(11) for second in range(11)]
+    path = write_lines(tmp_path / "a.csv", "text,other", *lines)
+    for pair in ("other", None):
+        label = compare(read_own(path, pair, "test"), None, letters, run, max_seq_length)
+        assert np.isnan(label).all()
+
+
+@pytest.mark.parametrize(("name", "max_seq_length"), [("MRPC", 40), ("CoLA", 12), ("STS-B", 25)])
+def test_rows_of_real_sets_are_google_s(name, max_seq_length, run):
+    task, texts = find_task(name), read_glue(name, real("glue_data"), "dev")
+    label = compare(texts, task.labels, uncased(), run, max_seq_length)
+    assert label == [np.float32(text) if task.is_regression else int(text) for text in texts.labels]
 
 
 def test_labels_are_numbered_in_the_order_given(letters, tmp_path, run):
