@@ -1,7 +1,7 @@
 """The classifier's texts as rows of tokens, cut by Google's rules (google-research/bert `run_classifier.py`)."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -32,13 +32,18 @@ VERSION = 2  # increase when reading or the code below writes something else: ol
 class DataSet:
     """A split as rows: `input_ids`, `sentence_a_tokens` and `label` (-1 or NaN for an example without a label).
 
-    `ids` are those of the examples, for a submission; `key` is the digest of the content that checkpoints hold.
+    `key` is the digest of the content that checkpoints hold.
     """
 
     source: Source
     rows: Rows
-    ids: Sequence[str]
+    id_rows: Rows
     key: str
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the examples, for a submission."""
+        return np.asarray(self.id_rows.column("id")).tolist()
 
     @property
     def is_labelled(self) -> bool:
@@ -69,7 +74,7 @@ def open_set(
             counts.append(f"{facts[name]:,} {text}")
     run.say(", ".join(counts) + ("" if data.is_new else " (cached)"))
     check_unknown(facts["unknown_share"], str(source), tokenizer, settings.allow_unknown)
-    data_set = DataSet(source, rows, np.asarray(data.tables["ids"].column("id")).tolist(), facts["digest"])
+    data_set = DataSet(source, rows, data.tables["ids"], facts["digest"])
     if source.needs_labels and not data_set.is_labelled:
         raise InputError(f"{source}: there are examples without a label")
     return data_set
