@@ -57,9 +57,10 @@ def bench_prepare(config: PrepareConfig, world: "World") -> dict[str, Any]:
     transformers' SQuAD example, which cuts and pads windows."""
     from bert.text import tokenizer
     from distributed.run import Run
+    from tasks import cache
     from tasks.squad.reading import Source, read
     from tasks.squad.settings import WindowSettings
-    from tasks.squad.windows import windows
+    from tasks.squad.windows import recipe
 
     folder = Path(config.model).expanduser() if config.model else None
     words = tokenizer.load(config.vocab_file, folder, config.do_lower_case)
@@ -70,6 +71,7 @@ def bench_prepare(config: PrepareConfig, world: "World") -> dict[str, Any]:
         doc_stride=config.doc_stride,
         max_query_length=min(config.max_query_length, config.max_seq_length - 4),
         allow_unknown=True,
+        version_2_with_negative=True,
     )
 
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as name:
@@ -77,8 +79,8 @@ def bench_prepare(config: PrepareConfig, world: "World") -> dict[str, Any]:
 
         def ours() -> float:
             start_s = time.perf_counter()
-            empty_cache = Path(tempfile.mkdtemp(dir=name))
-            windows(settings, read(source, allow_impossible=True), words, empty_cache, run)
+            empty_cache = Path(tempfile.mkdtemp(dir=name), "windows")
+            cache.build(empty_cache, recipe(settings, source, words, run)[1], run)
             return time.perf_counter() - start_s
 
         examples = read(source, allow_impossible=True)

@@ -20,12 +20,12 @@ from bert.text import tokenizer
 from distributed.order import fixed_batches
 from distributed.rows import Rows
 from distributed.run import Run
+from tasks.cache import in_memory
 from tasks.classifier import metrics as classifier_metrics
 from tasks.classifier import tasks as classifier_tasks
-from tasks.classifier.examples import collate, examples
-from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.texts import read_task
-from tasks.environment import cache_folder
+from tasks.classifier.reading import Source
+from tasks.classifier.rows import collate, tables
+from tasks.classifier.settings import TextSettings
 
 
 def main() -> None:
@@ -39,10 +39,12 @@ def main() -> None:
     task = classifier_tasks.find_task(flags.task_name)
     rows = {}
     for split in ("train", "dev"):
-        texts = read_task(task, flags.data_dir, split).head(flags.max_train_examples if split == "train" else None)
-        settings, run = ExampleSettings(max_seq_length=flags.max_seq_length), Run(Path("/tmp"), is_writer=False)
-        key = examples(settings, texts, task.labels, words, cache_folder(), run)
-        rows[split] = Rows.open(cache_folder() / key / "examples.arrow")
+        settings = TextSettings(
+            task_name=flags.task_name, data_dir=flags.data_dir, max_train_examples=flags.max_train_examples
+        )
+        run, texts = Run(Path("/tmp"), is_writer=False), Source(settings, task, split).read()
+        data = in_memory(tables(texts, task.labels, words, flags.max_seq_length, run))
+        rows[split] = data.tables["examples"]
     for seed in flags.seeds:
         torch.manual_seed(seed)
         labels = 1 if task.labels is None else len(task.labels)

@@ -21,13 +21,13 @@ from bert.text import tokenizer
 from distributed.order import fixed_batches
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.environment import cache_folder
-from tasks.squad import answers as squad_answers
+from tasks.cache import in_memory
 from tasks.squad import metrics as squad_metrics
+from tasks.squad.answers import SpanDecoder
 from tasks.squad.program import collate
 from tasks.squad.reading import Source, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
-from tasks.squad.windows import windows
+from tasks.squad.windows import tables
 
 
 def main() -> None:
@@ -52,12 +52,8 @@ def main() -> None:
         Source(flags.predict_file, "--predict_file", False, flags.max_predict_examples),
     ):
         examples = read(source)
-        folder = cache_folder() / windows(settings, examples, words, cache_folder(), run)
-        data[source.is_training] = (
-            examples,
-            Rows.open(folder / "windows.arrow"),
-            Rows.open(folder / "paragraphs.arrow"),
-        )
+        rows = in_memory(tables(settings, examples, words, run)).tables
+        data[source.is_training] = examples, rows["windows"], rows["paragraphs"]
     for seed in flags.seeds:
         started = time.time()
         torch.manual_seed(seed)
@@ -95,9 +91,8 @@ def predict(model, examples, windows: Rows, paragraphs: Rows) -> dict[str, float
         both = torch.stack([start, end], -1).numpy()
         for row, window in enumerate(batch):
             scores[window] = both[row, : lengths[window]]
-    finder = squad_answers.AnswerFinder(AnswerSettings(), False, examples, windows, paragraphs)
-    found = squad_answers.find_all(finder, scores)
-    predictions = {question.id: each.answer for question, each in zip(examples.questions, found, strict=True)}
+    decoded = SpanDecoder(AnswerSettings(), False, examples, windows, paragraphs).decode(scores)
+    predictions = {question.id: each.answer for question, each in zip(examples.questions, decoded, strict=True)}
     return squad_metrics.squad_v1(examples.references, predictions)
 
 

@@ -1,35 +1,90 @@
-"""The cache of prepared data: folders that are checked before they are used, and built again when damaged."""
+"""Prepared rows: tables in a folder of the cache, made once per machine and memory-mapped by every rank.
 
-from collections.abc import Callable
+The folder's name is a digest of all that its rows depend on. A damaged folder is named, and made again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import pyarrow as pa
+
+from distributed.rows import Rows, metadata_of, write_rows
+from distributed.run import Run
+from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import build_folder, remove_folder
+from tasks.environment import cache_folder
 
-if TYPE_CHECKING:
-    from distributed.run import Run
-
-
-def holds(folder: Path, run: "Run") -> bool:
-    """Whether the cache has this folder, with the bytes that were written. A damaged one is removed and named."""
-    if not folder.is_dir():
-        return False
-    try:
-        manifest.check_intact(folder)
-    except InputError as error:
-        run.say(f"warning: {folder} in the cache is damaged ({error}): it is built again")
-        remove_folder(folder)
-        return False
-    return True
+Tables = dict[str, pa.Table]
+# The digest that names the folder, and what makes its tables.
+Recipe = tuple[str, Callable[[], Tables]]
 
 
-def build(folder: Path, fill: Callable[[Path], None], run: "Run") -> bool:
-    """Builds a folder of the cache with `fill(folder)` unless it holds it; returns whether this call built it."""
+@dataclass(frozen=True)
+class Prepared:
+    """Rows by the name of their table. `is_new`: this start made them."""
 
-    def fill_and_seal(into: Path) -> None:
-        fill(into)
+    tables: Mapping[str, Rows]
+    is_new: bool
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `with_facts` stored; "digest" is that of the content."""
+        return metadata_of(next(iter(self.tables.values())))
+
+
+def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) -> Prepared:
+    """The rows of a recipe on every rank. Only the first rank of each machine calls `recipe`, in the order of
+    `World.on_each_machine`. `name` is that of the data in messages.
+
+    Raises InputError: the recipe does, or the ranks have different data.
+    """
+
+    def prepare() -> tuple[str, bool]:
+        key, make = recipe()
+        return key, build(cache_folder() / key, make, run)
+
+    key, is_new = world.on_each_machine(prepare)
+    rows = opened(cache_folder() / key, is_new)
+    world.agree({f"the content of {name}": rows.facts["digest"]})
+    return rows
+
+
+def build(folder: Path, make: Callable[[], Tables], run: Run) -> bool:
+    """Writes the tables of `make()` into a folder, unless it holds the bytes that were once written; returns
+    whether this call wrote them."""
+
+    def fill(into: Path) -> None:
+        for name, table in make().items():
+            columns = {column: table.column(column) for column in table.column_names}
+            write_rows(into / f"{name}.arrow", columns, metadata_of(Rows(table)))
         manifest.seal(into, 0)
 
-    return not holds(folder, run) and build_folder(folder, fill_and_seal)
+    if folder.is_dir():
+        try:
+            manifest.check_intact(folder)
+            return False
+        except InputError as error:
+            run.say(f"warning: {folder} in the cache is damaged ({error}): it is built again")
+            remove_folder(folder)
+    return build_folder(folder, fill)
+
+
+def opened(folder: Path, is_new: bool = False) -> Prepared:
+    """The tables in a folder."""
+    return Prepared({path.stem: Rows.open(path) for path in sorted(folder.glob("*.arrow"))}, is_new)
+
+
+def in_memory(tables: Tables) -> Prepared:
+    """The tables without a cache, for data that are used once."""
+    return Prepared({name: Rows(table) for name, table in tables.items()}, is_new=True)
+
+
+def with_facts(tables: Mapping[str, Mapping[str, pa.Array]], facts: Mapping[str, object]) -> Tables:
+    """The tables of these columns; each carries the facts, as `distributed.rows.metadata_of` reads them."""
+    metadata = {"ringbert": json.dumps(facts)}
+    return {name: pa.table(dict(columns), metadata=metadata) for name, columns in tables.items()}

@@ -1,15 +1,12 @@
 """From texts to rows of tokens: what SQuAD, the classifier and bert-features share."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert.text.tokenizer import Tokenizer
+from distributed.run import Run
 from ringbase.ragged import Ragged, gather, offsets_of
-
-if TYPE_CHECKING:
-    from bert.text.tokenizer import Tokenizer
-    from distributed.run import Run
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
 
@@ -23,7 +20,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def parts(number: int, label: str, unit: str, run: "Run") -> Iterator[slice]:
+def parts(number: int, label: str, unit: str, run: Run) -> Iterator[slice]:
     """Slices of `TEXTS_AT_ONCE` of `number` texts, with a progress bar."""
     progress = run.progress(number, label, unit)
     for start in range(0, number, TEXTS_AT_ONCE):
@@ -43,7 +40,7 @@ def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> 
 
 
 def joined_pairs(
-    first: Ragged, second: Ragged, is_pair: np.ndarray, max_seq_length: int, tokenizer: "Tokenizer"
+    first: Ragged, second: Ragged, is_pair: np.ndarray, max_seq_length: int, tokenizer: Tokenizer
 ) -> tuple[Ragged, np.ndarray]:
     """Rows `[CLS] first [SEP]`, plus `second [SEP]` for pairs, and how many tokens of each row are of type 0.
 

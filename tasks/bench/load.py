@@ -164,9 +164,10 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     from bert.text import tokenizer
     from distributed.rows import Rows
     from distributed.run import Run
+    from tasks import cache
     from tasks.squad.reading import Source
     from tasks.squad.settings import WindowSettings
-    from tasks.squad.windows import prepare
+    from tasks.squad.windows import recipe
 
     folder = Path(model).expanduser()
     if not (folder / "config.json").is_file():
@@ -174,7 +175,8 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     settings = WindowSettings(max_seq_length=max_seq_length, max_query_length=min(64, max_seq_length - 4))
     source = Source(train_file, "--train_file", is_training=True, limit=max_train_examples)
     run = Run(Path(), is_writer=False)
-    key = prepare(settings, source, tokenizer.load(None, folder), cache_folder(), run)
+    key, make = recipe(settings, source, tokenizer.load(None, folder), run)
+    cache.build(cache_folder() / key, make, run)
     path = cache_folder() / key / "windows.arrow"
     number = len(Rows.open(path))
     if number < needed:

@@ -16,9 +16,7 @@ from distributed.rows import Rows
 from distributed.run import Run
 from tasks.batches import INPUTS, prediction_batches, with_checked_ids
 from tasks.classifier import metrics
-from tasks.classifier.examples import collate
-from tasks.classifier.sets import DataSet, read_texts
-from tasks.classifier.settings import TextSettings
+from tasks.classifier.rows import DataSet, collate
 from tasks.classifier.tasks import Labels, Task, submission
 from tasks.job import Job
 
@@ -56,7 +54,7 @@ def evaluate(
     """The task's metrics and the mean loss of each dev set, the same values on every rank."""
     scores: dict[str, float] = {}
     for dev_set in dev_sets:
-        prefix = f"eval{suffix_of(task, dev_set.split)}_"
+        prefix = f"eval{suffix_of(task, dev_set.source.split)}_"
         scores_BL = score_rows(dev_set.rows, batch_size)
         scores |= job.world.on_first(measure, task, dev_set.rows, labels, scores_BL, prefix)
     return scores
@@ -76,18 +74,17 @@ def measure(task: Task, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefi
 
 
 def write_predictions(
-    settings: TextSettings, task: Task, test_set: DataSet, labels: Labels, scores_BL: np.ndarray, run: Run
+    task: Task, test_set: DataSet, labels: Labels, scores_BL: np.ndarray, run: Run
 ) -> dict[str, float]:
     """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (example ids and
     labels); for standard input also prints them. Returns the scores if the set has labels. On rank 0."""
-    suffix = suffix_of(task, test_set.split)
+    suffix = suffix_of(task, test_set.source.split)
     shown = scores_BL if labels is None else softmax(scores_BL.astype(float), 1)
     run.write(f"test_results{suffix}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist()))
-    texts = read_texts(settings, task, test_set.split) if test_set.texts is None else test_set.texts
     predictions = scores_BL[:, 0].tolist() if labels is None else [labels[n] for n in scores_BL.argmax(1)]
-    name = task.split(test_set.split).submission or f"predictions{suffix}.tsv"
-    run.write(name, submission(task, texts.ids, predictions))
-    if test_set.texts is not None:
+    name = task.split(test_set.source.split).submission or f"predictions{suffix}.tsv"
+    run.write(name, submission(task, test_set.ids, predictions))
+    if test_set.source.is_standard_input:
         print_predictions(predictions, None if labels is None else shown.max(1))
     if not test_set.is_labelled:
         return {}

@@ -3,24 +3,20 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import tensorflow as tf
 
+from bert.inputs import is_example
+from distributed.feed import Batch
+from distributed.rows import Rows
 from ringbase.errors import InputError
 from tasks.batches import num_examples
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from distributed.feed import Batch
-    from distributed.rows import Rows
-    from tasks.classifier.tasks import Labels
+from tasks.classifier.tasks import Labels
 
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
-def class_weights(setting: str | None, labels: "Labels", rows: "Rows") -> np.ndarray | None:
+def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
     """The weight of each label, float32 [L]; None for equal weights.
 
     Args:
@@ -55,20 +51,14 @@ def class_weights(setting: str | None, labels: "Labels", rows: "Rows") -> np.nda
     return np.array([weights[name] for name in labels], np.float32)
 
 
-def example_weights(batch: "Batch", weight_of_label: np.ndarray | None) -> np.ndarray:
+def example_weights(batch: Batch, weight_of_label: np.ndarray | None) -> np.ndarray:
     """How much each example counts in the loss, float64 [B]."""
     label = batch["label"][: num_examples(batch)]
     return np.ones(len(label)) if weight_of_label is None else weight_of_label[label].astype(np.float64)
 
 
-def label_loss(
-    scores_BL: "tf.Tensor", batch: dict[str, "tf.Tensor"], weight_of_label: np.ndarray | None
-) -> "tf.Tensor":
+def label_loss(scores_BL: tf.Tensor, batch: dict[str, tf.Tensor], weight_of_label: np.ndarray | None) -> tf.Tensor:
     """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
-    import tensorflow as tf
-
-    from bert.inputs import is_example
-
     label = batch["label"]
     if label.dtype.is_floating:
         return tf.reduce_sum(tf.square(scores_BL[:, 0] - label) * is_example(batch))

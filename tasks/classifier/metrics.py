@@ -2,6 +2,8 @@
 
 Accuracy and F1 are between 0 and 1, the correlations (Matthews', Pearson's, Spearman's) between -1 and 1. A
 correlation is undefined when all labels or all predictions are the same; it is then reported as 0.
+
+The libraries are imported where they are used: that takes more than a second, and most starts need none of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

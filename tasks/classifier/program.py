@@ -16,13 +16,13 @@ from distributed.order import Order
 from distributed.train import Training
 from ringbase.settings import flat
 from tasks.classifier.evaluation import evaluate, scorer, write_predictions
-from tasks.classifier.examples import collate
-from tasks.classifier.labels import decide_labels, with_classifier
+from tasks.classifier.labels import decide_labels, is_trained_on_pairs, with_classifier
 from tasks.classifier.loss import class_weights, example_weights, label_loss
+from tasks.classifier.reading import Source
+from tasks.classifier.rows import DataSet, collate, open_set
 from tasks.classifier.runs import run_seeds
-from tasks.classifier.sets import DataSet, is_trained_on_pairs, open_sets, task_of
 from tasks.classifier.settings import ClassifierConfig, EvaluationSettings, TextSettings
-from tasks.classifier.tasks import Labels, Task, find_task
+from tasks.classifier.tasks import Labels, Task, find_task, task_of
 from tasks.environment import result_file
 from tasks.fit import fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
@@ -50,7 +50,8 @@ def run_classifier(config: ClassifierConfig, job: Job) -> dict[str, float]:
     start = world.on_first(with_classifier, start, labels)
 
     def sets(kind: str, is_needed: bool) -> list[DataSet]:
-        return open_sets(texts, config.examples, task, kind, labels, start.words, job) if is_needed else []
+        sources = [Source(texts, task, split) for split in task.splits_of(kind)] if is_needed else []
+        return [open_set(source, labels, config.examples, start.words, world, run) for source in sources]
 
     train_sets = sets("train", config.do_train)
     dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
@@ -77,7 +78,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> dict[str, float]:
         write_eval_results(run, scores, scores["eval_loss"], steps)
     for test_set in test_sets:
         outputs = score_rows(test_set.rows, config.predict_batch_size)
-        scores |= world.on_first(write_predictions, texts, task, test_set, labels, outputs, run)
+        scores |= world.on_first(write_predictions, task, test_set, labels, outputs, run)
     job.finish(config.do_train, {"scores": scores})
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in scores.items()))
     return scores
@@ -121,7 +122,7 @@ def held_out_of(
         measure=dev_scores,
         tokens=sum(int(dev_set.rows.lengths("input_ids").sum()) for dev_set in dev_sets),
         every=settings.eval_steps or "epoch",
-        best=f"eval_{task.primary_metric}" if settings.keeps_best else None,
+        best=f"eval_{task.metrics[0]}" if settings.keeps_best else None,
         patience=settings.early_stopping_patience,
     )
 

@@ -4,118 +4,86 @@ Labels are in the order of the processors of google-research/bert `run_classifie
 what the outputs of a checkpoint mean. Tasks that it lacks have sorted labels (QNLI and RTE: entailment first).
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ringbase.errors import InputError
+from tasks.classifier.settings import TextSettings
+from tasks.classifier.table import Columns
 
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
+FILE_FLAGS = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}
 SECOND_TEXT = "second text"  # the column of standard input where the model, and no flag, says that texts are pairs
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Which columns of a file hold what: by name in its header, or by index from 0 in a file without one.
-
-    Attributes:
-      text, pair, label: the texts (`pair` None without pairs) and the label.
-      id: the column of ids for the submission; a file without it gets the row numbers from 0.
-      language: the column that `--language` filters by.
-      num_columns: the number of columns of a file without a header; None for a file with a header.
-      is_quoted: whether fields may be quoted as in RFC 4180.
-    """
-
-    text: str | int
-    pair: str | int | None = None
-    label: str | int = "label"
-    id: str = "index"
-    language: str | None = None
-    num_columns: int | None = None
-    is_quoted: bool = False
-
-
-@dataclass(frozen=True)
 class Split:
-    """One part of a task's data.
+    """One part of a task's data."""
 
-    Attributes:
-      files: names of the files in the task's folder, read one after another; `{language}` is filled in.
-      columns: the columns of these files.
-      hub: the split's name on the hub.
-      instead: other names that the file may have; only for a split of one file.
-      submission: the file name that gluebenchmark.com asks for; None where nothing is submitted.
-    """
-
-    files: tuple[str, ...]
-    columns: Columns
-    hub: str | None = None
-    instead: tuple[str, ...] = ()
-    submission: str | None = None
+    files: tuple[str, ...]  # in the task's folder, read one after another; `{language}` is filled in
+    columns: Columns  # of these files
+    hub: str | None = None  # the split's name on the hub
+    instead: tuple[str, ...] = ()  # other names that the file may have; only for a split of one file
+    submission: str | None = None  # the file name that gluebenchmark.com asks for
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A data set of the hub: name, configuration (`{language}` is filled in) and columns; "idx" is GLUE's id.
-
-    `revision` names the hub's Parquet conversion of a data set that is a script, because `datasets` refuses
-    scripts.
-    """
+    """A data set of the hub and its columns."""
 
     name: str
-    config: str | None
-    text: str
-    pair: str | None = None
-    label: str = "label"
-    id: str = "idx"
-    revision: str | None = None
+    config: str | None  # `{language}` is filled in
+    columns: Columns
+    revision: str | None = None  # the hub's conversion to Parquet of a script, which `datasets` refuses
 
 
 @dataclass(frozen=True)
 class Task:
-    """A named task.
-
-    Attributes:
-      folder: the name of its folder in the GLUE folder; `--data_dir` may be either of the two.
-      labels: in Google's order; None for regression, empty when they are found in the data.
-      metrics: names in `tasks.classifier.metrics.METRICS`.
-      primary_metric: the one that chooses the best checkpoint.
-      splits: "train", "dev", "test"; with several dev or test sets "dev_matched" and so on.
-      hub: its data set on the hub; None if no maintained one is known.
-      spellings: other spellings of a label in the files, such as "contradictory", and the label they mean.
-      range: the range to which submitted numbers are clipped.
-      skips_short_rows: whether rows with too few columns are left out and counted, instead of being an error.
-      trained_by: for a task without training data, the task whose model predicts it.
-    """
+    """A named task."""
 
     name: str
-    folder: str
-    labels: Labels
-    metrics: tuple[str, ...]
-    primary_metric: str
-    splits: Mapping[str, Split]
-    hub: Hub | None = None
-    spellings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    range: tuple[float, float] | None = None
-    skips_short_rows: bool = False
-    trained_by: str | None = None
+    folder: str  # in the GLUE folder; `--data_dir` may be either of the two
+    labels: Labels  # in Google's order; empty when they are found in the data
+    metrics: tuple[str, ...]  # names in `tasks.classifier.metrics.METRICS`; the first chooses the best checkpoint
+    splits: Mapping[str, Split]  # "train", "dev", "test"; with several dev or test sets "dev_matched" and so on
+    hub: Hub | None = None  # None if no maintained data set is known
+    spellings: Mapping[str, str] = field(default_factory=dict)  # of labels in the files, and what they mean
+    range: tuple[float, float] | None = None  # to which submitted numbers are clipped
+    trained_by: str | None = None  # for a task without training data, the task whose model predicts it
 
     @property
     def is_regression(self) -> bool:
         return self.labels is None
 
     def splits_of(self, kind: str) -> tuple[str, ...]:
-        """The names of its "train", "dev" or "test" sets: ("dev_matched", "dev_mismatched") for MNLI's "dev"."""
-        return tuple(name for name in self.splits if name.split("_")[0] == kind)
+        """The names of its "train", "dev" or "test" sets: ("dev_matched", "dev_mismatched") for MNLI's "dev".
+        Raises InputError if there is none."""
+        names = tuple(name for name in self.splits if name.split("_")[0] == kind)
+        if not names:
+            hint = f"; train with --task_name {self.trained_by}" if kind == "train" and self.trained_by else ""
+            raise InputError(f"--task_name {self.name} has no {kind} set, only {', '.join(self.splits)}{hint}")
+        return names
 
     def split(self, name: str) -> Split:
         """A split by name; "dev" and "test" mean the first of several. Raises InputError if there is none."""
-        names = [name] if name in self.splits else self.splits_of(name)
-        if not names:
-            hint = f"; train with --task_name {self.trained_by}" if name == "train" and self.trained_by else ""
-            raise InputError(f"--task_name {self.name} has no {name} set, only {', '.join(self.splits)}{hint}")
-        return self.splits[names[0]]
+        return self.splits[name if name in self.splits else self.splits_of(name)[0]]
+
+
+def task_of(settings: TextSettings, has_pairs: bool = False) -> Task:
+    """The task of `--task_name`, or one made for the user's own files.
+
+    With `has_pairs` the lines of standard input are pairs, also without `--text_pair_column`.
+    """
+    if settings.task_name:
+        return find_task(settings.task_name)
+    columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id="")
+    files = {split: getattr(settings, flag) for split, flag in FILE_FLAGS.items()}
+    splits = {split: Split((file,), columns) for split, file in files.items() if file}
+    if has_pairs and columns.pair is None and settings.reads_lines:
+        splits["test"] = replace(splits["test"], columns=replace(columns, pair=SECOND_TEXT))
+    labels = None if settings.regression else ()  # they are found in the data
+    return Task("", "", labels, _CORRELATION if settings.regression else ("accuracy", "mcc"), splits)
 
 
 def find_task(name: str) -> Task:
@@ -126,9 +94,11 @@ def find_task(name: str) -> Task:
     by_letters = {_letters(known): task for known, task in TASKS.items()}
     if task := by_letters.get(_letters(name)):
         return task
-    near = difflib.get_close_matches(_letters(name), by_letters, n=1)
-    hint = f"; did you mean {by_letters[near[0]].name}?" if near else ""
-    raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}{hint}")
+    raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}")
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
@@ -143,18 +113,9 @@ def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
 
 def submission(task: Task, ids: Sequence[str], predictions: Sequence[str | float]) -> str:
     """The text of a GLUE submission file: labels unchanged, numbers clipped to the task's range."""
-    lines = ["index\tprediction"]
-    for name, prediction in zip(ids, predictions, strict=True):
-        if isinstance(prediction, str):
-            lines.append(f"{name}\t{prediction}")
-        else:
-            low, high = task.range or (float("-inf"), float("inf"))
-            lines.append(f"{name}\t{min(max(float(prediction), low), high):.3f}")
-    return "\n".join(lines) + "\n"
-
-
-def _letters(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    low, high = task.range or (float("-inf"), float("inf"))
+    shown = [each if isinstance(each, str) else f"{min(max(each, low), high):.3f}" for each in predictions]
+    return "index\tprediction\n" + "".join(f"{id_}\t{value}\n" for id_, value in zip(ids, shown, strict=True))
 
 
 def _glue(columns: Columns, submission: str, test: Columns | None = None) -> dict[str, Split]:
@@ -167,18 +128,20 @@ def _glue(columns: Columns, submission: str, test: Columns | None = None) -> dic
 
 
 def _glue_hub(config: str, text: str, pair: str | None = None) -> Hub:
-    return Hub("nyu-mll/glue", config, text, pair)
+    return Hub("nyu-mll/glue", config, Columns(text, pair, id="idx"))
 
 
 _NUMBERS = ("0", "1")
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-_F1 = ("accuracy", "f1", "acc_and_f1")
-_CORRELATION = ("pearson", "spearmanr", "corr")
+_F1 = ("acc_and_f1", "accuracy", "f1")
+_CORRELATION = ("corr", "pearson", "spearmanr")
 _ONE, _TWO = Columns("sentence"), Columns("sentence1", "sentence2")
 
+_COLA = Columns(3, label=1, num_columns=4)
 _MRPC = Columns("#1 String", "#2 String", "Quality")
-_QQP = Columns("question1", "question2", "is_duplicate", id="id")
+# Two dozen questions of the published train.tsv hold a line break; `datasets` leaves their halves out too.
+_QQP = Columns("question1", "question2", "is_duplicate", id="id", skips_short_rows=True)
 _QNLI = Columns("question", "sentence")
 _MNLI = replace(_TWO, label="gold_label")
 _XNLI = replace(_MNLI, id="pairID", language="language")
@@ -188,14 +151,11 @@ _KORSTS = Columns("sentence1", "sentence2", "score", id="")  # its column id is 
 _NSMC = Columns("document", id="id")
 
 _ALL = (
+    Task("cola", "CoLA", _NUMBERS, ("mcc", "accuracy"), _glue(_COLA, "CoLA.tsv", test=_ONE),
+         _glue_hub("cola", "sentence")),
+    Task("sst-2", "SST-2", _NUMBERS, ("accuracy",), _glue(_ONE, "SST-2.tsv"), _glue_hub("sst2", "sentence")),
     Task(
-        "cola", "CoLA", _NUMBERS, ("mcc", "accuracy"), "mcc",
-        _glue(Columns(3, label=1, num_columns=4), "CoLA.tsv", test=_ONE), _glue_hub("cola", "sentence"),
-    ),
-    Task("sst-2", "SST-2", _NUMBERS, ("accuracy",), "accuracy", _glue(_ONE, "SST-2.tsv"),
-         _glue_hub("sst2", "sentence")),
-    Task(
-        "mrpc", "MRPC", _NUMBERS, _F1, "acc_and_f1",
+        "mrpc", "MRPC", _NUMBERS, _F1,
         {
             "train": Split(("train.tsv",), _MRPC, "train", instead=("msr_paraphrase_train.txt",)),
             "dev": Split(("dev.tsv",), _MRPC, "validation"),
@@ -203,15 +163,11 @@ _ALL = (
         },
         _glue_hub("mrpc", "sentence1", "sentence2"),
     ),
+    Task("sts-b", "STS-B", None, _CORRELATION, _glue(replace(_TWO, label="score"), "STS-B.tsv"),
+         _glue_hub("stsb", "sentence1", "sentence2"), range=(0.0, 5.0)),
+    Task("qqp", "QQP", _NUMBERS, _F1, _glue(_QQP, "QQP.tsv"), _glue_hub("qqp", "question1", "question2")),
     Task(
-        "sts-b", "STS-B", None, _CORRELATION, "corr", _glue(replace(_TWO, label="score"), "STS-B.tsv"),
-        _glue_hub("stsb", "sentence1", "sentence2"), range=(0.0, 5.0),
-    ),
-    # Two dozen questions of the published train.tsv hold a line break; `datasets` leaves their halves out too.
-    Task("qqp", "QQP", _NUMBERS, _F1, "acc_and_f1", _glue(_QQP, "QQP.tsv"),
-         _glue_hub("qqp", "question1", "question2"), skips_short_rows=True),
-    Task(
-        "mnli", "MNLI", _NLI, ("accuracy",), "accuracy",
+        "mnli", "MNLI", _NLI, ("accuracy",),
         {
             "train": Split(("train.tsv",), _MNLI, "train"),
             "dev_matched": Split(("dev_matched.tsv",), _MNLI, "validation_matched"),
@@ -221,39 +177,37 @@ _ALL = (
         },
         _glue_hub("mnli", "premise", "hypothesis"),
     ),
-    Task("qnli", "QNLI", _ENTAILMENT, ("accuracy",), "accuracy", _glue(_QNLI, "QNLI.tsv"),
+    Task("qnli", "QNLI", _ENTAILMENT, ("accuracy",), _glue(_QNLI, "QNLI.tsv"),
          _glue_hub("qnli", "question", "sentence")),
-    Task("rte", "RTE", _ENTAILMENT, ("accuracy",), "accuracy", _glue(_TWO, "RTE.tsv"),
+    Task("rte", "RTE", _ENTAILMENT, ("accuracy",), _glue(_TWO, "RTE.tsv"),
          _glue_hub("rte", "sentence1", "sentence2")),
-    Task("wnli", "WNLI", _NUMBERS, ("accuracy",), "accuracy", _glue(_TWO, "WNLI.tsv"),
+    Task("wnli", "WNLI", _NUMBERS, ("accuracy",), _glue(_TWO, "WNLI.tsv"),
          _glue_hub("wnli", "sentence1", "sentence2")),
+    Task("ax", "diagnostic", _NLI, ("mcc", "accuracy"),
+         {"test": Split(("diagnostic.tsv",), _TWO, "test", ("AX.tsv", "test.tsv"), "AX.tsv")},
+         _glue_hub("ax", "premise", "hypothesis"), trained_by="mnli"),
     Task(
-        "ax", "diagnostic", _NLI, ("mcc", "accuracy"), "mcc",
-        {"test": Split(("diagnostic.tsv",), _TWO, "test", ("AX.tsv", "test.tsv"), "AX.tsv")},
-        _glue_hub("ax", "premise", "hypothesis"), trained_by="mnli",
-    ),
-    Task(
-        "xnli", "XNLI", _NLI, ("accuracy",), "accuracy",
+        "xnli", "XNLI", _NLI, ("accuracy",),
         {
             "train": Split(("multinli/multinli.train.{language}.tsv",), _XNLI_TRAIN, "train"),
             "dev": Split(("xnli.dev.tsv",), _XNLI, "validation"),
             "test": Split(("xnli.test.tsv",), _XNLI, "test"),
         },
-        Hub("facebook/xnli", "{language}", "premise", "hypothesis"),
-        spellings=MappingProxyType({"contradictory": "contradiction"}),
+        Hub("facebook/xnli", "{language}", Columns("premise", "hypothesis", id="idx")),
+        spellings={"contradictory": "contradiction"},
     ),
     Task(
-        "nsmc", "nsmc", _NUMBERS, ("accuracy",), "accuracy",
+        "nsmc", "nsmc", _NUMBERS, ("accuracy",),
         {
             "train": Split(("ratings_train.txt",), _NSMC, "train"),
             # The data set has no dev set; published scores are measured on these 50,000 examples.
             "dev": Split(("ratings_test.txt",), _NSMC, "test"),
             "test": Split(("ratings_test.txt",), _NSMC, "test"),
         },
-        Hub("e9t/nsmc", None, "document", id="id", revision="refs/convert/parquet"),
+        Hub("e9t/nsmc", None, _NSMC, revision="refs/convert/parquet"),
     ),
     Task(
-        "kornli", "KorNLI", _NLI, ("accuracy",), "accuracy",
+        "kornli", "KorNLI", _NLI, ("accuracy",),
         {
             "train": Split(("multinli.train.ko.tsv", "snli_1.0_train.ko.tsv"), _KORNLI),
             "dev": Split(("xnli.dev.ko.tsv",), _KORNLI),
@@ -261,13 +215,13 @@ _ALL = (
         },
     ),
     Task(
-        "korsts", "KorSTS", None, _CORRELATION, "spearmanr",
+        "korsts", "KorSTS", None, ("spearmanr", "pearson", "corr"),
         {
             "train": Split(("sts-train.tsv",), _KORSTS, "train"),
             "dev": Split(("sts-dev.tsv",), _KORSTS, "validation"),
             "test": Split(("sts-test.tsv",), _KORSTS, "test"),
         },
-        Hub("dkoterwa/kor-sts", None, "sentence1", "sentence2", "score", ""), range=(0.0, 5.0),
+        Hub("dkoterwa/kor-sts", None, _KORSTS), range=(0.0, 5.0),
     ),
 )  # fmt: skip
 

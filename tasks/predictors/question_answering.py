@@ -5,18 +5,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-import pyarrow as pa
-
-from distributed.rows import Rows
 from ringbase.errors import InputError
+from tasks.cache import in_memory
 from tasks.predictors.inputs import checked_list, checked_text, is_pair, warn_of_unknown
 from tasks.predictors.loading import Precision, checked_batch_size, load
 from tasks.signatures import with_checked_names
-from tasks.squad.answers import AnswerFinder
+from tasks.squad.answers import SpanDecoder
 from tasks.squad.reading import Examples, Question, Source
 from tasks.squad.scores import window_scorer
 from tasks.squad.settings import AnswerSettings, WindowSettings
-from tasks.squad.windows import cut
+from tasks.squad.windows import tables
 
 Pair = tuple[str, str]
 FORMS = "a string, a list of strings, a pair (question, context), or a list of pairs"
@@ -166,16 +164,16 @@ class QuestionAnswering:
             for number, (question, context) in enumerate(pairs)
         ]
         examples = Examples(Source("", "", is_training=False), "", list(numbers), questions)
-        rows = cut(settings, examples, trained.tokenizer, trained.job.run)
-        warn_of_unknown(rows.unknown_share, trained.tokenizer)
-        windows, paragraphs = Rows(pa.table(rows.windows)), Rows(pa.table(rows.paragraphs))
+        data = in_memory(tables(settings, examples, trained.tokenizer, trained.job.run))
+        warn_of_unknown(data.facts["unknown_share"], trained.tokenizer)
+        windows, paragraphs = data.tables["windows"], data.tables["paragraphs"]
         with trained.lock:
             scores = self._score(windows, self._batch_size)
         assert scores is not None
-        finder = AnswerFinder(settings, settings.version_2_with_negative, examples, windows, paragraphs)
+        decoder = SpanDecoder(settings, settings.version_2_with_negative, examples, windows, paragraphs)
         answers = []
-        for number, of_question in enumerate(finder.windows_of):
-            candidates = finder.candidates(number, [scores[window] for window in of_question])
+        for number, of_question in enumerate(decoder.windows_of):
+            candidates = decoder.candidates(number, [scores[window] for window in of_question])
             chosen = candidates.chosen(settings.null_score_diff_threshold)
             odds = None if candidates.null is None else candidates.null_odds
             listed = [

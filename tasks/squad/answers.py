@@ -1,4 +1,4 @@
-"""From start and end scores of windows to answers, by Google's rules (google-research/bert `run_squad.py`)."""
+"""From the start and end scores of windows to answers, by Google's rules (google-research/bert `run_squad.py`)."""
 
 import json
 import math
@@ -60,7 +60,7 @@ class Candidates(NamedTuple):
         return softmax([candidate.score for candidate in self.listed]) if self.listed else []
 
 
-class Found(NamedTuple):
+class Prediction(NamedTuple):
     """What the files of predictions say about a question: its answer, its entry in the n-best file as JSON, and
     the null score difference, None unless questions may have no answer."""
 
@@ -69,11 +69,12 @@ class Found(NamedTuple):
     null_odds: float | None
 
 
-class AnswerFinder:
-    """Finds the answers to the questions of a file, each from the scores of its windows.
+class SpanDecoder:
+    """Makes the scores of windows into the answers to the questions of a file.
 
     Args:
       version_2: whether a question may have no answer (SQuAD v2.0).
+      windows, paragraphs: the tables of `tasks.squad.windows`.
     """
 
     def __init__(
@@ -81,27 +82,37 @@ class AnswerFinder:
     ):
         self._settings, self._version_2, self._examples = settings, version_2, examples
         self._heads, self._firsts = windows.column("question_tokens"), windows.column("document_start")
-        self._token_spans: np.ndarray
-        self._offsets: np.ndarray
-        self._token_spans, self._offsets = paragraphs.column("spans")
-        self.question_of = np.asarray(windows.column("question"))  # of each window
+        spans = paragraphs.column("spans")
+        assert isinstance(spans, tuple)
+        self._token_spans, self._offsets = spans
+        self._question_of: list[int] = np.asarray(windows.column("question")).tolist()
         self.windows_of: list[list[int]] = [[] for _ in examples.questions]
-        for window, question in enumerate(self.question_of.tolist()):
+        for window, question in enumerate(self._question_of):
             self.windows_of[question].append(window)
 
-    def found_by_window(self, window: int, scores: np.ndarray) -> "Found | np.ndarray":
-        """The answer to the window's question if it has no other window, else a copy of the scores."""
-        question = int(self.question_of[window])
-        return self.found(question, [scores]) if len(self.windows_of[question]) == 1 else scores.copy()
+    def keep(self, window: int, scores: np.ndarray) -> Prediction | np.ndarray:
+        """The prediction for the window's question if it has no other window, else a copy of the scores."""
+        question = self._question_of[window]
+        return self.prediction(question, [scores]) if len(self.windows_of[question]) == 1 else scores.copy()
 
-    def found(self, question: int, scores: Sequence[np.ndarray]) -> Found:
-        """The answer to a question from the scores of its windows, as in `candidates`."""
+    def decode(self, kept: Sequence[Prediction | np.ndarray]) -> list[Prediction]:
+        """The prediction for each question. `kept` has what `keep` returned for each window."""
+        predictions = []
+        for question, windows in enumerate(self.windows_of):
+            first = kept[windows[0]]
+            if not isinstance(first, Prediction):
+                first = self.prediction(question, [np.asarray(kept[window]) for window in windows])
+            predictions.append(first)
+        return predictions
+
+    def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
+        """The prediction for a question from the scores of its windows, as in `candidates`."""
         candidates = self.candidates(question, scores)
         chosen = candidates.chosen(self._settings.null_score_diff_threshold)
         is_possible = candidates.null is not None
         answer = chosen.text if chosen else "" if is_possible else NO_ANSWER
         listed = candidates if candidates.listed else Candidates([Candidate(0.0, 0.0, NO_ANSWER)], None)
-        return Found(answer, _nbest_json(listed), candidates.null_odds if is_possible else None)
+        return Prediction(answer, _nbest_json(listed), candidates.null_odds if is_possible else None)
 
     def candidates(self, question: int, scores: Sequence[np.ndarray]) -> Candidates:
         """At most `n_best_size` candidates and the null answer.
@@ -155,20 +166,9 @@ class AnswerFinder:
         return np.concatenate(spans)
 
 
-def find_all(finder: AnswerFinder, scores: Sequence["Found | np.ndarray"]) -> list[Found]:
-    """What was found for each question. `scores` has an entry for each window, as of `found_by_window`."""
-    found: list[Found] = []
-    for question, windows in enumerate(finder.windows_of):
-        of_windows = [scores[window] for window in windows]
-        known = next((each for each in of_windows if isinstance(each, Found)), None)
-        arrays = [each for each in of_windows if isinstance(each, np.ndarray)]
-        found.append(known or finder.found(question, arrays))
-    return found
-
-
-def nbest_file(ids: Sequence[str], found: Sequence[Found]) -> str:
+def nbest_file(ids: Sequence[str], predictions: Sequence[Prediction]) -> str:
     """The content of nbest_predictions.json."""
-    entries = (f"    {_quoted(id_)}: {each.nbest}" for id_, each in zip(ids, found, strict=True))
+    entries = (f"    {_quoted(id_)}: {each.nbest}" for id_, each in zip(ids, predictions, strict=True))
     return "{\n" + ",\n".join(entries) + "\n}\n"
 
 

@@ -9,8 +9,6 @@ Sources: SQuAD's `evaluate-v1.1.py` and `evaluate-v2.0.py` (rajpurkar.github.io/
 `evaluate-v1.0.py` (korquad.github.io).
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter
@@ -32,7 +30,7 @@ def squad_v1(references: References, predictions: Predictions) -> dict[str, floa
     are both empty after normalisation match exactly but have an F1 of 0. Raises ValueError for a question without
     answers.
     """
-    return _mean_of_best(references, predictions, normalize_answer, _tokens)
+    return _mean_of_best(references, predictions, normalize_answer, str.split)
 
 
 def korquad_v1(references: References, predictions: Predictions) -> dict[str, float]:
@@ -41,22 +39,19 @@ def korquad_v1(references: References, predictions: Predictions) -> dict[str, fl
     Like `squad_v1`, but F1 counts characters without spaces, because particles are attached to Korean words, and
     the normalisation is KorQuAD's own, `normalize_korean_answer`.
     """
-    return _mean_of_best(references, predictions, normalize_korean_answer, _characters)
+    return _mean_of_best(
+        references, predictions, normalize_korean_answer, lambda text: list(text.replace(" ", ""))
+    )
 
 
 def squad_v2(
-    references: References,
-    predictions: Predictions,
-    null_odds: Mapping[str, float] | None = None,
-    threshold: float = 1.0,
+    references: References, predictions: Predictions, null_odds: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Scores in percent and totals, as `evaluate-v2.0.py` prints them (`--na-prob-file`, `--na-prob-thresh`).
+    """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
 
-    With `null_odds`, a question whose odds exceed `threshold` counts as answered with "", and the result also has
-    `best_exact`, `best_f1` and the thresholds that give them. Without `null_odds`, `threshold` has no effect. The
-    official default of 1.0 is meant for probabilities. Applied to score differences (`null_odds.json`) it turns
-    some answers into ""; only the `best_` numbers do not depend on it. The keys `HasAns_…` and `NoAns_…` exist if
-    there are such questions.
+    With `null_odds` (null_odds.json) the result also has `best_exact` and `best_f1`, and the thresholds that give
+    them: a question whose odds exceed the threshold is then answered with "". The keys `HasAns_…` and `NoAns_…`
+    exist if there are such questions.
 
     Raises ValueError if a question has no prediction or no odds; the official script fails there too.
     """
@@ -64,21 +59,26 @@ def squad_v2(
     exact, f1 = {}, {}
     for question_id, answers in references.items():
         # Answers that are empty after normalisation do not count; without answers the empty text is expected.
-        expected = [answer for answer in answers if normalize_answer(answer)] or [""]
-        prediction = predictions[question_id]
-        exact[question_id] = float(max(_exact(answer, prediction) for answer in expected))
-        f1[question_id] = max(_f1_or_agreement(answer, prediction) for answer in expected)
-    if null_odds is None:
-        return _summary(references, exact, f1)
-    _refuse_missing(references, null_odds, "null odds")
-    odds = {question_id: value for question_id, value in null_odds.items() if question_id in references}
-    result = _summary(
-        references,
-        _apply_threshold(exact, references, odds, threshold),
-        _apply_threshold(f1, references, odds, threshold),
-    )
-    for name, scores in (("best_exact", exact), ("best_f1", f1)):
-        result[name], result[f"{name}_thresh"] = _best_threshold(references, predictions, scores, odds)
+        expected = [text for text in map(normalize_answer, answers) if text] or [""]
+        prediction = normalize_answer(predictions[question_id])
+        exact[question_id] = float(prediction in expected)
+        f1[question_id] = max(_f1_or_agreement(answer.split(), prediction.split()) for answer in expected)
+    parts = {
+        "": list(references),
+        "HasAns_": [question_id for question_id, answers in references.items() if answers],
+        "NoAns_": [question_id for question_id, answers in references.items() if not answers],
+    }
+    result: dict[str, float] = {}
+    for prefix, ids in parts.items():
+        if ids:
+            result[f"{prefix}exact"] = 100.0 * sum(exact[question_id] for question_id in ids) / len(ids)
+            result[f"{prefix}f1"] = 100.0 * sum(f1[question_id] for question_id in ids) / len(ids)
+            result[f"{prefix}total"] = len(ids)
+    if null_odds is not None:
+        _refuse_missing(references, null_odds, "null odds")
+        for name, scores in (("best_exact", exact), ("best_f1", f1)):
+            best = _best_threshold(references, predictions, scores, null_odds)
+            result[name], result[f"{name}_thresh"] = best
     return result
 
 
@@ -104,7 +104,7 @@ def _mean_of_best(
     units: Callable[[str], list[str]],
 ) -> dict[str, float]:
     """100 · sum over questions of the best score over answers / number of questions."""
-    _refuse_empty(references)
+    _refuse_missing(references, references, "answer")
     exact = f1 = 0.0
     for question_id, answers in references.items():
         if not answers:
@@ -113,17 +113,9 @@ def _mean_of_best(
             continue
         prediction = normalize(predictions[question_id])
         normalized = [normalize(answer) for answer in dict.fromkeys(answers)]  # many are equal
-        exact += max(float(prediction == answer) for answer in normalized)
+        exact += float(prediction in normalized)
         f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
     return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
-
-
-def _tokens(normalized: str) -> list[str]:
-    return normalized.split()
-
-
-def _characters(normalized: str) -> list[str]:
-    return list(normalized.replace(" ", ""))
 
 
 def _f1(expected: list[str], predicted: list[str]) -> float:
@@ -136,43 +128,9 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def _exact(answer: str, prediction: str) -> bool:
-    return normalize_answer(answer) == normalize_answer(prediction)
-
-
-def _f1_or_agreement(answer: str, prediction: str) -> float:
+def _f1_or_agreement(expected: list[str], predicted: list[str]) -> float:
     """SQuAD 2.0's F1: if a text has no token, it is 1 if both have none, else 0."""
-    expected, predicted = _tokens(normalize_answer(answer)), _tokens(normalize_answer(prediction))
-    if not expected or not predicted:
-        return float(expected == predicted)
-    return _f1(expected, predicted)
-
-
-def _apply_threshold(
-    scores: Mapping[str, float], references: References, odds: Mapping[str, float], threshold: float
-) -> dict[str, float]:
-    """The scores when predictions with odds above the threshold become "", which is right only for questions
-    without an answer."""
-    return {
-        question_id: float(not references[question_id]) if odds[question_id] > threshold else score
-        for question_id, score in scores.items()
-    }
-
-
-def _summary(references: References, exact: Mapping[str, float], f1: Mapping[str, float]) -> dict[str, float]:
-    _refuse_empty(references)
-    parts = {
-        "": list(references),
-        "HasAns_": [question_id for question_id, answers in references.items() if answers],
-        "NoAns_": [question_id for question_id, answers in references.items() if not answers],
-    }
-    result: dict[str, float] = {}
-    for prefix, ids in parts.items():
-        if ids:
-            result[f"{prefix}exact"] = 100.0 * sum(exact[question_id] for question_id in ids) / len(ids)
-            result[f"{prefix}f1"] = 100.0 * sum(f1[question_id] for question_id in ids) / len(ids)
-            result[f"{prefix}total"] = len(ids)
-    return result
+    return _f1(expected, predicted) if expected and predicted else float(expected == predicted)
 
 
 def _best_threshold(
@@ -185,7 +143,7 @@ def _best_threshold(
     """
     current: float = sum(1 for answers in references.values() if not answers)
     best, threshold = current, 0.0
-    for question_id in sorted(odds, key=lambda question_id: odds[question_id]):
+    for question_id in sorted((name for name in odds if name in references), key=odds.__getitem__):
         if references[question_id]:
             current += scores[question_id]
         elif predictions[question_id]:
@@ -196,11 +154,8 @@ def _best_threshold(
 
 
 def _refuse_missing(references: References, values: Mapping[str, object], what: str) -> None:
+    if not references:
+        raise ValueError("there are no questions to score")
     missing = [question_id for question_id in references if question_id not in values]
     if missing:
         raise ValueError(f"{len(missing)} of {len(references)} questions have no {what}, first {missing[0]}")
-
-
-def _refuse_empty(references: References) -> None:
-    if not references:
-        raise ValueError("there are no questions to score")

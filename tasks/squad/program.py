@@ -5,7 +5,6 @@ as a suffix: B rows, T positions of a row, 2 for start and end.
 """
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ import tensorflow as tf
 
 from bert import hub
 from bert.inputs import example_numbers, in_groups
-from bert.text.tokenizer import Tokenizer
 from distributed import phases
 from distributed.feed import Feed
 from distributed.order import Order
@@ -22,15 +20,16 @@ from distributed.run import Run
 from distributed.train import Training
 from ringbase.settings import flat
 from tasks.batches import num_examples
-from tasks.environment import cache_folder, result_file
+from tasks.cache import Prepared
+from tasks.environment import result_file
 from tasks.fit import fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.squad import metrics
-from tasks.squad.answers import AnswerFinder, find_all, nbest_file
+from tasks.squad.answers import SpanDecoder, nbest_file
 from tasks.squad.reading import Examples, Source, read, sources
 from tasks.squad.scores import collate, window_scorer
-from tasks.squad.settings import SquadConfig, WindowSettings
-from tasks.squad.windows import prepare
+from tasks.squad.settings import SquadConfig
+from tasks.squad.windows import open_windows
 from tasks.start import Needs, find_start
 
 LARGE = 1e30
@@ -47,8 +46,8 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     needs = Needs(max_seq_length=windows.max_seq_length)
     start = world.on_first(find_start, config.model, job.resume(training.resume), run, config.do_train, needs)
     train_source, predict_source = sources(config.questions)
-    train_data = open_data(windows, train_source, job, start.words) if config.do_train else None
-    predict_data = open_data(windows, predict_source, job, start.words) if config.do_predict else None
+    train_data = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
+    predict_data = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
     phases.ended("data")
     model = job.engine.bert(start.bert_config, "span", training.loop.seed)
 
@@ -59,10 +58,10 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
         commit = hub.cached_commit(name, revision) if name else None
         work = Training(
             model=model,
-            feed=feed_of(train_data.windows, training.loop.seed, windows.max_seq_length),
+            feed=feed_of(train_data.tables["windows"], training.loop.seed, windows.max_seq_length),
             loss=lambda batch, key: {"loss": span_loss(model(batch, dropout_key=key), batch)},
-            data_key=train_data.key,
-            settings=facts | {"training data (digest)": train_data.key},
+            data_key=train_data.facts["digest"],
+            settings=facts | {"training data (digest)": train_data.facts["digest"]},
         )
         fit(training, job, start, work, {"config": flat(config), "data_set": commit})
     else:
@@ -77,27 +76,6 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     job.finish(config.do_train, result)
     run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.2f}" for name, value in scores.items()))
     return scores
-
-
-# -- data ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Data:
-    """A SQuAD file as rows: its windows, and the positions of its contexts' tokens. `key` is a digest of the
-    data."""
-
-    windows: Rows
-    paragraphs: Rows
-    key: str
-
-
-def open_data(settings: WindowSettings, source: Source, job: Job, tokenizer: Tokenizer) -> Data:
-    """The windows of a source, memory-mapped on every rank."""
-    key = job.world.on_each_machine(prepare, settings, source, tokenizer, cache_folder(), job.run)
-    job.world.agree({f"the content of {source.flag}": key})
-    folder = cache_folder() / key
-    return Data(Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow"), key)
 
 
 # -- training -----------------------------------------------------------------------------------------------------
@@ -137,20 +115,20 @@ def span_loss(scores: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def predict(
-    config: SquadConfig, job: Job, source: Source, data: Data
+    config: SquadConfig, job: Job, source: Source, data: Prepared
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Predicts answers and writes the files. Returns the scores, and how fast it was: the number of windows, the
     seconds until the last one was scored, and those of what came after it."""
     started = time.perf_counter()
-    version_2 = config.windows.version_2_with_negative
+    version_2, windows = config.windows.version_2_with_negative, data.tables["windows"]
     examples = read(source, version_2)
-    finder = AnswerFinder(config.answers, version_2, examples, data.windows, data.paragraphs)
+    decoder = SpanDecoder(config.answers, version_2, examples, windows, data.tables["paragraphs"])
     score_windows = window_scorer(job, config.windows.max_seq_length)
-    # Answers are found where the scores are, while the model computes the next batch.
-    found = score_windows(data.windows, config.predict_batch_size, finder.found_by_window)
+    # Answers are chosen where the scores are, while the model computes the next batch.
+    kept = score_windows(windows, config.predict_batch_size, decoder.keep)
     scored = time.perf_counter()
-    scores = job.world.on_first(write_predictions, config, job.run, examples, finder, found)
-    speed = {"windows": len(data.windows), "seconds": scored - started, "files_s": time.perf_counter() - scored}
+    scores = job.world.on_first(write_predictions, config, job.run, examples, decoder, kept)
+    speed = {"windows": len(windows), "seconds": scored - started, "files_s": time.perf_counter() - scored}
     job.run.say(
         f"predicted {speed['windows']:,} windows in {speed['seconds']:.1f} s, "
         f"{speed['windows'] / speed['seconds']:.1f} a second; answers, scores and files {speed['files_s']:.1f} s"
@@ -159,16 +137,15 @@ def predict(
 
 
 def write_predictions(
-    config: SquadConfig, run: Run, examples: Examples, finder: AnswerFinder, found_by_window: list[Any]
+    config: SquadConfig, run: Run, examples: Examples, decoder: SpanDecoder, kept: list[Any]
 ) -> dict[str, float]:
     """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
-    found = find_all(finder, found_by_window)
-    ids = [question.id for question in examples.questions]
+    ids, decoded = [question.id for question in examples.questions], decoder.decode(kept)
     version_2 = config.windows.version_2_with_negative
-    predictions = {id_: each.answer for id_, each in zip(ids, found, strict=True)}
-    null_odds = {id_: each.null_odds for id_, each in zip(ids, found, strict=True) if each.null_odds is not None}
+    predictions = {id_: each.answer for id_, each in zip(ids, decoded, strict=True)}
+    null_odds = {id_: each.null_odds for id_, each in zip(ids, decoded, strict=True) if each.null_odds is not None}
     run.write_json("predictions.json", predictions)
-    run.write("nbest_predictions.json", nbest_file(ids, found))
+    run.write("nbest_predictions.json", nbest_file(ids, decoded))
     if version_2:
         run.write_json("null_odds.json", null_odds)
     if not examples.is_labelled:
@@ -179,9 +156,7 @@ def write_predictions(
         korean = "korquad" in examples.version.lower()
         metric = "squad_v2" if version_2 else "korquad_v1" if korean else "squad_v1"
     if metric == "squad_v2":
-        result = metrics.squad_v2(examples.references, predictions)
-        best = metrics.squad_v2(examples.references, predictions, null_odds)
-        result |= {name: value for name, value in best.items() if name.startswith("best_")}
+        result = metrics.squad_v2(examples.references, predictions, null_odds)
     else:
         result = getattr(metrics, metric)(examples.references, predictions)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))

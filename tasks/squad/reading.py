@@ -7,13 +7,12 @@ from a hub data set with SQuAD's columns.
 import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert import hub
 from ringbase.errors import InputError, shortened
-from ringbase.json_files import kind_of, read_json
+from ringbase.json_files import read_json
 from tasks.squad.settings import QuestionSettings
-from tasks.texts import is_unicode
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 MAX_MISPLACED_SHARE = 0.05
@@ -24,29 +23,21 @@ NEEDS_VERSION_2 = "SQuAD v2.0 data needs --version_2_with_negative"
 class Source:
     """Where questions are read from.
 
-    Attributes:
-      path: a file, or the name or folder of a data set that `datasets` reads.
-      flag: the flag that named it, for messages.
-      is_training: whether the questions are for training. Then the positions of answers are checked too, and
-        questions whose answer is not at its position are left out.
-      limit: read only the first `limit` questions.
-      split: the split of the data set; None for a file.
-      revision: the data set's commit, tag or branch on the hub; None for the default.
+    For training the positions of answers are checked too, and questions whose answer is not there are left out.
     """
 
-    path: str
-    flag: str
+    path: str  # a file, or the name or folder of a data set that `datasets` reads
+    flag: str  # that named it, for messages
     is_training: bool
-    limit: int | None = None
-    split: str | None = None
-    revision: str | None = None
+    limit: int | None = None  # read only the first questions
+    split: str | None = None  # of the data set; None for a file
+    revision: str | None = None  # the data set's commit, tag or branch on the hub; None for the default
 
     def __str__(self) -> str:
         return f"{self.flag} {self.path}" + (f" ({self.split})" if self.split else "")
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """One question. `answers` holds (text, start in the context); it is empty if there is no answer or no
     label."""
 
@@ -80,16 +71,18 @@ class Examples:
 
 def sources(settings: QuestionSettings) -> tuple[Source, Source]:
     """The questions for training and those for prediction: a file, else a split of `--dataset_name`."""
-    limits = settings.max_train_examples, settings.max_predict_examples
+    name, revision = str(settings.dataset_name), settings.dataset_revision
 
-    def source(path: str | None, is_training: bool) -> Source:
-        limit = limits[not is_training]
+    def source(path: str | None, flag: str, split: str, limit: int | None) -> Source:
+        is_training = split == "train"
         if path is not None:
-            return Source(path, "--train_file" if is_training else "--predict_file", is_training, limit)
-        name, split = str(settings.dataset_name), "train" if is_training else "validation"
-        return Source(name, "--dataset_name", is_training, limit, split, settings.dataset_revision)
+            return Source(path, flag, is_training, limit)
+        return Source(name, "--dataset_name", is_training, limit, split, revision)
 
-    return source(settings.train_file, True), source(settings.predict_file, False)
+    return (
+        source(settings.train_file, "--train_file", "train", settings.max_train_examples),
+        source(settings.predict_file, "--predict_file", "validation", settings.max_predict_examples),
+    )
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
@@ -110,11 +103,10 @@ def _from_file(source: Source) -> Examples:
     paragraphs: list[str] = []
     questions: list[Question] = []
     try:
-        for entry in data["data"]:
-            for paragraph in _list(entry["paragraphs"], "paragraphs"):
-                paragraphs.append(paragraph["context"])
-                for qa in _list(paragraph["qas"], "qas"):
-                    questions.append(_question(qa, len(paragraphs) - 1))
+        for paragraph in itertools.chain.from_iterable(entry["paragraphs"] for entry in data["data"]):
+            paragraphs.append(paragraph["context"])
+            for qa in paragraph["qas"]:
+                questions.append(_question(qa, len(paragraphs) - 1))
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else f"an entry of another type ({error})"
         raise InputError(f"{source}: not a SQuAD file: {reason} in question {len(questions) + 1}") from error
@@ -125,19 +117,11 @@ def _from_file(source: Source) -> Examples:
 
 def _question(qa: dict[str, Any], paragraph: int) -> Question:
     """Raises KeyError, TypeError or AttributeError for what is not a question of SQuAD."""
-    answers = tuple((a["text"], a["answer_start"]) for a in _list(qa.get("answers") or [], "answers"))
+    answers = tuple((answer["text"], answer["answer_start"]) for answer in qa.get("answers") or ())
     impossible = qa.get("is_impossible") or False
-    if not isinstance(impossible, bool):
-        raise TypeError(f"is_impossible is {kind_of(impossible)}, expected true or false")
-    if type(qa["id"]) not in (str, int):
-        raise TypeError(f"id is {kind_of(qa['id'])}, expected a string")
+    if type(impossible) is not bool or type(qa["id"]) not in (str, int):
+        raise TypeError("is_impossible must be true or false, and id a string")
     return Question(str(qa["id"]), qa["question"], paragraph, answers, impossible)
-
-
-def _list(value: object, name: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{name} is {kind_of(value)}, expected a list")
-    return value
 
 
 def _from_hub(source: Source, allow_impossible: bool) -> Examples:
@@ -162,7 +146,7 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
     source, questions = examples.source, examples.questions
     if not questions:
         raise InputError(f"{source}: holds no question")
-    ids, misplaced = set(), []
+    ids, kept, misplaced = set(), [], []
     for question in questions:
         where, context = f"{source}: question {question.id}", examples.paragraphs[question.paragraph]
         _check_texts(question, context, where)
@@ -171,12 +155,11 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
         ids.add(question.id)
         if question.is_impossible and not allow_impossible:
             raise InputError(f"{where} is_impossible: {NEEDS_VERSION_2}")
-        if source.is_training and not question.is_impossible:
-            if not question.answers:
-                hint = "" if allow_impossible else f"; {NEEDS_VERSION_2}"
-                raise InputError(f"{where} has no answer to train on{hint}")
-            if not _is_at_its_place(context, *question.answers[0], where):
-                misplaced.append(question.id)
+        is_answered = source.is_training and not question.is_impossible
+        if is_answered and not _is_at_its_place(question, context, where):
+            misplaced.append(question.id)
+        else:
+            kept.append(question)
     unanswered = [question.id for question in questions if not question.answers]
     if not allow_impossible and 0 < len(unanswered) < len(questions):
         raise InputError(
@@ -187,27 +170,26 @@ def _checked(examples: Examples, allow_impossible: bool) -> Examples:
             f"{source}: {len(misplaced)} of {len(questions)} answers are not at their answer_start "
             f"({shortened(misplaced, 5)}); were the contexts changed after the answers were marked?"
         )
-    left_out = set(misplaced)
-    kept = [question for question in questions if question.id not in left_out]
     return replace(examples, questions=kept, misplaced=tuple(misplaced))
 
 
 def _check_texts(question: Question, context: object, where: str) -> None:
     """Raises InputError for a context, question or answer that is not text or is empty."""
-    if not isinstance(context, str) or not isinstance(question.text, str):
-        raise InputError(f"{where}: its context or its text is not a string")
-    if not (is_unicode(context) and is_unicode(question.text)):
-        raise InputError(f"{where}: its context or its text holds half a surrogate pair, which is not Unicode")
-    if not context.strip(WHITESPACE):
-        raise InputError(f"{where} has an empty context")
-    if not question.text.strip(WHITESPACE):
-        raise InputError(f"{where} is empty")
+    for text, name in ((context, "context"), (question.text, "text")):
+        if not isinstance(text, str):
+            raise InputError(f"{where}: its {name} is not a string")
+        if not text.strip(WHITESPACE):
+            raise InputError(f"{where}: its {name} is empty")
     if not all(isinstance(text, str) for text, _ in question.answers):
         raise InputError(f"{where}: an answer has no text")
 
 
-def _is_at_its_place(context: str, text: str, start: object, where: str) -> bool:
-    """Whether the words at `start` contain the answer's words. Raises InputError for a position out of range."""
+def _is_at_its_place(question: Question, context: str, where: str) -> bool:
+    """Whether the words at the answer's position contain its words. Raises InputError for a question that cannot
+    be trained on."""
+    if not question.answers:
+        raise InputError(f"{where} has no answer to train on and is not marked is_impossible; {NEEDS_VERSION_2}")
+    text, start = question.answers[0]
     if type(start) is not int or not text.strip(WHITESPACE):
         raise InputError(f"{where}: its answer has an empty text or no integer answer_start")
     if start < 0 or start + len(text) > len(context):

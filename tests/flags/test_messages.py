@@ -39,7 +39,9 @@ INPUT = {  # status 1; "…" is what a library says
         "lower --train_batch_size or raise --num_train_epochs"
     ),
     f"{OWN} --text_column=text": "--train_file {train.csv}: no column 'text', only body, more, kind",
-    f"{OWN} --do_eval --dev_file={{n.tsv}}": "{n.tsv}: line 2: label 'plant' is not one of animal, colour, tool",
+    f"{OWN} --do_eval --dev_file={{n.tsv}}": (
+        "--dev_file {n.tsv}: line 2: label 'plant' is not one of animal, colour, tool"
+    ),
     "pretraining --input_file={none}": "--input_file {none}: no file matches",
 }
 

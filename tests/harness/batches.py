@@ -10,7 +10,7 @@ from bert.model import Bert
 from bert.packing import ByLength, FixedGroups, Groups, in_one_group, rounded_up
 from distributed.gradient import batch_signature
 from tasks.batches import encoder_inputs, grouped
-from tasks.classifier import examples as classifier
+from tasks.classifier import rows as classifier
 from tasks.classifier.loss import example_weights, label_loss
 from tasks.pretraining import examples as pretraining
 from tasks.squad import program as squad

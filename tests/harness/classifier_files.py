@@ -10,37 +10,36 @@ from harness.texts import write_lines
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.classifier.examples import examples
+from tasks.cache import in_memory
 from tasks.classifier.labels import decide_labels, with_labels
-from tasks.classifier.sets import task_of
-from tasks.classifier.settings import ExampleSettings, TextSettings
-from tasks.classifier.tasks import Columns, find_task
-from tasks.classifier.texts import Texts, read_file, read_task
-from tasks.classifier.texts import labels_of as labels_of
+from tasks.classifier.reading import Source, Texts
+from tasks.classifier.reading import labels_in as labels_in
+from tasks.classifier.rows import tables
+from tasks.classifier.settings import TextSettings
+from tasks.classifier.tasks import FILE_FLAGS, find_task, task_of
 from tasks.start import Start
 
 
-def read_own(path: Path | str, pair: str | None = None, flag: str = "--train_file", **options) -> Texts:
+def own_source(path: Path | str, pair: str | None = None, split: str = "train", **settings) -> Source:
     """A file of one's own, with the columns `text`, `label` and perhaps a second text."""
-    return read_file(str(path), flag, Columns("text", pair, "label", id=""), **options)
+    given = TextSettings(**{FILE_FLAGS[split]: str(path)}, text_pair_column=pair, **settings)
+    return Source(given, task_of(given), split)
 
 
-def read_glue(task: str, folder: Path | str, split: str, *language: str) -> Texts:
+def read_own(path: Path | str, pair: str | None = None, split: str = "train", **settings) -> Texts:
+    return own_source(path, pair, split, **settings).read()
+
+
+def read_glue(task: str, folder: Path | str, split: str, language: str = "en") -> Texts:
     """A named task's set, as --task_name and --data_dir name it."""
-    return read_task(find_task(task), str(folder), split, *language)
+    settings = TextSettings(task_name=task, data_dir=str(folder), language=language)
+    return Source(settings, find_task(task), split).read()
 
 
 def open_rows(
-    texts: Texts,
-    labels: tuple[str, ...] | None,
-    tokenizer: Tokenizer,
-    cache: Path,
-    run: Run,
-    max_seq_length: int = 8,
-    allow_unknown: bool = False,
+    texts: Texts, labels: tuple[str, ...] | None, tokenizer: Tokenizer, run: Run, max_seq_length: int = 8
 ) -> Rows:
-    settings = ExampleSettings(max_seq_length=max_seq_length, allow_unknown=allow_unknown)
-    return Rows.open(cache / examples(settings, texts, labels, tokenizer, cache, run) / "examples.arrow")
+    return in_memory(tables(texts, labels, tokenizer, max_seq_length, run)).tables["examples"]
 
 
 def labels_of_run(trains: bool, stated: tuple[str, ...], **settings) -> tuple[str, ...] | None:

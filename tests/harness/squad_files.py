@@ -11,10 +11,11 @@ from harness.texts import FILLING, WORDS
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.squad.answers import AnswerFinder, find_all, nbest_file
+from tasks.cache import in_memory
+from tasks.squad.answers import SpanDecoder, nbest_file
 from tasks.squad.reading import Examples, Source, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
-from tasks.squad.windows import windows
+from tasks.squad.windows import tables
 
 # (context, question, answer, answer_start)
 GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
@@ -66,25 +67,25 @@ def read_file(
 
 
 def open_windows(
-    settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, cache: Path, run: Run
+    settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run
 ) -> tuple[Rows, Rows]:
     """The windows and the paragraphs of these examples."""
-    folder = cache / windows(settings, examples, tokenizer, cache, run)
-    return Rows.open(folder / "windows.arrow"), Rows.open(folder / "paragraphs.arrow")
+    made = in_memory(tables(settings, examples, tokenizer, run)).tables
+    return made["windows"], made["paragraphs"]
 
 
 def find_answers(
     settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows, scores
 ) -> SimpleNamespace:
     """What the files of predictions hold, from the start and end scores [n, 2] of each window."""
-    finder = AnswerFinder(settings, version_2, examples, windows, paragraphs)
-    found = find_all(finder, [finder.found_by_window(*each) for each in enumerate(scores)])
+    decoder = SpanDecoder(settings, version_2, examples, windows, paragraphs)
+    decoded = decoder.decode([decoder.keep(*each) for each in enumerate(scores)])
     ids = [question.id for question in examples.questions]
-    text = nbest_file(ids, found)
+    text = nbest_file(ids, decoded)
     nbest = json.loads(text)
     assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
-    predictions = {id_: each.answer for id_, each in zip(ids, found, strict=True)}
-    odds = {id_: each.null_odds for id_, each in zip(ids, found, strict=True) if each.null_odds is not None}
+    predictions = {id_: each.answer for id_, each in zip(ids, decoded, strict=True)}
+    odds = {id_: each.null_odds for id_, each in zip(ids, decoded, strict=True) if each.null_odds is not None}
     return SimpleNamespace(predictions=predictions, nbest=nbest, null_odds=odds)
 
 

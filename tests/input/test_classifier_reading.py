@@ -8,19 +8,19 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from harness.classifier_files import labels_of, read_own
+from harness.classifier_files import labels_in, read_own
 from harness.refusals import refused
 from harness.texts import write_lines
 
 TEXTS = [
-    *('He said "no", twice.', "two\nlines", "tab\there", "  spaces "),
+    *('He said "no", twice.', "two\nlines", "tab\there", "  spaces ", "2020-01-01", "", "NULL"),
     *("한국어 \u2028 \U0001f600", "'", '"', "x" * 200_000),
 ]
-LABELS = ["b", "a", "c,d", "a", "b", "b", "a", "b"]
+LABELS = [*"bacabbaba", "c,d", "b"]
 
 
 def test_csv_and_json_lines_and_parquet_hold_the_same(tmp_path):
-    table = pa.table({"number": list(range(8)), "label": LABELS, "text": TEXTS})
+    table = pa.table({"number": list(range(11)), "label": LABELS, "text": TEXTS})
     pyarrow.csv.write_csv(table, tmp_path / "a.csv")  # quoted by another writer
     with (tmp_path / "b.csv").open("w", newline="", encoding="utf-8-sig") as file:
         csv.writer(file).writerows([["text", "label"], *zip(TEXTS, LABELS, strict=True)])
@@ -31,40 +31,47 @@ def test_csv_and_json_lines_and_parquet_hold_the_same(tmp_path):
     for path in sorted(tmp_path.iterdir()):
         texts = read_own(path)
         assert (texts.first, texts.labels, texts.second) == (TEXTS, LABELS, None), path
-        assert texts.ids == [str(number) for number in range(8)]
+        assert texts.ids == [str(number) for number in range(11)]
 
 
 def test_quotes_in_tsv_are_text_and_an_empty_line_of_one_column_is_a_row(tmp_path):
     path = write_lines(tmp_path / "a.TSV", "label\ttext\tother", '1\t"a\t"', '0\tb ""\t', "0\t\tc", "", "")
     texts = read_own(path, pair="other")
     assert (texts.first, texts.second, texts.labels) == (['"a', 'b ""', ""], ['"', "", "c"], ["1", "0", "0"])
-    only = read_own(write_lines(tmp_path / "b.txt", "text", "a", "", "b"))
+    only = read_own(write_lines(tmp_path / "b.txt", "text", "a", "", "b"), split="test")
     assert (only.first, only.labels) == (["a", "", "b"], None)
 
 
 def test_labels_are_sorted_as_numbers_where_all_are_numbers(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", '{"text": "a", "label": 10}', "", '{"text": "b", "label": 2}')
-    assert labels_of(read_own(path)) == ["2", "10"]
-    assert read_own(path, numeric_labels=True).labels == [10.0, 2.0]
+    assert labels_in(read_own(path)) == ["2", "10"]
+    assert read_own(path, regression=True).labels == [10.0, 2.0]
     mixed = write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")
-    assert labels_of(read_own(mixed)) == ["10", "2", "x"]
+    assert labels_in(read_own(mixed)) == ["10", "2", "x"]
 
 
 GOOD = '{"text": "a", "label": "x"}'
 PACKED = gzip.compress((GOOD + "\n").encode() * 50)
+PARQUET = pa.BufferOutputStream()
+pyarrow.parquet.write_table(pa.table({"text": ["a", "b"], "label": ["x", None]}), PARQUET)
+PARQUET = PARQUET.getvalue().to_pybytes()
 REFUSED = {  # file, content (lines or bytes), what the line names beside the flag and the file
     "unknown extension": ("a.xlsx", ["a"], [".csv", ".parquet"]),
     "empty line": ("a.tsv", ["text\tlabel", "a\t1", "", "c\t0"], ["line 3"]),
-    "text behind a quote": ("a.csv", ["text,label", "a,1", '"b" c,0'], ["line 3"]),
+    "NUL": ("a.tsv", ["text\tlabel", "a\t1", "b\0c\t0"], ["line 3", "NUL"]),
+    "text behind a quote": ("a.csv", ["text,label", '"a', 'b",1', '"b" c,0'], ["line 4"]),
     "open quote": ("a.csv", ["text,label", "a,1", '"b,0'], ["line 3"]),
     "no text column": ("a.csv", ["txt,label", "a,1"], ["text", "txt, label"]),
+    "text column twice": ("a.csv", ["text,text,label", "a,b,1"], ["text"]),
     "empty label": ("a.csv", ["text,label", "a,1", "b,"], ["line 3", "label"]),
     "cut JSON": ("a.jsonl", [GOOD, GOOD[:-3]], ["line 2"]),
     "JSON over several lines": ("a.json", ["[", GOOD, "]"], ["line 1"]),
-    "no label in one line": ("a.jsonl", [GOOD, '{"text": "b"}'], ["line 2", "label"]),
+    "no label in one line": ("a.jsonl", [GOOD, "", '{"text": "b"}'], ["line 3", "label"]),
     "text a number": ("a.jsonl", [GOOD, '{"text": 3, "label": "x"}'], ["line 2", "text", "3"]),
     "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["line 1", "\\ud800"]),
     "flipped gzip": ("a.jsonl.gz", PACKED[:-6] + bytes([PACKED[-6] ^ 255]) + PACKED[-5:], []),
+    "no label in one row": ("a.parquet", PARQUET, ["row 2", "label"]),
+    "cut Parquet": ("a.parquet", PARQUET[:-20], []),
 }
 
 
@@ -79,13 +86,4 @@ def test_bad_files_are_refused(tmp_path, case):
 @pytest.mark.parametrize("score", ["three", "nan", "inf", ""])
 def test_scores_are_finite_numbers(tmp_path, score):
     path = write_lines(tmp_path / "a.csv", "text,label", "a,1.5", f"b,{score}")
-    refused(lambda: read_own(path, numeric_labels=True), "--train_file", path, "line 3", repr(score))
-
-
-def test_bad_parquet_files_are_refused(tmp_path):
-    path, good = tmp_path / "a.parquet", {"text": ["a", "b"], "label": ["x", "y"]}
-    for name in good:
-        pyarrow.parquet.write_table(pa.table(good | {name: ["a", None]}), path)
-        refused(lambda: read_own(path), path, "row 2", name)
-    path.write_bytes(path.read_bytes()[:-20])
-    refused(lambda: read_own(path), "--train_file", path)
+    refused(lambda: read_own(path, regression=True), "--train_file", path, "line 3", repr(score))

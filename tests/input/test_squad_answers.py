@@ -34,7 +34,7 @@ def prepare(words, folder, run, entries):
     path = folder / "dev.json"
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
     examples = read_file(path, is_training=False, allow_impossible=True)
-    return examples, *open_windows(SETTINGS, examples, words, folder / "cache", run)
+    return examples, *open_windows(SETTINGS, examples, words, run)
 
 
 def google_s_windows(words, rows, scores):

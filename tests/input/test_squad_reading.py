@@ -37,7 +37,7 @@ def test_impossible_questions_need_version_2_and_have_no_place(tmp_path, run):
         refused(lambda is_training=is_training: read_file(path, is_training), path, "q1", "--version_2_with_neg")
     examples = read_file(path, allow_impossible=True)
     assert [question.is_impossible for question in examples.questions] == [False, True]
-    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), tmp_path, run)
+    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)
     assert rows.column("start_position")[0] > 0
     assert (rows.column("start_position")[1], rows.column("end_position")[1]) == (0, 0)
 
@@ -60,7 +60,7 @@ def test_a_file_to_predict_need_not_say_where_its_answers_are(tmp_path, run):
     entries = [*(("the cat", "who?", "cat", place) for place in (99, None, -7)), GOOD[0]]
     examples = read_file(write_squad(tmp_path / "a.json", entries), is_training=False)
     assert examples.references["q1"] == ["cat"]
-    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), tmp_path, run)
+    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)
     assert rows.column("start_position")[:3].tolist() == [0, 0, 0]
     assert rows.column("start_position")[3] > 0
 
@@ -110,19 +110,12 @@ def test_misplaced_answers_are_left_out_as_google_does_until_they_are_too_many(t
     refused(lambda: read_file(path), path, "q3", "q5", "q7")
 
 
-# -- hub data sets ------------------------------------------------------------------------------------------------
-
-
 def hub_table(entries) -> pa.Table:
     kind = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
     answers = [{"text": [text] * bool(text), "answer_start": [start] * bool(text)} for *_, text, start in entries]
     columns = {"context": [entry[0] for entry in entries], "question": [entry[1] for entry in entries]}
     columns["id"] = [f"q{number}" for number in range(len(entries))]
     return pa.table(columns | {"answers": pa.array(answers, kind)})
-
-
-def read_hub(name, split: str, is_training: bool, allow_impossible: bool = False, limit: int | None = None):
-    return read(Source(str(name), "--dataset_name", is_training, limit, split), allow_impossible)
 
 
 def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
@@ -135,16 +128,17 @@ def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
     pyarrow.parquet.write_table(hub_table(entries), folder / "train.parquet")
     pyarrow.parquet.write_table(hub_table([*GOOD, ("nothing here", "who?", "", 0)]), folder / "validation.parquet")
     pyarrow.parquet.write_table(hub_table(GOOD).drop_columns(["answers", "id"]), bare / "train.parquet")
-    examples = read_hub(folder, "train", is_training=True)
+
+    def read_hub(name, split="train", is_training=True, allow_impossible=False, limit=None):
+        return read(Source(str(name), "--dataset_name", is_training, limit, split), allow_impossible)
+
+    examples = read_hub(folder)
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
     assert [question.paragraph for question in examples.questions] == [0, 1, 0]
     assert examples.references == {"q0": ["cat"], "q1": ["dog"], "q2": ["sat"]}
-    assert len(read_hub(folder, "train", is_training=True, limit=2).questions) == 2
+    assert len(read_hub(folder, limit=2).questions) == 2
     negative = read_hub(folder, "validation", is_training=False, allow_impossible=True)
     assert [question.is_impossible for question in negative.questions] == [False, False, True]
-    for is_training in (True, False):
-        wrong = ("--dataset_name", folder, "validation", "q2")
-        refused(lambda is_training=is_training: read_hub(folder, "validation", is_training), *wrong)
-    refused(lambda: read_hub("nobody/nothing", "train", True), "--dataset_name", "nobody/nothing")
-    refused(lambda: read_hub(bare, "train", True), bare, "answers", "id")
-    refused(lambda: read_hub(bare, "validation", True), bare, "validation")
+    refused(lambda: read_hub(folder, "validation", False), "--dataset_name", folder, "validation", "q2")
+    refused(lambda: read_hub("nobody/nothing"), "--dataset_name", "nobody/nothing")
+    refused(lambda: read_hub(bare), bare, "answers", "id")

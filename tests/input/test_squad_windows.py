@@ -16,7 +16,7 @@ from tasks.squad.settings import WindowSettings
 
 def compare(settings, examples, ours, folder, run) -> int:
     """Every window of these questions against Google's; the number of windows."""
-    rows = open_windows(settings, examples, ours, folder, run)[0].table.to_pylist()
+    rows = open_windows(settings, examples, ours, run)[0].table.to_pylist()
 
     @functools.cache
     def tokenize(text):
@@ -59,7 +59,7 @@ def test_windows_are_google_s(tmp_path, run, settings):
     some = dataclasses.replace(
         examples,
         paragraphs=[examples.paragraphs[number] for number in used],
-        questions=[dataclasses.replace(q, paragraph=used.index(q.paragraph)) for q in questions],
+        questions=[q._replace(paragraph=used.index(q.paragraph)) for q in questions],
     )
     assert compare(settings, some, uncased(), tmp_path, run) > len(some.questions) > 200
 
@@ -93,7 +93,7 @@ def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_s
 
 
 def test_the_dev_windows_are_as_many_as_google_makes(tmp_path, run):
-    rows, _ = open_windows(WindowSettings(), dev(), uncased(), tmp_path, run)
+    rows, _ = open_windows(WindowSettings(), dev(), uncased(), run)
     assert len(dev().questions) == 10_570
     assert len(rows) == 10_833
     assert int(np.diff(rows.column("input_ids")[1]).max()) == 384

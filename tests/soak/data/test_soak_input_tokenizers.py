@@ -55,7 +55,7 @@ def test_all_training_windows_of_squad_are_google_s(tmp_path, run, max_seq_lengt
     examples, words = read_file(real("squad/train-v1.1.json")), uncased()
     assert len(examples.questions) == 87_599
     settings = WindowSettings(max_seq_length=max_seq_length)
-    rows, _ = open_windows(settings, examples, words, tmp_path, run)
+    rows, _ = open_windows(settings, examples, words, run)
     assert len(rows) == expected
 
     def tokenize(text):

@@ -21,7 +21,7 @@ from harness.squad_files import make_entries, squad_json
 
 from bert.text import tokenizer
 from distributed.order import BlockOrder
-from distributed.rows import BatchRows, Rows
+from distributed.rows import BatchRows
 from distributed.run import Run
 from ringbase import manifest
 from ringbase.errors import InputError
@@ -206,23 +206,24 @@ LABELLED = {
 
 
 def read_classifier(folder, name):
-    from tasks.classifier.tasks import Columns, find_task
-    from tasks.classifier.texts import labels_of, read_file, read_task
 
-    is_numeric, needs = "number" in name, {"numeric_labels": "number" in name, "needs_labels": True}
+    from harness.classifier_files import labels_in, read_glue, read_own
+
+    is_numeric = "number" in name
     if "/" in name:
-        texts = read_task(find_task(name.split("/")[0].lower()), str(folder), "train")
+        texts = read_glue(name.split("/")[0].lower(), folder, "train")
     else:
-        texts = read_file(str(folder / name), "--train_file", Columns("text", None, "label", id=""), **needs)
-    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_of(texts))
+        texts = read_own(folder / name, regression=is_numeric)
+    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_in(texts))
     assert 0 < len(texts) == len(texts.first) == len(texts.ids) == len(texts.labels)
     "".join([*texts.first, *(texts.second or ())]).encode()
 
 
 def read_squad(folder, name):
+    from tasks import cache
     from tasks.squad.reading import Source, read
     from tasks.squad.settings import WindowSettings
-    from tasks.squad.windows import prepare
+    from tasks.squad.windows import recipe
 
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
     source = Source(str(folder / ("train.json" if is_cached else name)), "--train_file", is_training)
@@ -236,9 +237,12 @@ def read_squad(folder, name):
         return None  # building windows takes ten times as long as reading
     lengths = {"max_seq_length": 24, "doc_stride": 6, "max_query_length": 8}
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
-    words, cache = tokenizer.load(str(folder / "vocab.txt")), folder / "cache"
-    key = prepare(settings, source, words, cache, Run(folder, is_writer=False))
-    windows, paragraphs = (Rows.open(cache / key / f"{kind}.arrow") for kind in ("windows", "paragraphs"))
+    words = tokenizer.load(str(folder / "vocab.txt"))
+    run = Run(folder, is_writer=False)
+    key, make = recipe(settings, source, words, run)
+    cache.build(folder / "cache" / key, make, run)
+    tables = cache.opened(folder / "cache" / key).tables
+    windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
     return pickle.dumps([rows.take(np.arange(len(rows))) for rows in (windows, paragraphs)])
