@@ -72,7 +72,7 @@ def _unpacked_lines(path: str) -> Iterator[tuple[int, str]]:
         limit = most_unpacked(os.path.getsize(path))
         is_gzip = path.lower().endswith(".gz")
         packed = gzip.GzipFile(path) if is_gzip else pa.input_stream(path, compression="zstd")
-        with io.BufferedReader(packed, READ_BYTES) as file:  # type: ignore[arg-type, type-var]
+        with io.BufferedReader(packed, READ_BYTES) as file:
             for position, line in _lines(file, path, 0, 1 << 62):
                 if position > limit:
                     raise unpacks_to_too_much(f"--input_file {path}", limit)
@@ -84,8 +84,8 @@ def _unpacked_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _boundary(file: IO[bytes], path: str, place: int, blanks: int) -> int:
-    """The start of the first document at or after byte `place`, which follows this many blank lines; there one unit
-    ends and the next begins. A document that continues for more than 1 MiB after `place` is cut."""
+    """The start of the first document at or after byte `place`, which follows this many blank lines; there one
+    unit ends and the next begins. A document that continues for more than 1 MiB after `place` is cut."""
     size = os.fstat(file.fileno()).st_size
     if place == 0 or place >= size:
         return min(place, size)

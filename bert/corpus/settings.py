@@ -51,6 +51,11 @@ class TextSettings(Settings):
         if self.dataset_revision and not self.dataset_name:
             raise ValueError("--dataset_revision needs --dataset_name")
 
+    @property
+    def source(self) -> str:
+        """What is read, for messages."""
+        return f"--input_file {self.input_file}" if self.input_file else f"--dataset_name {self.dataset_name}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings(Settings):

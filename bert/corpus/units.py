@@ -5,6 +5,7 @@ The unit of a document depends only on the input, never on the worker that reads
 
 import functools
 import glob
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +75,10 @@ def find_units(text: TextSettings) -> tuple[list[Unit], list[str]]:
         total = sum(size * (COMPRESSION_RATIO if _compression(path) else 1) for path, size in sizes.items())
         unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, total // NUM_UNITS))
         pieces = [
-            piece for path, size in sizes.items() if size for piece in _pieces_of_file(path, size, text, unit_bytes)
+            piece
+            for path, size in sizes.items()
+            if size
+            for piece in _pieces_of_file(path, size, text, unit_bytes)
         ]
     if not pieces:
         raise InputError(f"--input_file {text.input_file}: every matching file is empty")
@@ -125,7 +129,7 @@ def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -
         return [Piece(path, kind, 0, None, COMPRESSION_RATIO * size)]
     number = -(-size // unit_bytes)
     edges = [part * size // number for part in range(number + 1)]
-    return [Piece(path, kind, start, stop, stop - start) for start, stop in zip(edges, edges[1:], strict=False)]
+    return [Piece(path, kind, start, stop, stop - start) for start, stop in itertools.pairwise(edges)]
 
 
 def _pieces_of_parquet(path: str, text: TextSettings) -> list[Piece]:

@@ -3,16 +3,14 @@
 import json
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tokenizers
 
+from bert.corpus.columns import values_of
 from bert.text.tokenizer import Tokenizer
-from ringbase.ragged import gather
+from ringbase.ragged import gather, joined
 
 MOST_CACHED_WORDS, MOST_CACHED_CHARACTERS = 1 << 18, 1 << 21
 WORDS_AT_ONCE = 1 << 10
@@ -31,34 +29,6 @@ _IDEOGRAPHS[0x3400:0x4DC0] = _IDEOGRAPHS[0x4E00:0xA000] = True  # tokenization.p
 _IDEOGRAPHS[[ord(mark) for mark in "“”‘’„‹›–—…、。，！？；：「」『』（）"]] = True
 
 
-@dataclass(frozen=True)
-class Words:
-    """The parts of a tokenizer that workers need. They load it without `transformers`, which is slow to import.
-
-    Attributes:
-      serialized: the Rust tokenizer as JSON.
-      continues_word: as in `bert.corpus.masking.Masking`; None unless whole words are masked.
-    """
-
-    vocab_size: int
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    digest: str
-    lower_case: bool
-    serialized: str
-    continues_word: np.ndarray | None
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, whole_words: bool = False) -> "Words":
-        serialized = tokenizer.backend.to_str()
-        names = ("vocab_size", "unk_id", "cls_id", "sep_id", "mask_id", "digest", "lower_case")
-        facts = {name: getattr(tokenizer, name) for name in names}
-        continues_word = tokenizer.continues_word if whole_words else None
-        return cls(**facts, serialized=serialized, continues_word=continues_word)
-
-
 class Encoder:
     """Sentences -> token ids.
 
@@ -67,10 +37,9 @@ class Encoder:
     tokenizers get whole sentences.
     """
 
-    def __init__(self, words: Words):
-        self._backend = tokenizers.Tokenizer.from_str(words.serialized)
-        self._backend.encode_special_tokens = True  # as in bert/text/tokenizer.py; the JSON does not hold it
-        parts = json.loads(words.serialized)
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        parts = json.loads(tokenizer.backend.to_str())
         self._by_word = _splits_at_white_space(parts)
         vocabulary: dict[str, int] = parts["model"]["vocab"] if self._by_word else {}
         self._marks = {mark: vocabulary[mark] for mark in string.punctuation if mark in vocabulary}
@@ -82,15 +51,14 @@ class Encoder:
         Sentences must not contain line ends.
         """
         if not self._by_word:
-            return _encode(self._backend, sentences)
+            return self._encode(sentences)
         if len(self._numbers) > MOST_CACHED_WORDS or self._characters > MOST_CACHED_CHARACTERS:
             self._forget()
         words, line_ends = _words_of("".join(f"{text}\n" for text in sentences).encode())
         distinct = words.dictionary.to_pylist()
         self._learn([word for word in distinct if word not in self._numbers])
         numbers = np.fromiter(map(self._numbers.__getitem__, distinct), np.int64, len(distinct))
-        # to_numpy() imports pandas, which takes 0.3 s.
-        numbers = numbers[np.frombuffer(words.indices.buffers()[1], np.int32, len(words.indices))]
+        numbers = numbers[values_of(words.indices)]
         starts = self._offsets[numbers]
         lengths = self._offsets[numbers + 1] - starts
         values = gather(self._values, starts, lengths)
@@ -117,20 +85,16 @@ class Encoder:
         for mark, token in self._marks.items():
             if mark in used:
                 continue
-            ids, _ = _encode(self._backend, [f" {mark} ".join(words) + f" {mark}"])
+            ids, _ = self._encode([f" {mark} ".join(words) + f" {mark}"])
             is_mark = ids == token
             ends = np.flatnonzero(is_mark)
             if len(ends) == len(words):  # there are more if a letter decomposes into the mark
                 return ids[~is_mark], np.diff(ends, prepend=-1) - 1
-        return _encode(self._backend, words)
+        return self._encode(words)
 
-
-def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    # The fast variant does not compute character spans.
-    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
-    ids = [encoding.ids for encoding in encodings]
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    return np.fromiter(chain.from_iterable(ids), np.int32), lengths
+    def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, offsets = joined(self._tokenizer.encode_ids(texts))
+        return ids, np.diff(offsets)
 
 
 def _words_of(text: bytes) -> tuple[pa.DictionaryArray, np.ndarray]:

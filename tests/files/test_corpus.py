@@ -20,7 +20,7 @@ from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
 
-from bert.corpus import encoder
+from bert.corpus.words import Encoder
 from bert.corpus.sentences import split_sentences
 from bert.corpus.shards import open_table, verify
 from bert.text import tokenizer
@@ -127,7 +127,7 @@ def test_words_are_encoded_as_the_tokenizer_does():
     novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8").split("\n")[:500]
     lines = [*odd, *novel, "", *real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:300]]
     for words in (multilingual(), albert()):
-        expected, encode = words.encode(lines)[0], encoder.Encoder(encoder.Words.of(words))
+        expected, encode = words.encode(lines)[0], Encoder(words)
         parts = [encode(lines[at : at + 100]) for at in range(0, len(lines), 100)]
         assert np.concatenate([lengths for _, lengths in parts]).tolist() == [len(ids) for ids in expected]
         assert np.array_equal(np.concatenate([values for values, _ in parts]), np.concatenate(expected))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from bert.corpus.tfrecord_writer import serialized
 
 from bert.corpus.tfrecord import RecordRows
-from bert.corpus.tfrecord_writer import serialized
 from ringbase.files import replacing
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500

@@ -23,7 +23,7 @@ from ringbase.files import read_text
 
 MIB = (b"the same words, " * 127 + b"the same line.\n") * ((1 << 20) // 2047)  # long lines: they are read slowly
 PEAK = (
-    "import resource, sys; from tasks.corpus import main; main(sys.argv[1:]); "
+    "import resource, sys; from tasks.corpus.__main__ import main; main(sys.argv[1:]); "
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
 )
 
