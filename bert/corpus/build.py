@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert.corpus.manifest import MANIFEST, TOKENIZER, Manifest, differences, read_manifest
+from bert.corpus.manifest import MANIFEST, TOKENIZER, Manifest, differences, digest_of, read_manifest
 from bert.corpus.settings import BuildSettings
 from bert.corpus.units import find_units, input_facts
 from bert.corpus.work import CorpusWork
@@ -73,7 +73,7 @@ def build(
 def _prepare_folder(work: CorpusWork) -> None:
     """Makes the folder of unfinished work, or checks that the work in it has the same settings and input."""
     path = work.folder / "settings.json"
-    facts = work.facts | {"time of the last change of its input": digest(input_facts(work.settings.text))}
+    facts = work.facts | {"digest of the input files' times": digest(input_facts(work.settings.text))}
     if path.is_file() and any(work.folder.glob("unit-*")):
         _refuse_others(read_json(path), facts, work, "unfinished work")
     work.folder.mkdir(parents=True, exist_ok=True)
@@ -83,8 +83,8 @@ def _prepare_folder(work: CorpusWork) -> None:
 def _refuse_others(stored: Mapping[str, Any], facts: Mapping[str, Any], work: CorpusWork, what: str) -> None:
     if different := differences(stored, facts):
         raise InputError(
-            f"--output_dir {work.output_dir} holds {what} with another {different}: give another --output_dir, or "
-            "remove this one"
+            f"--output_dir {work.output_dir} holds {what} with other settings: {different}: give another "
+            "--output_dir, or remove this one"
         )
 
 
@@ -122,5 +122,5 @@ def _finish(work: CorpusWork, counts: Counter[str], say: Callable[[str], None]) 
         "tokenizer_files": {path.name: sha256(path) for path in sorted(folder.iterdir())},
         "shards": [read_json(work.shard_marker(number)) for number in range(work.num_shards)],
     }
-    write_json(work.output_dir / MANIFEST, manifest | {"digest": digest(manifest)}, indent=1)
+    write_json(work.output_dir / MANIFEST, manifest | {"digest": digest_of(manifest)}, indent=1)
     shutil.rmtree(work.folder)

@@ -31,13 +31,18 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
                 f"{flag}: {path} has format version {version}, this version of ringbert reads {FORMAT_VERSION}: "
                 "build the corpus again"
             )
-        case {"format_version": 2, "digest": written, **others} if written == digest(others):
+        case {"format_version": 2, "digest": written} if written == digest_of(manifest):
             return manifest
         case {"format_version": 1, "tokenizer_digest": str(), "vocab_size": int(),
               "settings": {"max_seq_length": int(), "masking": str(), "next_sentence": bool()},
               "shards": [*shards]} if all(map(_is_entry, shards)):  # fmt: skip
             return manifest
     raise InputError(f"{flag}: {path} is damaged: copy it again, or build the corpus again")
+
+
+def digest_of(manifest: Manifest) -> str:
+    """The digest of all other entries of a manifest, which it holds too."""
+    return digest({name: value for name, value in manifest.items() if name != "digest"})
 
 
 def _is_entry(shard: object) -> bool:

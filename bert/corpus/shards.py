@@ -50,7 +50,7 @@ def _checksum(batch: pa.RecordBatch, number: int, settings: Mapping[str, Any]) -
     for column in batch.columns:
         arrays = values_and_offsets(column) if pa.types.is_large_list(column.type) else (values_of(column),)
         for array in arrays:
-            checksum = google_crc32c.extend(checksum, np.ascontiguousarray(array).data)
+            checksum = google_crc32c.extend(checksum, array.tobytes())
     return checksum
 
 

@@ -124,7 +124,7 @@ class CorpusWork:
                         writer.write_batch(dealt.slice(start, stop - start))
                     random_next = values_of(batch.column("is_random_next")).sum() if settings.next_sentence else 0
                     counts.update(examples=len(batch), random_next=int(random_next))
-            writer.write_batch(schema.empty_table().to_batches()[0], {"counts": json.dumps(counts)})
+            writer.write_batch(pa.RecordBatch.from_pylist([], schema), {"counts": json.dumps(counts)})
 
     def counts(self) -> Counter[str]:
         """What all units hold together."""

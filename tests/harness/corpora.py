@@ -6,16 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bert.corpus.documents import documents
-from bert.corpus.inputs import find_units
 from harness.mpi import ROOT
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 
 from bert.corpus import build as corpus
+from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings, TextSettings
 from bert.corpus.shards import open_table
-from bert.corpus.workers import Workers
+from bert.corpus.units import find_units
 from bert.text import tokenizer
+from ringbase.settings import made
 
 CLS, SEP, MASK = 2, 3, 4
 
