@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert.corpus.manifest import MANIFEST, TOKENIZER, Manifest, differences, digest_of, read_manifest
+from bert.corpus.manifest import MANIFEST, TOKENIZER, Manifest, differences, read_manifest, write_manifest
 from bert.corpus.settings import BuildSettings
 from bert.corpus.units import find_units, input_facts
 from bert.corpus.work import CorpusWork
@@ -122,5 +122,5 @@ def _finish(work: CorpusWork, counts: Counter[str], say: Callable[[str], None]) 
         "tokenizer_files": {path.name: sha256(path) for path in sorted(folder.iterdir())},
         "shards": [read_json(work.shard_marker(number)) for number in range(work.num_shards)],
     }
-    write_json(work.output_dir / MANIFEST, manifest | {"digest": digest_of(manifest)}, indent=1)
+    write_manifest(work.output_dir, manifest)
     shutil.rmtree(work.folder)

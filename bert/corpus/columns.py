@@ -10,8 +10,9 @@ from bert.corpus.settings import ExampleSettings
 from ringbase.ragged import Ragged
 
 
-def schema_of(settings: ExampleSettings, id_type: pa.DataType) -> pa.Schema:
-    """The columns of a shard."""
+def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
+    """The columns of a shard. Ids are uint16 where all of the vocabulary fit, else int32."""
+    id_type = pa.uint16() if vocab_size <= 1 << 16 else pa.int32()
     fields = [("input_ids", pa.large_list(id_type)), ("sentence_a_tokens", pa.int32())]
     if settings.next_sentence:
         fields.append(("is_random_next", pa.int8()))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ringbase.errors import InputError
+from ringbase.files import write_json
 from ringbase.hashing import digest
 from ringbase.json_files import read_object
 
@@ -16,6 +17,12 @@ MANIFEST, WORK, TOKENIZER = "manifest.json", ".work", "tokenizer"
 Manifest = dict[str, Any]
 
 
+def write_manifest(folder: Path, facts: Manifest) -> None:
+    """Makes a folder of shards a corpus. `facts` without the format version and the digest of all entries."""
+    facts = {"format_version": FORMAT_VERSION} | facts
+    write_json(folder / MANIFEST, facts | {"digest": digest(facts)}, indent=1)
+
+
 def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
     """The manifest of a finished corpus. Raises InputError: none, an unfinished build, another format version, or
     a damaged manifest."""
@@ -25,24 +32,20 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
             raise InputError(f"{flag}: {folder} is unfinished: run the same bert-corpus build command again")
         raise InputError(f"{flag}: {folder} has no {MANIFEST}: bert-corpus build writes one when it has finished")
     manifest = read_object(path, f"{flag} {path}")
+    others = {name: value for name, value in manifest.items() if name != "digest"}
     match manifest:
         case {"format_version": int(version)} if version not in (WITHOUT_CHECKSUMS, FORMAT_VERSION):
             raise InputError(
                 f"{flag}: {path} has format version {version}, this version of ringbert reads {FORMAT_VERSION}: "
                 "build the corpus again"
             )
-        case {"format_version": 2, "digest": written} if written == digest_of(manifest):
+        case {"format_version": 2, "digest": written} if written == digest(others):
             return manifest
         case {"format_version": 1, "tokenizer_digest": str(), "vocab_size": int(),
               "settings": {"max_seq_length": int(), "masking": str(), "next_sentence": bool()},
               "shards": [*shards]} if all(map(_is_entry, shards)):  # fmt: skip
             return manifest
     raise InputError(f"{flag}: {path} is damaged: copy it again, or build the corpus again")
-
-
-def digest_of(manifest: Manifest) -> str:
-    """The digest of all other entries of a manifest, which it holds too."""
-    return digest({name: value for name, value in manifest.items() if name != "digest"})
 
 
 def _is_entry(shard: object) -> bool:

@@ -71,13 +71,6 @@ class CorpusWork:
         return -(-self.num_bytes // (self.num_shards * BIN_BYTES)) or 1
 
     @functools.cached_property
-    def schema(self) -> pa.Schema:
-        """The columns of a shard; ids are uint16 where all of the vocabulary fit, else int32."""
-        return schema_of(
-            self.settings.examples, pa.uint16() if self.tokenizer.vocab_size <= 1 << 16 else pa.int32()
-        )
-
-    @functools.cached_property
     def encoder(self) -> Encoder:
         return Encoder(self.tokenizer)
 
@@ -99,7 +92,8 @@ class CorpusWork:
 
     def make_unit(self, number: int) -> None:
         settings, num_bins = self.settings.examples, self.num_shards * self.bins_per_shard
-        schema, counts = self.schema.insert(0, pa.field("key", pa.uint64())), Counter[str]()
+        counts = Counter[str]()
+        schema = schema_of(settings, self.tokenizer.vocab_size).append(pa.field("key", pa.uint64()))
         texts = documents(self.units[number], self.settings.text)
         with replacing(self.unit_path(number)) as file, pa.ipc.new_file(file, schema) as writer:
             for index, part in enumerate(parts_of(texts, self.encoder)):
@@ -144,6 +138,7 @@ class CorpusWork:
 
     def make_shard(self, number: int) -> None:
         settings = self.settings.examples
+        schema = schema_of(settings, self.tokenizer.vocab_size)
         rows = max(1, BATCH_TOKENS // settings.max_seq_length)
         bins = map(self._bin, range(number * self.bins_per_shard, (number + 1) * self.bins_per_shard))
         batches = (examples.slice(start, rows) for examples in bins for start in range(0, len(examples), rows))
@@ -151,7 +146,7 @@ class CorpusWork:
         with replacing(path) as file:
             sink = HashingWriter(file)
             if settings.format == "arrow":
-                sizes = write_arrow(sink, batches, self.schema, self.facts["settings"])
+                sizes = write_arrow(sink, batches, schema, self.facts["settings"])
             else:
                 sizes = write_records(sink, batches, settings.max_seq_length, settings.max_predictions_per_seq)
         if not sizes:
@@ -168,11 +163,10 @@ class CorpusWork:
                 parts += [
                     reader.get_batch(place) for place in range(number, reader.num_record_batches - 1, num_bins)
                 ]
-        examples = pa.Table.from_batches(parts).combine_chunks().to_batches()
-        if not examples:
-            return pa.RecordBatch.from_pylist([], self.schema)
-        order = np.argsort(values_of(examples[0].column("key")), kind="stable")
-        return examples[0].drop_columns(["key"]).take(array(order))
+        for examples in pa.Table.from_batches(parts).combine_chunks().to_batches():
+            order = np.argsort(values_of(examples.column("key")), kind="stable")
+            return examples.drop_columns(["key"]).take(array(order))
+        return parts[0].drop_columns(["key"])
 
     # -- what decides the result ----------------------------------------------------------------------------------
 

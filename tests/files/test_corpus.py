@@ -20,10 +20,9 @@ from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
 
-from bert.corpus.words import Encoder
 from bert.corpus.sentences import split_sentences
 from bert.corpus.shards import open_table, verify
-from bert.text import tokenizer
+from bert.corpus.words import Encoder
 
 TEXTS = [
     ["The first.", "그는 갔다.", "x " * 30 + "x"],
@@ -216,25 +215,6 @@ def test_googles_command_line_and_a_vocabulary_of_the_corpus(tmp_path):
     manifest = open_table(str(tmp_path / "tf_examples.tfrecord"))[1]
     assert (manifest["settings"]["dupe_factor"], manifest["vocab_size"]) == (5, 1000)
     assert manifest["counts"]["unknown_share"] < 0.01
-
-
-def test_tfrecord_shards_hold_the_same_examples(tmp_path):
-    from harness.tfrecords import RecordRows
-
-    corpora.write(tmp_path, corpora.make_texts(10))
-    settings = {"dupe_factor": 2, "max_seq_length": 48, "num_shards": 2}
-    rows, _ = corpora.build(tmp_path, "arrow", masking="static", **settings)
-    words, output = tokenizer.load(str(tmp_path / "vocab.txt")), tmp_path / "tfrecord"
-    corpora.build_with(corpora.settings_of(tmp_path, "tfrecord", format="tfrecord", **settings), words)
-    flags = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": words.vocab_size}
-    read = RecordRows(f"{output}/shard-*", tmp_path / "cache", **flags)
-    found = read.take(np.arange(len(read)))
-    for name, column in found.items():
-        if isinstance(column, tuple):
-            column = np.split(column[0], column[1][1:-1])
-        assert [np.asarray(value).tolist() for value in column] == [row[name] for row in rows], name
-    assert verify(output)[1] == []
-    refused(lambda: open_table(str(output)), output)
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bert.corpus.units import load_data_set
 from harness.corpora import read_documents
 from harness.refusals import refused
 from harness.texts import write_model
 
 from bert import hub, weights
+from bert.corpus.units import load_data_set
 from ringbase.settings import made
 from tasks.settings import ModelSettings
 from tasks.start import Needs, start_of_model

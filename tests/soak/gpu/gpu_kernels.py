@@ -30,8 +30,8 @@ from distributed.collectives.local import LocalCollectives
 from distributed.run import Run
 from distributed.world import World
 from tasks import flags, job
-from tasks.corpus.__main__ import main as corpus
 from tasks.classifier import program as classifier
+from tasks.corpus.__main__ import main as corpus
 from tasks.pretraining import program as pretraining
 from tasks.squad import program as squad
 
