@@ -1,4 +1,4 @@
-"""TFRecord files of pretraining examples, written by TensorFlow, and the rows that bert-pretraining makes of them."""
+"""TFRecord files of pretraining examples, written by TensorFlow, and what bert-pretraining reads from them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
 
 
 def random_rows(number: int, seed: int = 0) -> list[dict]:
-    """Examples of 5 to 24 tokens, a few without predictions or without a second sentence, as Arrow shards hold them."""
+    """Rows of Arrow shards: 5 to 24 tokens, a few without predictions or without a second sentence."""
     chance = np.random.default_rng(seed)
     rows = []
     for length in [LENGTH, *chance.integers(5, LENGTH + 1, number - 1).tolist()]:
