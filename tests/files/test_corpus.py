@@ -160,8 +160,8 @@ def large_text(folder, num_bytes):
 
 @pytest.mark.slow
 def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path):
-    """By two ranks under mpirun; 40 MB are five units of work, and the kill comes in the first pass."""
-    command = ["-m", "tasks.corpus", *large_text(tmp_path, 40_000_000), "--num_shards=8", "--num_workers=2"]
+    """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first pass."""
+    command = ["-m", "tasks.corpus", *large_text(tmp_path, 9_000_000), "--num_shards=8", "--num_workers=2"]
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
     options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
     subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
