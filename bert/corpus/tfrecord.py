@@ -8,14 +8,18 @@ those of google-research/bert `create_pretraining_data.py`.
 
 import functools
 import itertools
-import struct
 from collections.abc import Iterable, Iterator
 
 import google_crc32c
+import numpy as np
 import pyarrow as pa
 
 from bert.corpus.columns import values_and_offsets, values_of
 from ringbase.hashing import HashingWriter
+from ringbase.ragged import offsets_of
+
+FLOATS, INTEGERS = 2, 3  # the lists of a Feature
+ONE = np.float32(1).tobytes()
 
 
 def write_records(
@@ -25,60 +29,60 @@ def write_records(
     Returns the number of rows in each batch."""
     sizes = []
     for batch in batches:
-        lists = (_rows(batch.column(name)) for name in ("input_ids", "masked_lm_positions", "masked_lm_ids"))
+        lists = (_packed(batch.column(name)) for name in ("input_ids", "masked_lm_positions", "masked_lm_ids"))
         numbers = (values_of(batch.column(name)).tolist() for name in ("sentence_a_tokens", "is_random_next"))
-        for ids, positions, originals, a_tokens, is_random in zip(*lists, *numbers, strict=True):
-            padding, places = [0] * (max_seq_length - len(ids)), [0] * (max_predictions_per_seq - len(positions))
+        for (ids, tokens), (positions, used), (originals, _), first, label in zip(*lists, *numbers, strict=True):
+            padding, unused = bytes(max_seq_length - tokens), bytes(max_predictions_per_seq - used)
             features = (
-                _integers("input_ids", ids + padding)
-                + _runs("input_mask", (1, len(ids)), (0, len(padding)))
-                + _runs("segment_ids", (0, a_tokens), (1, len(ids) - a_tokens), (0, len(padding)))
-                + _integers("masked_lm_positions", positions + places)
-                + _integers("masked_lm_ids", originals + places)
-                + _weights(len(positions), len(places))
-                + _runs("next_sentence_labels", (is_random, 1))
+                _feature("input_ids", ids + padding)
+                + _feature("input_mask", b"\1" * tokens + padding)
+                + _feature("segment_ids", bytes(first) + b"\1" * (tokens - first) + padding)
+                + _feature("masked_lm_positions", positions + unused)
+                + _feature("masked_lm_ids", originals + unused)
+                + _feature("masked_lm_weights", ONE * used + 4 * unused, FLOATS)
+                + _feature("next_sentence_labels", bytes([label]))
             )
-            example = _field(1, features)
+            example = _tag(1, len(features)) + features
             length = len(example).to_bytes(8, "little")
             sink.write(b"".join((length, _checksum(length), example, _checksum(example))))
         sizes.append(len(batch))
     return sizes
 
 
-def _rows(column: pa.Array) -> Iterator[list[int]]:
-    values, offsets = (array.tolist() for array in values_and_offsets(column))
-    return (values[start:stop] for start, stop in itertools.pairwise(offsets))
+def _packed(column: pa.Array) -> Iterator[tuple[bytes, int]]:
+    """The values of each row as varints, and their number. A varint is groups of 7 bits, lowest first; all but the
+    last group set the top bit."""
+    values, offsets = values_and_offsets(column)
+    places = np.arange(5)
+    groups = values[:, None].astype(np.int64) >> 7 * places
+    used = (groups > 0) | (places == 0)
+    groups = groups & 127 | (groups >> 7 > 0) << 7
+    packed, ends = groups[used].astype(np.uint8).tobytes(), offsets_of(used.sum(axis=1))[offsets].tolist()
+    rows = (packed[start:stop] for start, stop in itertools.pairwise(ends))
+    return zip(rows, np.diff(offsets).tolist(), strict=True)
 
 
-def _integers(name: str, values: list[int]) -> bytes:
-    return _feature(name, _field(3, _field(1, b"".join(map(_varint, values)))))  # int64_list
-
-
-@functools.lru_cache(1 << 16)
-def _runs(name: str, *runs: tuple[int, int]) -> bytes:
-    """A feature whose values are runs of equal numbers: (number, length)."""
-    return _integers(name, [value for value, length in runs for _ in range(length)])
-
-
-@functools.lru_cache(1 << 16)
-def _weights(ones: int, zeros: int) -> bytes:
-    packed = struct.pack(f"<{ones + zeros}f", *[1.0] * ones, *[0.0] * zeros)
-    return _feature("masked_lm_weights", _field(2, _field(1, packed)))  # float_list
-
-
-def _feature(name: str, value: bytes) -> bytes:
+def _feature(name: str, packed: bytes, kind: int = INTEGERS) -> bytes:
     """An entry of the map of features."""
-    return _field(1, _field(1, name.encode()) + _field(2, value))
+    return _head(name, kind, len(packed)) + packed
 
 
-def _field(number: int, content: bytes) -> bytes:
-    """A field of a protobuf message that is bytes, packed numbers or another message."""
-    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+@functools.cache
+def _head(name: str, kind: int, size: int) -> bytes:
+    """What comes before `size` bytes of packed numbers: the sizes of the messages around them, and the name."""
+    head = _tag(1, size)
+    for number in (kind, 2):  # Int64List or FloatList in a Feature in an entry
+        head = _tag(number, len(head) + size) + head
+    head = _tag(1, len(name)) + name.encode() + head
+    return _tag(1, len(head) + size) + head
 
 
-@functools.lru_cache(1 << 17)
+def _tag(number: int, size: int) -> bytes:
+    """The beginning of a field of `size` bytes: packed numbers, text or another message."""
+    return bytes([number << 3 | 2]) + _varint(size)
+
+
 def _varint(number: int) -> bytes:
-    """Groups of 7 bits, lowest first; every group except the last sets the top bit."""
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
 
 
