@@ -29,6 +29,7 @@ def write_records(
     Returns the number of rows in each batch."""
     sizes = []
     for batch in batches:
+        records: list[bytes] = []
         lists = (_packed(batch.column(name)) for name in ("input_ids", "masked_lm_positions", "masked_lm_ids"))
         numbers = (values_of(batch.column(name)).tolist() for name in ("sentence_a_tokens", "is_random_next"))
         for (ids, tokens), (positions, used), (originals, _), first, label in zip(*lists, *numbers, strict=True):
@@ -44,7 +45,8 @@ def write_records(
             )
             example = _tag(1, len(features)) + features
             length = len(example).to_bytes(8, "little")
-            sink.write(b"".join((length, _checksum(length), example, _checksum(example))))
+            records += (length, _checksum(length), example, _checksum(example))
+        sink.write(b"".join(records))
         sizes.append(len(batch))
     return sizes
 
@@ -53,11 +55,11 @@ def _packed(column: pa.Array) -> Iterator[tuple[bytes, int]]:
     """The values of each row as varints, and their number. A varint is groups of 7 bits, lowest first; all but the
     last group set the top bit."""
     values, offsets = values_and_offsets(column)
-    places = np.arange(5)
-    groups = values[:, None].astype(np.int64) >> 7 * places
-    used = (groups > 0) | (places == 0)
-    groups = groups & 127 | (groups >> 7 > 0) << 7
-    packed, ends = groups[used].astype(np.uint8).tobytes(), offsets_of(used.sum(axis=1))[offsets].tolist()
+    places = np.arange(-(-int(values.max(initial=1)).bit_length() // 7))
+    rest = values[:, None].astype(np.int32) >> (7 * places).astype(np.int32)
+    used = (rest > 0) | (places == 0)
+    groups = (rest & 127).astype(np.uint8) | (rest > 127).astype(np.uint8) << np.uint8(7)
+    packed, ends = groups[used].tobytes(), offsets_of(used.sum(axis=1))[offsets].tolist()
     rows = (packed[start:stop] for start, stop in itertools.pairwise(ends))
     return zip(rows, np.diff(offsets).tolist(), strict=True)
 

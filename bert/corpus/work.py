@@ -34,7 +34,7 @@ from ringbase.ragged import offsets_of
 # Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers
 # can write it.
 SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
-BIN_BYTES = 256 << 20  # of text, whose examples are sorted in memory at once
+BIN_BYTES = 128 << 20  # of text, whose examples are sorted in memory at once
 BATCH_TOKENS = 1 << 17  # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
 
 
