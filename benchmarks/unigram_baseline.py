@@ -11,16 +11,18 @@ import sys
 import numpy as np
 
 from bert.corpus.masking import Masking
-from bert.corpus.shards import open_table, tokenizer_folder
+from bert.corpus.shards import open_table
 from bert.text import tokenizer
 from distributed.rows import Rows
 from tasks.pretraining.evaluation import EVALUATION_SEED
 from tasks.pretraining.examples import collate
+from tasks.pretraining.settings import MASKS
+from tasks.pretraining.shards import tokenizer_of_shards
 
 
 def main() -> None:
     train, held_out = sys.argv[1:3]
-    words = tokenizer.load(None, tokenizer_folder(train))
+    words = tokenizer.load(None, tokenizer_of_shards(train))
     table, _ = open_table(train)
     ids, _ = Rows(table).column("input_ids")
     counts = np.bincount(ids, minlength=words.vocab_size)
@@ -28,14 +30,7 @@ def main() -> None:
     asked_table, manifest = open_table(held_out)
     rows, built = Rows(asked_table), manifest["settings"]
     numbers = np.arange(min(len(rows), int(sys.argv[3]) if len(sys.argv) > 3 else 800))
-    masking = Masking(
-        words.vocab_size,
-        words.mask_id,
-        (words.cls_id, words.sep_id),
-        built["masked_lm_prob"],
-        built["max_predictions_per_seq"],
-        words.continues_word if built["do_whole_word_mask"] else None,
-    )
+    masking = Masking.of(words, **{name: built[name] for name in MASKS})
     fields = rows.take(numbers) | {"row": numbers, "epoch": 0 * numbers}
     asked = collate(fields, masking, EVALUATION_SEED)["masked_ids"]
     frequent = int(counts.argmax())

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert.text.tokenizer import Tokenizer
 from ringbase.hashing import mixed
 from ringbase.ragged import offsets_of
 
@@ -34,6 +35,16 @@ class Masking:
     masked_lm_prob: float = 0.15
     max_predictions_per_seq: int = 20
     continues_word: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, masked_lm_prob: float, max_predictions_per_seq: int, do_whole_word_mask: bool
+    ):
+        """The masking of texts of this tokenizer with these settings."""
+        continues_word = tokenizer.continues_word if do_whole_word_mask else None
+        special_ids = tokenizer.cls_id, tokenizer.sep_id
+        limits = masked_lm_prob, max_predictions_per_seq
+        return cls(tokenizer.vocab_size, tokenizer.mask_id, special_ids, *limits, continues_word)
 
     def __post_init__(self):
         assert 0 < self.masked_lm_prob <= 1

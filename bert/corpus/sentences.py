@@ -1,6 +1,5 @@
 """Lines of text -> documents of sentences."""
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -9,11 +8,11 @@ MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, to limit memory
 # In hard-wrapped prose a line of fewer characters ends its paragraph, or is a heading or verse.
 SHORT_LINE = 40
 
-Separator = Literal["blank", "blanks", "file"]
 
-
-def gather_documents(blocks: Iterable[list[str]], separator: Separator, running: bool) -> Iterator[list[str]]:
-    """Blocks of lines -> documents, each a list of sentences.
+def gather_documents(
+    lines: Iterable[str], separator: Literal["blank", "blanks", "file"], running: bool
+) -> Iterator[list[str]]:
+    """Lines -> documents, each a list of sentences.
 
     With `running`, the lines are running text and are cut into sentences; otherwise each line is a sentence.
     """
@@ -21,16 +20,13 @@ def gather_documents(blocks: Iterable[list[str]], separator: Separator, running:
     document: list[str] = []
     paragraph: list[str] = []
     size = blanks = 0
-    for line in itertools.chain.from_iterable(blocks):
+    for line in lines:
         line = line.strip()
         if line:
             blanks = 0
             size += len(line)
             (paragraph if running else document).append(line)
-            if size < MOST_DOCUMENT_BYTES:
-                if running and len(line) < SHORT_LINE:
-                    document += split_sentences(" ".join(paragraph))
-                    paragraph = []
+            if size < MOST_DOCUMENT_BYTES and not (running and len(line) < SHORT_LINE):
                 continue
         else:
             blanks += 1

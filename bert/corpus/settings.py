@@ -1,13 +1,13 @@
 """The settings of a corpus: its text, its examples and its files."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bert.text.settings import UnknownSettings
-from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, check_at_least, check_at_most, check_share, setting
+from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, flat, setting
 
 MOST_DUPLICATES = 10_000
-MOST_SHARDS = 100_000  # files, for some seconds all open
+MOST_SHARDS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,16 @@ class TextSettings(Settings):
         "data",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if (self.input_file is None) == (self.dataset_name is None):
             raise ValueError("give either --input_file or --dataset_name")
         if self.dataset_revision and not self.dataset_name:
             raise ValueError("--dataset_revision needs --dataset_name")
+
+    @property
+    def source(self) -> str:
+        """What is read, for messages."""
+        return f"--input_file {self.input_file}" if self.input_file else f"--dataset_name {self.dataset_name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +62,11 @@ class ExampleSettings(Settings):
     """The settings that decide the examples, besides the text and the vocabulary. The defaults are Google's."""
 
     max_seq_length: int = setting(
-        128, "maximum number of tokens in an example, including [CLS] and [SEP]", "examples"
+        128,
+        "maximum number of tokens in an example, including [CLS] and [SEP]",
+        "examples",
+        at_least=5,
+        at_most=LONGEST_ROW,
     )
     next_sentence: bool = setting(
         True,
@@ -66,14 +74,18 @@ class ExampleSettings(Settings):
         "the last token with consecutive sentences, with [SEP] between documents",
         "examples",
     )
-    short_seq_prob: float = setting(0.1, "share of the documents that get a shorter target length", "examples")
+    short_seq_prob: float = setting(
+        0.1, "share of the documents that get a shorter target length", "examples", at_least=0, at_most=1
+    )
     dupe_factor: int | None = setting(
         None,
         "number of times that examples are made from the whole text",
         "examples",
         shown_default="1 with dynamic masks, 10 with static ones",
+        at_least=1,
+        at_most=MOST_DUPLICATES,
     )
-    random_seed: int = setting(12345, "seed of every random choice", "examples")
+    random_seed: int = setting(12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED)
 
     format: Literal["arrow", "tfrecord"] = setting("arrow", "format of the shards; tfrecord is Google's", "output")
 
@@ -85,18 +97,12 @@ class ExampleSettings(Settings):
         shown_default="dynamic; static for tfrecord",
     )
     masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks")
-    max_predictions_per_seq: int = setting(20, "maximum number of predictions in an example", "masks")
+    max_predictions_per_seq: int = setting(
+        20, "maximum number of predictions in an example", "masks", at_least=1, at_most=LONGEST_ROW
+    )
     do_whole_word_mask: bool = setting(False, "mask all pieces of a word together", "masks")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 5, "max_seq_length")
-        check_at_least(self, 1, "dupe_factor", "max_predictions_per_seq")
-        check_at_least(self, 0, "random_seed")
-        check_at_most(self, LONGEST_ROW, "max_seq_length", "max_predictions_per_seq")
-        check_at_most(self, MOST_DUPLICATES, "dupe_factor")
-        check_at_most(self, MOST_SEED, "random_seed")
-        check_share(self, "short_seq_prob")
+    def check(self) -> None:
         if not 0 < self.masked_lm_prob <= 1:
             raise ValueError(f"--masked_lm_prob must be above 0 and at most 1, got {self.masked_lm_prob}")
         if self.format == "tfrecord" and self.masking == "dynamic":
@@ -113,33 +119,25 @@ class ExampleSettings(Settings):
         """How many times examples are made from the whole text."""
         return self.dupe_factor or (10 if self.has_static_masks else 1)
 
-    @property
-    def recorded(self) -> dict[str, object]:
+    def recorded(self) -> dict[str, Any]:
         """The values for the manifest, with defaults in place of None; bert-pretraining reads them."""
-        names = [
-            "max_seq_length", "next_sentence", "short_seq_prob", "format", "masking", "dupe_factor",
-            "masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask", "random_seed",
-        ]  # fmt: skip
-        resolved = {
-            "masking": "static" if self.has_static_masks else "dynamic",
-            "dupe_factor": self.num_duplicates,
-        }
-        return {name: resolved.get(name, getattr(self, name)) for name in names}
+        masking = "static" if self.has_static_masks else "dynamic"
+        return flat(self) | {"masking": masking, "dupe_factor": self.num_duplicates}
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildSettings(TextSettings, ExampleSettings, UnknownSettings):
+class BuildSettings(Settings):
     """The input, the examples and the output of a corpus build."""
 
+    text: TextSettings
+    examples: ExampleSettings
+    unknown: UnknownSettings
     output_dir: str = setting(help="folder of the shards", group="output", aliases=("output_file",))
     num_shards: int | None = setting(
         None,
         "number of shards",
         "output",
-        shown_default="one for each 67 million tokens, up to 16 for fewer tokens",
+        shown_default="one for each 256 MiB of text, up to 16 for less",
+        at_least=1,
+        at_most=MOST_SHARDS,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "num_shards")
-        check_at_most(self, MOST_SHARDS, "num_shards")

@@ -1,4 +1,4 @@
-"""Finds and opens the shards of a corpus, and checks them against their manifest.
+"""Finds, opens and checks the shards of a corpus.
 
 `bert-corpus build` writes them. An Arrow shard has the columns
   input_ids           large_list<uint16, or int32 above 65,536 entries>: [CLS] A [SEP] B [SEP], without padding
@@ -7,174 +7,199 @@
 and with static masks, which are already applied to input_ids,
   masked_lm_positions large_list<int32>, sorted
   masked_lm_ids       large_list of the type of input_ids: the original ids
+Each record batch has a CRC32C in its metadata, which is compared before its first row is used. So a corpus of any
+size is ready at once.
 """
 
 import fnmatch
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+import numpy as np
 import pyarrow as pa
 
-from bert.corpus.inputs import find_files
-from bert.corpus.manifest import MANIFEST, WORK, read_manifest
-from bert.corpus.shard_reader import Shard, differences, share_record
-from ringbase.errors import InputError
-from ringbase.hashing import sha256
+from bert.corpus.columns import values_and_offsets, values_of
+from bert.corpus.manifest import MANIFEST, TOKENIZER, WORK, Manifest, differences, read_manifest
+from bert.corpus.units import find_files
+from ringbase.errors import InputError, one_line
+from ringbase.hashing import HashingWriter, digest, sha256
 
-TOKENIZER = "tokenizer"
+CHECKSUM = b"crc32c"
 
 
-def find_shards(patterns: str, flag: str = "--input_file") -> tuple[str, str]:
-    """The format and the shards that comma-separated globs and folders name.
+def write_arrow(
+    sink: HashingWriter, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
+) -> list[int]:
+    """Writes the file of a shard; returns the number of rows in each batch. `settings` are the manifest's."""
+    sizes = []
+    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        for number, batch in enumerate(batches):
+            writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, number, settings))})
+            sizes.append(len(batch))
+    return sizes
 
-    Returns ("arrow", the unchanged patterns) or ("tfrecord", the files), for TFRecord files of any origin. In a
-    folder with a manifest, only the files that it names are used. Raises InputError: nothing matches, or both
-    formats do.
+
+def _checksum(batch: pa.RecordBatch, number: int, settings: Mapping[str, Any]) -> int:
+    """The CRC32C of a batch: of the corpus' settings, and of its place, size, types of columns and values."""
+    columns = [(field.name, str(field.type)) for field in batch.schema]
+    checksum = google_crc32c.value(digest(settings, number, len(batch), columns).encode())
+    for column in batch.columns:
+        arrays = values_and_offsets(column) if pa.types.is_large_list(column.type) else (values_of(column),)
+        for array in arrays:
+            checksum = google_crc32c.extend(checksum, array.tobytes())
+    return checksum
+
+
+class Shard:
+    """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed.
+
+    Every use of a row can raise InputError, which names the shard: its bytes were changed, or it is not the shard
+    that the manifest describes.
     """
-    formats: dict[str, list[str]] = {}
+
+    def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any], flag: str):
+        self.path, self.facts, self._settings, self._flag = path, facts, settings, flag
+        self.num_rows: int = facts["examples"]
+        self._checked: set[int] = set()
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """The first row of each record batch, and the number of rows."""
+        sizes = self.facts.get("batches")
+        if sizes is None:
+            sizes = [self._reader.get_batch(n).num_rows for n in range(self._reader.num_record_batches)]
+        return np.cumsum([0, *sizes])
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """A record batch, as a view of the file."""
+        try:
+            batch, metadata = self._reader.get_batch_with_custom_metadata(number)
+            if number not in self._checked and "batches" in self.facts:
+                batch.validate()
+                expected = int(metadata[CHECKSUM]), self.starts[number + 1] - self.starts[number]
+                if expected != (_checksum(batch, number, self._settings), len(batch)):
+                    raise ValueError(f"batch {number} is not as it was written")
+                self._checked.add(number)
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            raise error if isinstance(error, InputError) else self._damaged(one_line(error)) from error
+        return batch
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All record batches, each checked when it is reached."""
+        return map(self.batch, range(len(self.starts) - 1))
+
+    @functools.cached_property
+    def _reader(self) -> Any:
+        if "batches" not in self.facts and sha256(self.path) != self.facts["sha256"]:
+            raise self._damaged("it is not what the manifest of its folder says")
+        with pa.memory_map(str(self.path)) as source:
+            return pa.ipc.open_file(source.read_buffer())
+
+    def _damaged(self, problem: str) -> InputError:
+        return InputError(
+            f"{self._flag}: {self.path} is damaged: {problem}: copy the corpus again or build it again "
+            f"(bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
+        )
+
+
+# -- finding ------------------------------------------------------------------------------------------------------
+
+
+def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
+    """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder.
+
+    They are shards of `bert-corpus build`, or TFRecord files of others, whose manifest is {}. In a folder with a
+    manifest, only the files that it names are used. Raises InputError: nothing matches, or both formats do; a
+    shard that the manifest names and a glob covers is missing or of another size; a shard is not in its manifest.
+    """
+    found: dict[Path, Manifest] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        folder = Path(pattern).expanduser()
-        is_corpus = folder.is_dir() and any((folder / name).exists() for name in (MANIFEST, WORK))
-        files = [Path(name) for name in find_files(f"{pattern.rstrip('/')}/*" if is_corpus else pattern, flag)]
-        manifests = {
-            parent: read_manifest(parent, flag)
-            for parent in dict.fromkeys(path.parent for path in files)
-            if (parent / MANIFEST).is_file() or parent == folder
-        }
-        entries = {
-            folder / shard["file"]: shard for folder, manifest in manifests.items() for shard in manifest["shards"]
-        }
-        for path in files:
-            if path.parent not in manifests:
-                formats.setdefault("arrow" if path.suffix == ".arrow" else "tfrecord", []).append(str(path))
-            elif path in entries:
-                _check_size(path, entries[path], flag)
-                formats.setdefault(manifests[path.parent]["format"], []).append(str(path))
-    if len(formats) != 1:
-        both = " and ".join(formats)
-        reason = f"{both} shards match, but they must be of one format" if formats else "no shard matches"
+        name = os.path.expanduser(pattern)
+        if any(Path(name, file).exists() for file in (MANIFEST, WORK)):
+            read_manifest(Path(name), flag)  # an unfinished corpus is refused as such
+            name = os.path.join(name, "*")
+        files = list(map(Path, find_files(name, flag)))
+        for folder in dict.fromkeys(path.parent for path in files):
+            here = [path for path in files if path.parent == folder]
+            if not (folder / MANIFEST).is_file() and not is_arrow(here):
+                found.update({path: {} for path in here})
+                continue
+            manifest = read_manifest(folder, flag)
+            entries = {folder / shard["file"]: shard for shard in manifest["shards"]}
+            if strays := [path for path in here if path.name.startswith("shard-") and path not in entries]:
+                raise InputError(f"{flag}: {strays[0]} is not in the manifest of its folder")
+            for path in (path for path in sorted(entries) if fnmatch.fnmatch(str(path), os.path.normpath(name))):
+                if problem := _wrong_size(path, entries[path]):
+                    raise InputError(f"{flag}: {problem}: copy it again, or build the corpus again")
+                found[path] = manifest
+    if len({path.suffix == ".arrow" for path in found}) != 1:
+        reason = "Arrow and TFRecord shards match, but they must be of one format" if found else "no shard matches"
         raise InputError(f"{flag} {patterns}: {reason}")
-    ((kind, names),) = formats.items()
-    return kind, patterns if kind == "arrow" else ",".join(names)
+    return found
 
 
-def open_shards(
-    patterns: str, cache_dir: Path | None = None, flag: str = "--input_file"
-) -> tuple[list[Shard], dict[str, Any]]:
+def is_arrow(shards: Iterable[Path]) -> bool:
+    """Whether these are Arrow shards, not TFRecord files."""
+    return any(path.suffix == ".arrow" for path in shards)
+
+
+def open_shards(patterns: str, flag: str = "--input_file") -> tuple[list[Shard], Manifest]:
     """All Arrow shards that comma-separated globs match, and their manifest. Their content is not read yet.
 
     A folder stands for all shards of its manifest. Shards of several folders must have the same settings; then
-    `shards` of the returned manifest lists those of all folders, and `counts` are the first folder's. `cache_dir`
-    keeps the record of what was checked.
-
-    Raises InputError: nothing matches; there is no manifest; a shard that the manifest names and a glob covers is
-    missing; a shard is empty, truncated or not in its folder's manifest; the shards' settings differ.
+    `shards` of the returned manifest lists those of all folders, and `counts` are the first folder's. Raises
+    InputError as `find_shards`, and if the settings differ.
     """
-    files = _shard_files(patterns, flag)
-    manifests = {folder: read_manifest(folder, flag) for folder in dict.fromkeys(path.parent for path in files)}
-    first_folder, first = next(iter(manifests.items()))
-    for folder, manifest in manifests.items():
-        for name in ("format", "settings", "tokenizer_digest"):
-            if different := differences(first[name], manifest[name]):
-                raise InputError(f"{flag}: {first_folder} and {folder} differ in {name}: {different}")
-    if first["format"] != "arrow":
-        raise InputError(f"{flag}: {first_folder} has {first['format']} shards, expected arrow")
+    found = find_shards(patterns, flag)
+    if not is_arrow(found):
+        raise InputError(f"{flag}: {next(iter(found))} is no Arrow shard")
+    first_path, first = next(iter(found.items()))
     shards = []
-    for path in files:
-        entries = {shard["file"]: shard for shard in manifests[path.parent]["shards"]}
-        if path.name not in entries:
-            raise InputError(f"{flag}: {path} is not in the manifest of its folder")
-        _check_size(path, entries[path.name], flag)
-        shards.append(Shard(path, entries[path.name], manifests[path.parent]["settings"], flag))
-    if cache_dir is not None:
-        share_record(shards, cache_dir / "corpora")
+    for path, manifest in found.items():
+        names = ("settings", "tokenizer_digest")
+        if different := differences(*({name: facts[name] for name in names} for facts in (first, manifest))):
+            raise InputError(f"{flag}: {first_path.parent} and {path.parent} differ: {different}")
+        facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
+        shards.append(Shard(path, facts, manifest["settings"], flag))
     return shards, first | {"shards": [shard.facts for shard in shards]}
 
 
-def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict[str, Any]]:
+def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, Manifest]:
     """The rows of all shards that `open_shards` finds as one table, mapped into memory, all of it checked, and the
-    manifest. Raises InputError as `open_shards` does, and if a byte differs from the manifest."""
-    shards, manifest = open_shards(patterns, None, flag)
+    manifest. Raises InputError as `open_shards` does, and if a byte was changed."""
+    shards, manifest = open_shards(patterns, flag)
     return pa.Table.from_batches([batch for shard in shards for batch in shard.batches()]), manifest
 
 
-def tokenizer_folder(patterns: str, flag: str = "--input_file") -> Path:
-    """The folder of the tokenizer that the shards were built with; it is beside the first shard."""
-    return _shard_files(patterns, flag)[0].parent / TOKENIZER
+# -- verifying ----------------------------------------------------------------------------------------------------
 
 
-def _shard_files(patterns: str, flag: str) -> list[Path]:
-    files: dict[Path, None] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        folder = Path(pattern).expanduser()
-        if folder.is_dir():
-            files.update(dict.fromkeys(folder / shard["file"] for shard in read_manifest(folder, flag)["shards"]))
-            pattern = f"{pattern.rstrip('/')}/*"
-        matches = [Path(name) for name in find_files(pattern, flag)]
-        for parent in dict.fromkeys(path.parent for path in matches):
-            if (parent / MANIFEST).is_file():
-                # Add the shards that the manifest names, so that a missing one is noticed.
-                named = [parent / shard["file"] for shard in read_manifest(parent, flag)["shards"]]
-                matches += [path for path in named if fnmatch.fnmatch(str(path), os.path.expanduser(pattern))]
-        files.update(dict.fromkeys(sorted(path for path in matches if path.name.startswith("shard-"))))
-    if not files:
-        raise InputError(f"{flag} {patterns}: no shard of a corpus matches (shard-*.arrow)")
-    return list(files)
+def verify(folder: Path) -> tuple[Manifest, list[str]]:
+    """Compares every byte of a corpus and its tokenizer with its manifest.
 
-
-def _check_size(path: Path, facts: Mapping[str, Any], flag: str) -> None:
-    if problem := _wrong_size(path, facts):
-        raise InputError(f"{flag}: {problem}: copy it again, or build the corpus again")
-
-
-def _wrong_size(path: Path, facts: Mapping[str, Any]) -> str:
-    if not path.is_file():
-        return f"{path} is missing, but the manifest names it"
-    size = path.stat().st_size
-    if size == 0:
-        return f"{path} is empty, its manifest says {facts['bytes']:,} bytes"
-    if size != facts["bytes"]:
-        return f"{path} has {size:,} bytes, its manifest says {facts['bytes']:,}"
-    return ""
-
-
-def verify(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Compares a corpus with its manifest: sizes, SHA-256, numbers of examples, ids within the vocabulary.
-
-    Returns the manifest and one line for each shard that is missing, damaged or not in the manifest. Raises
+    Returns the manifest and one line for each file that is missing, damaged or not in the manifest. Raises
     InputError: no readable manifest.
     """
     manifest = read_manifest(folder, "--input_dir")
+    expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
+    strays = [path for path in sorted(folder.glob("shard-*")) if path not in expected]
+    expected |= {folder / TOKENIZER / name: value for name, value in manifest.get("tokenizer_files", {}).items()}
     problems = []
-    for facts in manifest["shards"]:
-        path = folder / facts["file"]
-        if problem := _wrong_size(path, facts) or _wrong_content(path, facts, manifest):
-            problems.append(problem)
-    named = {shard["file"] for shard in manifest["shards"]}
-    stray = sorted(path.name for path in folder.glob("shard-*") if path.name not in named)
-    problems += [f"{folder / name} is not in the manifest" for name in stray]
-    return manifest, problems
+    for path, wanted in expected.items():
+        if not path.is_file():
+            problems.append(f"{path} is missing, but the manifest names it")
+        elif (actual := sha256(path)) != wanted:
+            problems.append(f"{path} is damaged: its SHA-256 is {actual[:16]}…, the manifest says {wanted[:16]}…")
+    return manifest, problems + [f"{path} is not in the manifest" for path in strays]
 
 
-def _wrong_content(path: Path, facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
-    actual = sha256(path)
-    if actual != facts["sha256"]:
-        return f"{path} is damaged: its SHA-256 is {actual[:16]}…, the manifest says {facts['sha256'][:16]}…"
-    if manifest["format"] != "arrow":
+def _wrong_size(path: Path, facts: Mapping[str, Any]) -> str:
+    size = path.stat().st_size if path.is_file() else None
+    if size == facts["bytes"]:
         return ""
-    try:
-        return _wrong_ids(Shard(path, facts, manifest["settings"], "--input_dir"), manifest["vocab_size"])
-    except InputError as error:  # the manifest's checksums of pieces are wrong
-        return str(error)
-
-
-def _wrong_ids(shard: Shard, vocab_size: int) -> str:
-    for batch in shard.batches():
-        for name in [name for name in ("input_ids", "masked_lm_ids") if name in batch.schema.names]:
-            values = batch.column(name).values.to_numpy()
-            if len(values) and not 0 <= int(values.min()) <= int(values.max()) < vocab_size:
-                highest = int(values.max())
-                return f"{shard.path}: {name} contains {highest}, but the vocabulary has {vocab_size} entries"
-    return ""
+    found = "is missing" if size is None else f"has {size:,} bytes"
+    return f"{path} {found}, but its manifest says {facts['bytes']:,} bytes"

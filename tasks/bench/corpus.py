@@ -163,8 +163,8 @@ def prepare_text(
 
 def sentence_lines(text: TextSettings) -> Iterator[str]:
     """The sentences of the input, and an empty line after each document."""
-    from bert.corpus.documents import documents
-    from bert.corpus.inputs import find_units
+    from bert.corpus.read import documents
+    from bert.corpus.units import find_units
 
     units, _ = find_units(text)
     for unit in units:

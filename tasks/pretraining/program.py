@@ -21,7 +21,7 @@ from tasks.job import Job, run_on_ranks
 from tasks.pretraining.evaluation import evaluator
 from tasks.pretraining.examples import collate, losses, weights
 from tasks.pretraining.settings import PretrainingConfig
-from tasks.pretraining.shards import Shards, open_shards, tokenizer_of_shards
+from tasks.pretraining.shards import Shards, open_rows, tokenizer_of_shards
 from tasks.start import Needs, find_start
 
 
@@ -43,12 +43,12 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     start = world.on_first(
         find_start, config.model, job.resume(config.training.resume), run, config.do_train, needs
     )
-    shards = open_shards(config.shards, job, start, config.input_file, "--input_file") if config.do_train else None
+    shards = open_rows(config.shards, job, start, config.input_file, "--input_file") if config.do_train else None
     eval_shards = None
     if evaluation.do_eval or evaluation.eval_steps is not None:
         held_out_file = config.eval_input_file or config.input_file
         flag = "--eval_input_file" if config.eval_input_file else "--input_file"
-        eval_shards = open_shards(config.shards, job, start, held_out_file, flag)
+        eval_shards = open_rows(config.shards, job, start, held_out_file, flag)
     phases.ended("data")
     model = Bert(start.bert_config, "pretraining", seed=seed)
     held_out = evaluator(evaluation, job, model, eval_shards, max_seq_length) if eval_shards else None

@@ -20,10 +20,9 @@ from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
 
-from bert.corpus import encoder
 from bert.corpus.sentences import split_sentences
 from bert.corpus.shards import open_table, verify
-from bert.text import tokenizer
+from bert.corpus.words import Encoder
 
 TEXTS = [
     ["The first.", "그는 갔다.", "x " * 30 + "x"],
@@ -127,7 +126,7 @@ def test_words_are_encoded_as_the_tokenizer_does():
     novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8").split("\n")[:500]
     lines = [*odd, *novel, "", *real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:300]]
     for words in (multilingual(), albert()):
-        expected, encode = words.encode(lines)[0], encoder.Encoder(encoder.Words.of(words))
+        expected, encode = words.encode(lines)[0], Encoder(words)
         parts = [encode(lines[at : at + 100]) for at in range(0, len(lines), 100)]
         assert np.concatenate([lengths for _, lengths in parts]).tolist() == [len(ids) for ids in expected]
         assert np.array_equal(np.concatenate([values for values, _ in parts]), np.concatenate(expected))
@@ -140,9 +139,10 @@ def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stay
     corpora.build(tmp_path, "two", workers=2, num_shards=3, dupe_factor=2)
     assert corpora.content(tmp_path / "one") == corpora.content(tmp_path / "two")
     seven, manifest = corpora.build(tmp_path, "seven", num_shards=7, dupe_factor=2)
-    assert one == seven
+    assert sorted(one, key=str) == sorted(seven, key=str)
+    assert one != sorted(one, key=str)
     sizes = [shard["examples"] for shard in manifest["shards"]]
-    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= 1.1 * min(sizes)
     assert corpora.build(tmp_path, "seed", num_shards=3, dupe_factor=2, random_seed=1)[0] != one
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")}
     corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
@@ -160,13 +160,13 @@ def large_text(folder, num_bytes):
 
 @pytest.mark.slow
 def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path):
-    """By two ranks under mpirun; 10 MB are three units of work, and the kill comes in the second pass."""
-    command = ["-m", "tasks.corpus", *large_text(tmp_path, 10_000_000), "--num_shards=8", "--num_workers=2"]
+    """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first pass."""
+    command = ["-m", "tasks.corpus", *large_text(tmp_path, 9_000_000), "--num_shards=8", "--num_workers=2"]
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
     options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
     subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
     with subprocess.Popen([sys.executable, *command, "--output_dir=cut"], **options) as process:
-        while sum(path.is_file() for path in here.rglob("*")) < 14:
+        while not any(here.glob(".work/unit-*")):
             assert process.poll() is None, "the build ended before it could be killed"
             time.sleep(0.01)
         workers = children_of(process.pid)
@@ -216,25 +216,6 @@ def test_googles_command_line_and_a_vocabulary_of_the_corpus(tmp_path):
     manifest = open_table(str(tmp_path / "tf_examples.tfrecord"))[1]
     assert (manifest["settings"]["dupe_factor"], manifest["vocab_size"]) == (5, 1000)
     assert manifest["counts"]["unknown_share"] < 0.01
-
-
-def test_tfrecord_shards_hold_the_same_examples(tmp_path):
-    from harness.tfrecords import RecordRows
-
-    corpora.write(tmp_path, corpora.make_texts(10))
-    settings = {"dupe_factor": 2, "max_seq_length": 48, "num_shards": 2}
-    rows, _ = corpora.build(tmp_path, "arrow", masking="static", **settings)
-    words, output = tokenizer.load(str(tmp_path / "vocab.txt")), tmp_path / "tfrecord"
-    corpora.build_with(corpora.settings_of(tmp_path, "tfrecord", format="tfrecord", **settings), words)
-    flags = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": words.vocab_size}
-    read = RecordRows(f"{output}/shard-*", tmp_path / "cache", **flags)
-    found = read.take(np.arange(len(read)))
-    for name, column in found.items():
-        if isinstance(column, tuple):
-            column = np.split(column[0], column[1][1:-1])
-        assert [np.asarray(value).tolist() for value in column] == [row[name] for row in rows], name
-    assert verify(output)[1] == []
-    refused(lambda: open_table(str(output)), output)
 
 
 @pytest.fixture

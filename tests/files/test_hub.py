@@ -11,7 +11,7 @@ from harness.refusals import refused
 from harness.texts import write_model
 
 from bert import hub, weights
-from bert.corpus.inputs import load_data_set
+from bert.corpus.units import load_data_set
 from ringbase.settings import made
 from tasks.settings import ModelSettings
 from tasks.start import Needs, start_of_model

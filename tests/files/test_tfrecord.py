@@ -3,139 +3,143 @@
 import gzip
 import os
 import shutil
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
+from harness import corpora
 from harness.refusals import refused
 from harness.tfrecords import (
-    FLAGS,
     LENGTH,
-    assert_rows,
-    fields,
-    open_rows,
+    PREDICTIONS,
+    VOCAB,
     padded,
-    shard,
+    random_rows,
+    read,
     tensorflows,
-    write_by_tensorflow,
-    write_records,
+    write,
+    write_rows,
 )
 
-
-def read_all(patterns, tmp_path, **settings):
-    rows = open_rows(patterns, tmp_path, **settings)
-    return rows.take(np.arange(len(rows)))
+from bert.corpus.shards import open_shards, verify
+from bert.text import tokenizer
 
 
-def test_tensorflow_reads_what_we_write(tmp_path):
-    columns = fields(600)  # more than are serialized at once
-    write_records(tmp_path / "ours", columns, **FLAGS)
-    expected = [padded(columns, row) for row in range(600)]
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shards_hold(tmp_path):
+    corpora.write(tmp_path, corpora.make_texts(10))
+    settings = {"dupe_factor": 2, "max_seq_length": 48, "num_shards": 2}
+    rows, _ = corpora.build(tmp_path, "arrow", masking="static", **settings)
+    words, output = tokenizer.load(str(tmp_path / "vocab.txt")), tmp_path / "tfrecord"
+    corpora.build_with(corpora.settings_of(tmp_path, "tfrecord", format="tfrecord", **settings), words)
+    expected = [padded(row, 48, 20) for row in rows]
     kinds = {key: tf.float32 if key == "masked_lm_weights" else tf.int64 for key in expected[0]}
     spec = {key: tf.io.FixedLenFeature([len(values)], kinds[key]) for key, values in expected[0].items()}
-    (records,) = tf.data.TFRecordDataset(str(tmp_path / "ours")).batch(1000)
+    files = sorted(map(str, output.glob("shard-*")))
+    (records,) = tf.data.TFRecordDataset(files).batch(10_000)
     for key, values in tf.io.parse_example(records, spec).items():
         assert values.numpy().tolist() == [example[key] for example in expected]
+    assert tf.train.Example.FromString(records.numpy()[0]).features.feature["input_mask"].int64_list.value[0] == 1
+    limits = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": words.vocab_size}
+    for patterns in (output, f"{output}/*", ",".join(files)):
+        assert read(patterns, **limits) == rows
+    assert verify(output)[1] == []
+    refused(lambda: open_shards(str(output)), output)
 
 
-def test_we_read_what_tensorflow_writes(tmp_path):
+def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
-    shards = [shard(data / f"part-{number}.tfrecord", count, number) for number, count in enumerate((40, 1, 25))]
+    rows = [random_rows(count, seed) for seed, count in enumerate((40, 1, 25))]
+    for number, part in enumerate(rows):
+        write_rows(data / f"part-{number}.tfrecord", part)
     data.chmod(0o555)
-    rows = open_rows(f"{data}/part-[01].tfrecord, {data}/part-2.*", tmp_path)
-    assert len(rows) == 66
-    assert_rows(rows.take(np.arange(40)), shards[0], list(range(40)))
-    assert_rows(rows.take(np.array([40])), shards[1], [0])
-    assert_rows(rows.take(np.array([65, 42, 42, 41])), shards[2], [24, 1, 1, 0])
-    found, places = rows.take(np.array([65, 3, 40])), ((shards[2], 24), (shards[0], 3), (shards[1], 0))
-    assert found["is_random_next"].tolist() == [part["is_random_next"][row] for part, row in places]
-    assert_rows(rows.take(np.array([], np.int64)), shards[0], [])
-    for outside in (66, -1):
-        with pytest.raises(IndexError):
-            rows.take(np.array([outside]))
-    assert sorted(os.listdir(data)) == [f"part-{number}.tfrecord" for number in range(3)], "written beside them"
+    assert read(f"{data}/part-[01].tfrecord, {data}/part-2.*") == [row for part in rows for row in part]
+    assert sorted(os.listdir(data)) == [f"part-{number}.tfrecord" for number in range(3)]
 
 
 def test_what_padding_and_weight_0_hold_does_not_matter(tmp_path):
-    example = padded(fields(1), 0)
-    example |= {
+    example = padded(random_rows(1)[0]) | {
         "input_mask": [1] * 6 + [0] * 18, "input_ids": [5] * 6 + [9999] * 18,
         "segment_ids": [0] * 4 + [1] * 2 + [7] * 18, "masked_lm_weights": [0.0, 1.0, 0.0, 1.0],
         "masked_lm_positions": [99, 2, 99, 4], "masked_lm_ids": [9999, 8, 9999, 9], "extra": [b"whatever"],
     }  # fmt: skip
-    write_by_tensorflow(tmp_path / "file", [tensorflows(example)])
-    found = read_all(tmp_path / "file", tmp_path)
-    assert (found["input_ids"][0].tolist(), found["sentence_a_tokens"].tolist()) == ([5] * 6, [4])
-    assert (found["masked_lm_positions"][0].tolist(), found["masked_lm_ids"][0].tolist()) == ([2, 4], [8, 9])
+    write(tmp_path / "file", [tensorflows(example)])
+    (row,) = read(tmp_path / "file")
+    assert (row["input_ids"], row["sentence_a_tokens"]) == ([5] * 6, 4)
+    assert (row["masked_lm_positions"], row["masked_lm_ids"]) == ([2, 4], [8, 9])
 
 
-def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path):
-    columns = shard(tmp_path / "file", 10)
-    (tmp_path / "copy").mkdir()
-    shutil.copy(tmp_path / "file", tmp_path / "copy" / "file")
-    digests = [open_rows(tmp_path / name, tmp_path).digest for name in ("file", "copy/file")]
-    columns["masked_lm_ids"][0][-1] ^= 1
-    write_records(tmp_path / "file", columns, **FLAGS)
-    assert_rows(read_all(tmp_path / "file", tmp_path), columns, list(range(10)))
-    changed = open_rows(tmp_path / "file", tmp_path).digest
-    assert digests[0] == digests[1] != changed
+def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path, cache):
+    def digests():
+        return {open_shards(str(folder))[1]["records_digest"] for folder in (cache / "records").iterdir()}
+
+    rows = random_rows(10)
+    write_rows(tmp_path / "file", rows)
+    shutil.copy(tmp_path / "file", tmp_path / "copy")
+    assert read(tmp_path / "file") == read(tmp_path / "copy") == rows
+    assert len(digests()) == 1
+    rows[3]["is_random_next"] ^= 1
+    write_rows(tmp_path / "file", rows)
+    assert read(tmp_path / "file") == rows
+    assert len(digests()) == 2
 
 
 @pytest.mark.parametrize("byte", [0, 1, 8, 11, 12, 40, -5, -2])
 def test_a_flipped_bit_in_any_part_of_a_record_and_a_cut_are_named(tmp_path, byte):
     """Length, its checksum, content, its checksum."""
     file = tmp_path / "part.tfrecord"
-    shard(file, 10)
+    write_rows(file, random_rows(10))
     raw, start = bytearray(file.read_bytes()), 0
     for _ in range(4):
         start += int.from_bytes(raw[start : start + 8], "little") + 16
     raw[start + byte] ^= 0x10
     for content in (raw, file.read_bytes()[: byte - 20]):
         file.write_bytes(content)
-        refused(lambda: read_all(file, tmp_path), "--input_file", file)
+        refused(lambda: read(file), "--input_file", file)
 
 
 def test_empty_missing_foreign_and_compressed_files_are_named(tmp_path):
-    shard(tmp_path / "good", 2)
+    write_rows(tmp_path / "good", random_rows(2))
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("one sentence per line\n" * 20)
     (tmp_path / "a.tfrecord.gz").write_bytes(gzip.compress((tmp_path / "good").read_bytes()))
-    write_by_tensorflow(tmp_path / "long", [b"short", bytes(1 << 18)])
-    write_by_tensorflow(tmp_path / "other", [b"\x0a\x05no example"])
-    for name in ("empty", "none*", "g*", "text", "a.tfrecord.gz", "long", "other"):
+    write(tmp_path / "other", [b"\x0a\x05no example"])
+    for name in ("empty", "none*", "text", "a.tfrecord.gz", "other"):
         patterns = f"{tmp_path}/good,{tmp_path}/{name}"
-        refused(lambda patterns=patterns: read_all(patterns, tmp_path), "--input_file", name.strip("*"))
-    refused(lambda: read_all(tmp_path, tmp_path, flag="--eval_input_file"), "--eval_input_file", tmp_path)
+        refused(lambda patterns=patterns: read(patterns), "--input_file", name)
+    refused(lambda: read(tmp_path, "--eval_input_file"), "--eval_input_file", tmp_path)
 
 
-ONES = [1] * LENGTH
+def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, cache, monkeypatch):
+    write_rows(tmp_path / "file", random_rows(2))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    refused(lambda: read(tmp_path / "file"), "--input_file", cache, 100, "RINGBERT_CACHE")
 
 
 @pytest.mark.parametrize(
-    ("named", "changes"),
-    [("masked_lm_ids", {"masked_lm_ids": None}), ("input_ids", {"input_ids": [b"text"]}),
-     ("masked_lm_weights", {"masked_lm_weights": [1, 1, 1, 1]}), ("--max_seq_length", {"input_ids": [1] * 30}),
-     ("--max_predictions_per_seq", {"masked_lm_positions": [1] * 9}), ("500", {"input_ids": [7, 500] * 12}),
-     ("next_sentence_labels", {"next_sentence_labels": [2]}), ("-1", {"input_ids": [-1, 7] * 12}),
-     ("masked_lm_weights", {"masked_lm_weights": [0.5, 0, 0, 0]}), ("input_mask", {"input_mask": [0, *ONES[1:]]}),
-     ("segment_ids", {"segment_ids": [0, 1] * 12, "input_mask": ONES}),
-     ("position", {"masked_lm_positions": [24, 0, 0, 0], "masked_lm_weights": [1.0, 0.0, 0.0, 0.0]})],
+    ("named", "changes", "limits"),
+    [("masked_lm_ids", {"masked_lm_ids": None}, {}), ("input_ids", {"input_ids": [b"text"]}, {}),
+     ("masked_lm_weights", {"masked_lm_weights": [1, 1, 1, 1]}, {}),
+     ("--max_seq_length=30", {"input_ids": [1] * 30}, {}),
+     ("--max_predictions_per_seq=9", {"masked_lm_positions": [1] * 9}, {}),
+     (VOCAB, {"input_ids": [7, VOCAB] * 12}, {}), ("-1", {"input_ids": [-1, 7] * 12}, {}),
+     ("next_sentence_labels", {"next_sentence_labels": [2]}, {}),
+     ("masked_lm_weights", {"masked_lm_weights": [0.5, 0.0, 0.0, 0.0]}, {}),
+     ("input_mask", {"input_mask": [0] + [1] * (LENGTH - 1)}, {}),
+     ("segment_ids", {"segment_ids": [0, 1] * 12, "input_mask": [1] * LENGTH}, {}),
+     ("position", {"masked_lm_positions": [24, 0, 0, 0], "masked_lm_weights": [1.0, 0.0, 0.0, 0.0]}, {}),
+     (f"--max_seq_length={LENGTH}", {}, {"max_seq_length": 128}),
+     (f"--max_predictions_per_seq={PREDICTIONS}", {}, {"max_predictions_per_seq": 20}),
+     ("--vocab_file", {}, {"vocab_size": 3})],
 )  # fmt: skip
-def test_an_example_that_does_not_fit_is_named(tmp_path, named, changes):
-    columns = fields(4)
-    examples = [padded(columns, row) for row in range(4)]
+def test_an_example_that_does_not_fit_is_named(tmp_path, named, changes, limits):
+    examples = list(map(padded, random_rows(4)))
     examples[2] = {key: value for key, value in (examples[2] | changes).items() if value is not None}
-    write_by_tensorflow(tmp_path / "file", [tensorflows(example) for example in examples])
-    refused(lambda: read_all(tmp_path / "file", tmp_path), "--input_file", tmp_path / "file", named)
-
-
-def test_the_flags_must_be_those_of_the_files(tmp_path):
-    shard(tmp_path / "file", 3)
-    for name, value in {"max_seq_length": 128, "max_predictions_per_seq": 20, "vocab_size": 3}.items():
-        line = refused(lambda n=name, v=value: read_all(tmp_path / "file", tmp_path, **{n: v}), tmp_path / "file")
-        assert f"--{name}" in line or name == "vocab_size"
-    for name, less in {"max_seq_length": 20, "max_predictions_per_seq": 3}.items():
-        refused(
-            lambda n=name, v=less: write_records(tmp_path / "x", fields(30), **FLAGS | {n: v}), f"--{name}", less
-        )
+    write(tmp_path / "file", [tensorflows(example) for example in examples])
+    refused(lambda: read(tmp_path / "file", **limits), "--input_file", tmp_path / "file", named)

@@ -10,12 +10,12 @@ from harness.mpi import ROOT
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 
 from bert.corpus import build as corpus
-from bert.corpus.documents import documents
-from bert.corpus.inputs import find_units
+from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings, TextSettings
 from bert.corpus.shards import open_table
-from bert.corpus.workers import Workers
+from bert.corpus.units import find_units
 from bert.text import tokenizer
+from ringbase.settings import made
 
 CLS, SEP, MASK = 2, 3, 4
 
@@ -43,12 +43,12 @@ def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") 
 
 def settings_of(folder: Path, output: str = "shards", **settings) -> BuildSettings:
     """Settings for the files that `write` wrote."""
-    return BuildSettings(**{"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)} | settings)
+    files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
+    return made(BuildSettings, files | settings)
 
 
 def build_with(settings: BuildSettings, words: tokenizer.Tokenizer, *, workers: int = 1, **ranks) -> dict:
-    with Workers(workers, print) as processes:
-        return corpus.build(settings, words, workers=processes, say=lambda _: None, **ranks)
+    return corpus.build(settings, words, num_workers=workers, say=lambda _: None, **ranks)
 
 
 def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:
@@ -91,7 +91,7 @@ def bert_corpus(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
 
 def small_units(monkeypatch, num_bytes: int) -> None:
     """Cuts text into units of this size, so that a small corpus has many."""
-    monkeypatch.setattr("bert.corpus.inputs.LARGEST_UNIT_BYTES", num_bytes)
+    monkeypatch.setattr("bert.corpus.units.LARGEST_UNIT_BYTES", num_bytes)
 
 
 def read_documents(**settings) -> list[list[str]]:

@@ -15,7 +15,9 @@ from safetensors.numpy import load_file
 from distributed.collectives.local import LocalCollectives
 from distributed.run import Run
 from distributed.world import World
-from tasks import corpus, flags
+from tasks import flags
+from tasks.corpus.program import build
+from tasks.corpus.settings import BuildConfig
 from tasks.job import Job
 
 
@@ -39,7 +41,7 @@ def build_corpus(world: World, folder: Path, name: str) -> None:
     argv = [f"--vocab_file={folder}/vocab.txt", "--max_seq_length=32", "--max_predictions_per_seq=5",
             "--num_workers=1", "--num_shards=2", f"--input_file={folder}/text.txt",
             f"--output_dir={folder}/{name}"]  # fmt: skip
-    corpus.build(flags.parse(corpus.BuildConfig, argv, prog="bert-corpus", description=""), world)
+    build(flags.parse(BuildConfig, argv, prog="bert-corpus", description=""), world)
 
 
 def arguments(program: str, data: Path, output_dir: Path) -> list[str]:

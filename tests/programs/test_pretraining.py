@@ -12,7 +12,7 @@ from harness.texts import WORDS, write_model
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoTokenizer
 
-from tasks import corpus as bert_corpus
+from tasks.corpus.__main__ import main as bert_corpus
 
 LENGTH, PREDICTIONS, STEPS, BATCH = 32, 5, 24, 16
 SIZES = (f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}")
@@ -39,7 +39,7 @@ def corpus(tmp_path_factory):
     with contextlib.chdir(folder):
         for name, more in forms.items():
             text = "held.txt" if name == "held" else "text.txt"
-            bert_corpus.main([
+            bert_corpus([
                 "build", f"--input_file={text}", "--vocab_file=vocab.txt", f"--output_dir={name}",
                 "--num_shards=2", "--num_workers=1", *SIZES, *more, *(["--dupe_factor=2"] if more else []),
             ])  # fmt: skip

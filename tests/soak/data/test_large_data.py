@@ -1,14 +1,13 @@
 """Corpora of gigabytes, compressed bombs, and thousands of flipped bits."""
 
+import contextlib
 import gzip
-import json
 import os
 import random
 import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from harness.corpora import build, make_texts, read_documents, write
@@ -16,14 +15,15 @@ from harness.mpi import ROOT
 from harness.refusals import refused
 from soak.fuzz.run import run
 
-from bert.corpus.shards import open_shards, open_table
+from bert.corpus.shards import open_shards, open_table, verify
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
+from ringbase.errors import InputError
 from ringbase.files import read_text
 
 MIB = (b"the same words, " * 127 + b"the same line.\n") * ((1 << 20) // 2047)  # long lines: they are read slowly
 PEAK = (
-    "import resource, sys; from tasks.corpus import main; main(sys.argv[1:]); "
+    "import resource, sys; from tasks.corpus.__main__ import main; main(sys.argv[1:]); "
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
 )
 
@@ -42,35 +42,35 @@ def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.split()[-1]))
-    assert peaks[1] < 1.1 * peaks[0]
-    parts, manifest = open_shards(str(tmp_path / "of500"), tmp_path / "cache")
+    assert peaks[1] < 1.4 * peaks[0]  # up to 128 MiB of text are sorted at once
+    parts, manifest = open_shards(str(tmp_path / "of500"))
     rows, tokens = BatchRows(parts), 0
     for start in range(0, len(rows), 1 << 14):
         numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + (1 << 14), len(rows)))
         tokens += int(rows.lengths_at("input_ids", numbers).sum())
     assert len(rows) == manifest["counts"]["examples"]
-    assert tokens == sum(shard["tokens"] for shard in manifest["shards"])
+    assert tokens > manifest["counts"]["tokens"]
 
 
 @pytest.mark.timeout(1800)
 def test_no_flipped_bit_of_a_shard_is_trained_on(tmp_path):
-    """With a cache that knows the intact file, and without one."""
+    """Each is refused, or the rows are those that were written: it was in what no row needs."""
     write(tmp_path, make_texts(60))
     build(tmp_path, max_seq_length=64, num_shards=2)
     shards, draw = tmp_path / "shards", random.Random(0)
-    path = shards / "shard-00001-of-00002.arrow"
-    data, everything = (
-        path.read_bytes(),
-        np.arange(json.loads((shards / "manifest.json").read_text())["counts"]["examples"]),
-    )
-    BatchRows(open_shards(str(shards), tmp_path / "cache")[0]).take(everything)
+    path, written = shards / "shard-00001-of-00002.arrow", open_table(str(shards))[0].to_pylist()
+    data, read = path.read_bytes(), 0
     for _ in range(1000):
         place = draw.randrange(len(data))
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :])
-        for cache in (tmp_path / "cache", None):
-            refused(lambda c=cache: BatchRows(open_shards(str(shards), c)[0]).take(everything), path.name)
-    path.write_bytes(data)
-    assert open_table(str(shards))[0].num_rows == len(everything)
+        with contextlib.suppress(InputError):
+            assert open_table(str(shards))[0].to_pylist() == written
+            read += 1
+        assert path.name in "".join(verify(shards)[1])
+    assert read < 100
+    tokenizer = shards / "tokenizer/vocab.txt"
+    tokenizer.write_bytes(tokenizer.read_bytes().replace(b"w7", b"w6"))
+    assert str(tokenizer) in "".join(verify(shards)[1])
 
 
 @pytest.mark.timeout(3600)

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import math
+import os
 import pickle
 import random
 import tempfile
@@ -69,7 +70,7 @@ def read_shards(folder, name):
     """As bert-pretraining: steps of 32 rows in the order of the stream."""
     from bert.corpus.shards import open_shards
 
-    parts, facts = open_shards(str(folder), folder / "cache")
+    parts, facts = open_shards(str(folder))
     rows, read = BatchRows(parts), [facts["settings"]["max_seq_length"]]
     for start in range(0, len(rows), 32):
         numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + 32, len(rows)))
@@ -79,12 +80,12 @@ def read_shards(folder, name):
 
 def read_records(folder, name):
     """With the manifest, because a file that ends after a whole record is a whole file."""
-    from bert.corpus.shards import find_shards
-    from bert.corpus.tfrecord import RecordRows
+    from bert.corpus.shards import find_shards, open_table
+    from tasks.pretraining.records import Limits, converted
 
-    flags = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": 1 << 15}
-    rows = RecordRows(find_shards(str(folder))[1], folder / "cache", **flags)
-    return pickle.dumps(rows.take(np.arange(len(rows))))
+    os.environ["RINGBERT_CACHE"] = str(folder / "cache")
+    files = find_shards(str(folder))
+    return open_table(str(converted(files, Limits(48, 20, 1 << 15), "--input_file")))[0].to_pylist()
 
 
 def read_texts(folder, name):

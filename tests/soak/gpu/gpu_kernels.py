@@ -29,8 +29,9 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 from distributed.collectives.local import LocalCollectives
 from distributed.run import Run
 from distributed.world import World
-from tasks import corpus, flags, job
+from tasks import flags, job
 from tasks.classifier import program as classifier
+from tasks.corpus.__main__ import main as corpus
 from tasks.pretraining import program as pretraining
 from tasks.squad import program as squad
 
@@ -170,7 +171,7 @@ def write_data(folder: Path) -> None:
         f"--vocab_file={folder}/vocab.txt",
         f"--output_dir={folder}/shards",
     )
-    corpus.main(["build", *files, "--max_seq_length=32", "--max_predictions_per_seq=5", "--num_workers=1"])
+    corpus(["build", *files, "--max_seq_length=32", "--max_predictions_per_seq=5", "--num_workers=1"])
 
 
 def cases(folder: Path) -> Iterator[tuple[str, type, Callable, list[str]]]:

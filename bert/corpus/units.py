@@ -5,10 +5,14 @@ The unit of a document depends only on the input, never on the worker that reads
 
 import functools
 import glob
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet
 
 from bert import hub
 from bert.corpus.settings import TextSettings
@@ -24,20 +28,17 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 class Piece:
     """A part of a file: bytes [start, stop) of text or JSON lines, row groups of Parquet, rows of a data set.
 
-    A compressed file is one piece, with `stop` None.
+    A compressed file is one piece, with `stop` None. `size`: its bytes of text, about.
     """
 
     path: str
     kind: Literal["text", "json", "parquet", "hub"]
     start: int
     stop: int | None
+    size: int
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Neighbouring pieces, read one after the other by one worker."""
-
-    pieces: tuple[Piece, ...]
+Unit = tuple[Piece, ...]  # neighbours, read one after the other by one worker
 
 
 def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -61,34 +62,34 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
 
 
 def find_units(text: TextSettings) -> tuple[list[Unit], list[str]]:
-    """The units of the input, in order, and the empty files, which are left out.
+    """The units of the input, in order and of similar size, and the empty files, which are left out.
 
     Raises InputError: no file matches, all files are empty, a Parquet file or data set cannot be read.
     """
     empty: list[str] = []
-    pieces: list[tuple[Piece, int]] = []  # with their sizes in bytes of text
     if text.dataset_name is not None:
-        unit_bytes = LARGEST_UNIT_BYTES
-        pieces = _pieces_of_data_set(text)
+        pieces, unit_bytes = _pieces_of_data_set(text), LARGEST_UNIT_BYTES
     else:
-        files = find_files(text.input_file or "")
-        empty = [path for path in files if os.path.getsize(path) == 0]
-        ratios = (COMPRESSION_RATIO if _without_compression(path)[1] else 1 for path in files)
-        total = sum(os.path.getsize(path) * ratio for path, ratio in zip(files, ratios, strict=True))
+        sizes = {path: os.path.getsize(path) for path in find_files(text.input_file or "")}
+        empty = [path for path, size in sizes.items() if size == 0]
+        total = sum(size * (COMPRESSION_RATIO if _compression(path) else 1) for path, size in sizes.items())
         unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, total // NUM_UNITS))
-        for path in files:
-            if path not in empty:
-                pieces += _pieces_of_file(path, text, unit_bytes)
+        pieces = [
+            piece
+            for path, size in sizes.items()
+            if size
+            for piece in _pieces_of_file(path, size, text, unit_bytes)
+        ]
     if not pieces:
         raise InputError(f"--input_file {text.input_file}: every matching file is empty")
-    units, unit_size = [[pieces[0][0]]], pieces[0][1]
-    for piece, size in pieces[1:]:
-        unit_size += size
-        if unit_size > unit_bytes:
-            units.append([])
-            unit_size = size
-        units[-1].append(piece)
-    return [Unit(tuple(unit)) for unit in units], empty
+    total = sum(piece.size for piece in pieces)
+    units: list[list[Piece]] = [[] for _ in range(-(-total // unit_bytes) or 1)]
+    before = 0
+    for piece in pieces:
+        middle = (2 * before + piece.size) * len(units) // (2 * total or 1)
+        units[min(middle, len(units) - 1)].append(piece)
+        before += piece.size
+    return [tuple(unit) for unit in units if unit], empty
 
 
 def input_facts(text: TextSettings) -> list[tuple[str, int, int]]:
@@ -111,45 +112,38 @@ def load_data_set(text: TextSettings) -> Any:
     return hub.load_data_set(name, config, "train", where, text.dataset_revision)
 
 
-def _pieces_of_file(path: str, text: TextSettings, unit_bytes: int) -> list[tuple[Piece, int]]:
-    name, compression = _without_compression(path)
-    size = os.path.getsize(path)
+def _compression(path: str) -> str:
+    """The ending .gz or .zst of a file's name, if it has one."""
+    return next((ending for ending in (".gz", ".zst") if path.lower().endswith(ending)), "")
+
+
+def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -> list[Piece]:
+    compression = _compression(path)
+    name = path.lower().removesuffix(compression)
     if name.endswith(".parquet"):
         if compression:
             raise InputError(f"--input_file {path}: unpack it first (Parquet files are compressed inside anyway)")
         return _pieces_of_parquet(path, text)
     kind: Literal["text", "json"] = "json" if name.endswith(JSON_LINES) else "text"
     if compression:
-        return [(Piece(path, kind, 0, None), COMPRESSION_RATIO * size)]
-    stops = [min(start + unit_bytes, size) for start in range(0, size, unit_bytes)]
-    return [
-        (Piece(path, kind, start, stop), stop - start) for start, stop in zip([0, *stops], stops, strict=False)
-    ]
+        return [Piece(path, kind, 0, None, COMPRESSION_RATIO * size)]
+    number = -(-size // unit_bytes)
+    edges = [part * size // number for part in range(number + 1)]
+    return [Piece(path, kind, start, stop, stop - start) for start, stop in itertools.pairwise(edges)]
 
 
-def _without_compression(path: str) -> tuple[str, str]:
-    """A file's name in lower case without `.gz` or `.zst`, and that ending, if it has one."""
-    name = path.lower()
-    ending = next((ending for ending in (".gz", ".zst") if name.endswith(ending)), "")
-    return name.removesuffix(ending), ending
-
-
-def _pieces_of_parquet(path: str, text: TextSettings) -> list[tuple[Piece, int]]:
-    import pyarrow.parquet
-
+def _pieces_of_parquet(path: str, text: TextSettings) -> list[Piece]:
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pa.parquet.ParquetFile(path) as file:
             metadata, columns = file.metadata, file.schema_arrow.names
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"--input_file {path}: not a Parquet file: {one_line(error)}") from error
     _check_column(text.text_column, columns, f"--input_file {path}")
-    return [
-        (Piece(path, "parquet", group, group + 1), metadata.row_group(group).total_byte_size)
-        for group in range(metadata.num_row_groups)
-    ]
+    sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+    return [Piece(path, "parquet", group, group + 1, size) for group, size in enumerate(sizes)]
 
 
-def _pieces_of_data_set(text: TextSettings) -> list[tuple[Piece, int]]:
+def _pieces_of_data_set(text: TextSettings) -> list[Piece]:
     name, where = text.dataset_name or "", f"--dataset_name {text.dataset_name}"
     table = load_data_set(text)
     _check_column(text.text_column, table.column_names, where)
@@ -157,7 +151,7 @@ def _pieces_of_data_set(text: TextSettings) -> list[tuple[Piece, int]]:
         raise InputError(f"{where}: the data set has no rows")
     step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
     starts = range(0, len(table), step)
-    return [(Piece(name, "hub", start, min(start + step, len(table))), LARGEST_UNIT_BYTES) for start in starts]
+    return [Piece(name, "hub", start, min(start + step, len(table)), LARGEST_UNIT_BYTES) for start in starts]
 
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:

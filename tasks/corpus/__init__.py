@@ -1,0 +1,1 @@
+"""bert-corpus: shards of pretraining examples, and vocabularies."""

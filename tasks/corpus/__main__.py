@@ -1,0 +1,29 @@
+"""bert-corpus: text -> shards of pretraining examples (Google's create_pretraining_data.py), and vocabularies.
+
+    bert-corpus vocab  --input_file 'text/*.txt' --output_dir vocab --vocab_size 30522
+    bert-corpus build  --input_file 'text/*.txt' --output_dir shards --vocab_file vocab/vocab.txt
+    bert-corpus verify --input_dir shards
+
+Under mpirun the ranks share the work; --output_dir must be on a file system that all of them see.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from tasks import flags
+from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
+from tasks.environment import set_environment
+
+COMMANDS: dict[str, type] = {"build": BuildConfig, "verify": VerifyConfig, "vocab": VocabConfig}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config: Any
+    name, config = flags.parse_command(COMMANDS, argv, prog="bert-corpus", description=str(__doc__))
+    set_environment()
+    importlib.import_module("tasks.corpus.program").run(name, config)
+
+
+if __name__ == "__main__":
+    main()

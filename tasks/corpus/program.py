@@ -1,0 +1,87 @@
+"""bert-corpus: builds and checks corpora, and trains vocabularies, on any number of ranks."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from bert import weights
+from bert.corpus import build as corpus
+from bert.corpus.read import sample_sentences
+from bert.corpus.shards import verify as verify_shards
+from bert.text import tokenizer, vocabulary
+from distributed.environment import SIZE_VARIABLES
+from distributed.world import World
+from ringbase.errors import InputError
+from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
+
+MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps the text in memory
+
+
+def run(name: str, config: Any) -> None:
+    """Runs a command. MPI is started only if a launcher started several processes."""
+    sizes = [os.environ.get(variable, "") for variable in SIZE_VARIABLES]
+    is_alone = not any(size.isdigit() and int(size) > 1 for size in sizes)
+    options: dict[str, Any] = {"program": f"bert-corpus {name}", "user_errors": (InputError, OSError)}
+    with World(**options) if is_alone else World.join(None, **options) as world:
+        if name == "build":
+            build(config, world)
+        else:
+            world.on_first(verify if name == "verify" else train_vocabulary, config)
+
+
+def build(config: BuildConfig, world: World) -> None:
+    """Builds the corpus on all ranks together."""
+    settings = config.corpus
+    output_dir = Path(settings.output_dir).expanduser()
+    if output_dir.is_file():
+        raise InputError(f"--output_dir {output_dir} is a file: give a folder, for shards and a manifest")
+    if "tfrecord" in output_dir.suffix and settings.examples.format == "arrow":
+        world.say(f"note: {output_dir} becomes a folder of Arrow shards; --format tfrecord writes Google's")
+    words = find_tokenizer(config, world)
+    if words.case_problem:
+        world.say(f"warning: {words.case_problem}")
+    num_cores = world.threads if world.size > 1 else len(os.sched_getaffinity(0))
+    with world.watchdog.working():  # the shares of the ranks may take hours more or less
+        manifest = corpus.build(
+            settings,
+            words,
+            num_workers=config.num_workers or num_cores,
+            share=(world.rank, world.size),
+            barrier=world.barrier,
+            say=world.say,
+        )
+    counts = manifest["counts"]
+    world.say(
+        f"{output_dir}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
+        f"{counts['tokens']:,} tokens ({counts['unknown_share']:.2%} [UNK]) -> {counts['examples']:,} examples "
+        f"in {len(manifest['shards'])} shard{'s' * (len(manifest['shards']) > 1)}"
+    )
+
+
+def find_tokenizer(config: BuildConfig, world: World) -> tokenizer.Tokenizer:
+    """The tokenizer that the flags name."""
+    folder, files = None, config.tokenizer
+    if config.model:
+        folder = world.on_each_machine(weights.find, config.model, config.model_revision)
+    if folder is not None and not folder.is_dir():
+        folder = folder.parent  # of a TensorFlow checkpoint
+    return tokenizer.load(files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file)
+
+
+def verify(config: VerifyConfig) -> None:
+    """Checks a corpus. Raises InputError that names the damaged files."""
+    manifest, problems = verify_shards(Path(config.input_dir).expanduser())
+    if problems:
+        raise InputError("; ".join(problems))
+    num_shards, num_examples = len(manifest["shards"]), manifest["counts"]["examples"]
+    print(f"{config.input_dir}: {num_shards} shards, {num_examples:,} examples: intact")
+
+
+def train_vocabulary(config: VocabConfig) -> None:
+    """Trains a vocabulary on the sentences of the input and prints what it wrote."""
+    max_bytes = config.max_bytes
+    if max_bytes is None and config.vocabulary.kind != "wordpiece":
+        max_bytes = MOST_SENTENCEPIECE_BYTES
+    sentences = sample_sentences(config.text, max_bytes)
+    path = vocabulary.train(sentences, Path(config.output_dir).expanduser(), config.vocabulary)
+    print(f"{path}: {config.vocabulary.kind}, {config.vocabulary.vocab_size:,} entries")
