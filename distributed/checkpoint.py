@@ -62,8 +62,8 @@ class Checkpoints:
         self._moments: dict[str, np.ndarray] = {}  # reused, because allocating memory takes longer than the copy
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> State:
-        """Starts a checkpoint on rank 0, after checking that all ranks hold the same weights, unless there is one of
-        this position. Returns the state with the position that is saved.
+        """Starts a checkpoint on rank 0, unless there is one of this position, after checking that all ranks hold
+        the same weights. Returns the state with the position that is saved.
 
         Waits for the previous checkpoint first. Raises InputError on every rank if that one could not be written.
         """

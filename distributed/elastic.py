@@ -2,8 +2,8 @@
 
 MPI reports a death to some of the survivors, in whichever message they wait. `surviving` then revokes the
 communicators, so that those who wait for a living rank hear of it too, joins the survivors' new communicator, and
-calls the work again. The work begins with what all of them need: training gives them the variables and the state of
-the rank that is furthest (`TrainingStep.synchronize`).
+calls the work again. Training then begins by giving all of them the variables and the state of the rank that is
+furthest (`TrainingStep.synchronize`).
 
 The operations are those of User Level Failure Mitigation (Bland et al. 2013, "Post-failure recovery of MPI
 communication capability").

@@ -103,11 +103,12 @@ class TrainingStep:
         middle of a run all ranks would wait for it. Returns the number of shapes. Raises OutOfMemory."""
         terms, dtype = len(self.optimizer.loss_terms), self.optimizer.dtype
         inverse_weights = tf.fill([terms], tf.constant(np.nan, dtype))  # so that no variable changes
-        number = 0
-        for number, batch in enumerate(batches_of_shapes, 1):
+        num_shapes = 0
+        for batch in batches_of_shapes:
             with naming_memory(batch):
                 self._compile(batch, num_batches, inverse_weights)
-        return number
+            num_shapes += 1
+        return num_shapes
 
     def _compile(self, batch: Batch, num_batches: int, inverse_weights: tf.Tensor) -> None:
         keys = self.keys(0, num_batches)
@@ -154,7 +155,7 @@ class WholeStep(TrainingStep):
 
     def __init__(self, loss: Loss, weights: Weights, optimizer: AllreduceOptimizer, seed: int = 0):
         super().__init__(loss, weights, optimizer, seed, is_fixed=True)
-        self._whole = tf.function(self._rest, jit_compile=True, autograph=False)
+        self._whole = tf.function(self.in_graph, jit_compile=True, autograph=False)
 
     def take(
         self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
@@ -171,9 +172,10 @@ class WholeStep(TrainingStep):
         with naming_memory(batches[-1]), self.optimizer.world.operation("a step with its sum over ranks"):
             return self._whole(batches[-1], inverse_weights, keys[-1], before)
 
-    def _rest(
+    def in_graph(
         self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors | None
     ) -> tf.Tensor:
+        """The whole step of one micro-batch, after the sum of those `before`. Returns the numbers of its result."""
         own = self.backward(batch, inverse_weights, key)
         if before is not None:
             own = [a + b for a, b in zip(before, own, strict=True)]

@@ -69,8 +69,8 @@ def fit(config: TrainingSettings, job: Job, start: Start, training: Training, re
     Returns the number of steps that the saved model was trained for. With `held_out.best`, the saved model is that
     of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `tasks.batches.grouped`).
 
-    Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients stay non-finite,
-    or memory runs out.
+    Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients stay
+    non-finite, or memory runs out.
     """
     world, run, engine = job.world, job.run, job.engine
     start.check_settings(training.settings)
@@ -192,7 +192,7 @@ def training_step(config: TrainingSettings, job: Job, plan: Plan, training: Trai
     )
     job.run.say("building the training step: the first step takes longer")
     loss, weights, is_fixed = training.loss, training.feed.weights, training.feed.is_fixed
-    # Several ranks' sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
+    # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
     if is_fixed and job.world.device == "gpu" and can_be_whole:
         return WholeStep(loss, weights, optimizer, seed)

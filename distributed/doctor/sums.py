@@ -72,7 +72,7 @@ class Sums:
         function = tf.function(
             lambda flat: collectives.all_reduce_sum([flat])[0], jit_compile=True, autograph=False
         )
-        total = function(tf.constant(parts[world.rank])).numpy()
+        total = function([tf.constant(parts[world.rank])])[0].numpy()
         bound = world.size * np.finfo(np.float32).eps * sum(np.abs(part).astype(np.float64) for part in parts)
         return share_of(world, total, parts, bound)
 
