@@ -112,7 +112,7 @@ def functions(config: ExportConfig) -> Functions:
     arguments = (batch, optimizer.inverse_weights(weights), np.array(KEY, np.int32))
     if config.kind == "step":
         whole = WholeStep(loss, examples.weights, optimizer)
-        return Functions(lambda *given: whole.in_graph(*given, None), arguments, variables, [])
+        return Functions(whole.in_graph, arguments, variables, [])
     step = TrainingStep(loss, examples.weights, optimizer)
 
     def gradient(*given: Any) -> Any:

@@ -19,37 +19,6 @@ Batch = dict[str, Any]  # arrays, or tuples of them
 class BatchSource(Protocol):
     """The source of a training step's batches."""
 
-    weights: Callable[
-        [Batch], Mapping[str, float]
-    ]  # batch -> the weight of each loss term (rows, masked tokens, …)
-
-    def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
-        """A rank's share of the step whose rows start at `position`."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Feed:
-    """What a run trains on, and how rows become batches.
-
-    Attributes:
-      order: which row stands at each position of the stream.
-      collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Besides the
-        columns it gets "row", the row numbers, and "epoch", both int64 [n].
-      weights: that batch -> the weight of each loss term (rows, masked tokens, …).
-      lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
-        have nearly equal numbers of tokens; without it each takes neighbouring positions. The sum over the step
-        is the same.
-      is_fixed: `collate` makes few different shapes, because XLA compiles for each; with `lengths` all shares then
-        have equally many rows.
-      collates_of_shapes: for each of these shapes: rows -> a batch of that shape.
-      longest: tokens of the longest row.
-    """
-
-    rows: RowSource
-    order: RowOrder
-    collate: Callable[..., Batch]
-
     @property
     def weights(self) -> Callable[[Batch], Mapping[str, float]]:
         """Batch -> the weight of each loss term (rows, masked tokens, …)."""

@@ -173,9 +173,13 @@ class WholeStep(TrainingStep):
             return self._whole(batches[-1], inverse_weights, keys[-1], before)
 
     def in_graph(
-        self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors | None
+        self,
+        batch: dict[str, tf.Tensor],
+        inverse_weights: tf.Tensor,
+        key: tf.Tensor,
+        before: Tensors | None = None,
     ) -> tf.Tensor:
-        """The whole step of one micro-batch, after the sum of those `before`. Returns the numbers of its result."""
+        """The step of a last micro-batch, after the sum of those `before`. Returns the numbers of `StepResult`."""
         own = self.backward(batch, inverse_weights, key)
         if before is not None:
             own = [a + b for a, b in zip(before, own, strict=True)]
