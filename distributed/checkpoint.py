@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from distributed import records
 from distributed.host import host_view
@@ -30,6 +32,7 @@ from ringbase.errors import InputError
 from ringbase.files import remove_folder, replace_folder, write_json
 
 NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
+WriteModel = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Checkpoints:
         self,
         folder: Path,
         world: World,
-        copy_model: Callable[[], Callable[[Path], None]],
+        copy_model: Callable[[], WriteModel],
         settings: LoopSettings = LoopSettings(),  # noqa: B008 — it is frozen
     ):
         self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
@@ -102,16 +105,14 @@ class Checkpoints:
         self._thread.shutdown(wait=True)
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
-        """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError for a misfit."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        if not (path / "optimizer.safetensors").is_file():
+        """Fills the optimizer's variables on rank 0. Raises InputError for a misfit."""
+        file, variables = path / "optimizer.safetensors", optimizer.state()
+        if not file.is_file():
             raise InputError(f"{path} has no optimizer.safetensors: expected a folder in a run's checkpoints/")
         try:
-            saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
+            saved = load_file(file)
         except SafetensorError as error:
-            raise InputError(f"{path}/optimizer.safetensors: damaged: {error}") from error
+            raise InputError(f"{file}: damaged: {error}") from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
@@ -119,7 +120,7 @@ class Checkpoints:
             name for name, variable in variables.items() if saved[name].shape != tuple(variable.shape)
         ]
         if wrong:
-            raise InputError(f"{path}/optimizer.safetensors does not fit this optimizer and model: {wrong[:5]}")
+            raise InputError(f"{file} does not fit this optimizer and model: {wrong[:5]}")
         for name, variable in variables.items():
             variable.assign(saved[name])
 
@@ -135,10 +136,7 @@ class Checkpoints:
             written, self._written = self._written, None
             written.result()
 
-    def _write(self, write_model: Callable[[Path], None], moments: dict[str, np.ndarray], state: State) -> None:
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-
+    def _write(self, write_model: WriteModel, moments: dict[str, np.ndarray], state: State) -> None:
         def fill(folder: Path) -> None:
             write_model(folder)
             save_file(moments, folder / "optimizer.safetensors")
@@ -159,8 +157,8 @@ class Checkpoints:
         self._prune(final, state)
 
     def _prune(self, newest: Path, state: State) -> None:
-        """Removes older checkpoints at the same position as `newest`, and all others except the last `keep` and
-        the best."""
+        """Removes older checkpoints at the same position as `newest`, and all others except the last ones and the
+        best."""
         complete = complete_checkpoints(self.folder)
         superseded = [path for path in complete if path != newest and manifest.position_of(path) == state.position]
         kept = [path for path in complete if path not in superseded]
@@ -199,9 +197,8 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None
     for path in reversed(complete):
         reasons[path] = _fault(path)
         if not reasons[path]:
-            skipped = [f"warning: {other} is not used: {reason}" for other, reason in reasons.items() if reason]
-            for warning in skipped:
-                say(warning)
+            for other in filter(reasons.get, reasons):
+                say(f"warning: {other} is not used: {reasons[other]}")
             return Checkpoint(path, read_state(path))
     if reasons:
         listed = "; ".join(f"{path.name}: {reason}" for path, reason in sorted(reasons.items()))
@@ -221,8 +218,7 @@ def set_aside(folder: Path) -> Path | None:
     """Renames a folder that holds checkpoints, so that a new run starts without them; returns any new name."""
     if not _folders(folder):
         return None
-    aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
-    return folder.rename(aside)
+    return folder.rename(folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}"))
 
 
 def check_settings(
@@ -231,10 +227,7 @@ def check_settings(
     folder: Path,
     advice: str = "use the same value, or another folder for the run",
 ) -> None:
-    """Raises InputError, with both values, for the first setting that changed since the checkpoint was written.
-
-    `advice` tells the user what to do; it ends the message.
-    """
+    """Raises InputError, with both values and `advice`, for the first setting that has changed."""
     for name in dict.fromkeys([*saved, *now]):
         if saved.get(name) != now.get(name):
             raise InputError(

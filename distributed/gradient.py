@@ -55,28 +55,31 @@ class TrainingStep:
         self.state: State = START
         self._loss, self._weights = loss, weights
         self._gradient: Callable | None = None
-        self._added = tf.function(
-            lambda total, more: [a + b for a, b in zip(total, more, strict=True)], autograph=False
-        )
+        self._added = tf.function(added, autograph=False)
 
     def take(
         self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
     ) -> tuple[StepResult, list[bool]]:
         """The step after `number` others, on this rank's micro-batches. All ranks take it together and end it with
-        bit-identical weights. Returns its result, and which of `requests` any rank makes.
+        bit-identical weights. Returns its result, and which of `requests` any rank makes. Raises OutOfMemory.
 
         If a rank of an elastic world dies in it, each survivor has either taken the whole step or none of it.
         """
-        optimizer = self.optimizer
-        weights, wanted = optimizer.reduce_weights(self.own_weights(batches), requests)
+        weights, wanted = self.optimizer.reduce_weights(self.own_weights(batches), requests)
         with graphs_as_traced() if self.as_traced else nullcontext():
-            own = self.gradient(batches, optimizer.inverse_weights(weights), self.keys(number, len(batches)))
-            clock.mark("compute_s", own[-1])
-            total = optimizer.all_reduce(own)
-            clock.mark("reduce_s", total[-1])
-            result = optimizer.update(total, weights)
-            clock.mark("apply_s", result.numbers)
-        return result, wanted
+            return self.compute(batches, weights, self.keys(number, len(batches)), clock), wanted
+
+    def compute(
+        self, batches: Sequence[Batch], weights: Mapping[str, float], keys: Sequence, clock: StepClock
+    ) -> StepResult:
+        """The large part of a step."""
+        own = self.gradient(batches, self.optimizer.inverse_weights(weights), keys)
+        clock.mark("compute_s", own[-1])
+        total = self.optimizer.all_reduce(own)
+        clock.mark("reduce_s", total[-1])
+        result = self.optimizer.update(total, weights)
+        clock.mark("apply_s", result.numbers)
+        return result
 
     def own_weights(self, batches: Sequence[Batch]) -> dict[str, float]:
         """The weight of each loss term over all micro-batches of this rank."""
@@ -88,8 +91,12 @@ class TrainingStep:
         return [dropout_key(self.seed, number, piece, self.optimizer.world.rank) for piece in range(num_batches)]
 
     def gradient(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
-        """[*gradients, loss sums] over this rank's micro-batches. Raises OutOfMemory."""
-        self._gradient = self._gradient or self._compiled(None if self.is_fixed else batches[0])
+        """[*gradients, loss sums] over this rank's micro-batches."""
+        if self._gradient is None:  # traced with unknown dimensions, so that one trace serves every shape
+            terms = tf.TensorSpec([len(self.optimizer.loss_terms)], self.optimizer.dtype)
+            signature = [batch_signature(batches[0]), terms, tf.TensorSpec([2], tf.int32)]
+            options = {"jit_compile": True} if self.is_fixed else {"input_signature": signature}
+            self._gradient = tf.function(self.backward, autograph=False, **options)
         total: Tensors | None = None
         for batch, key in zip(batches, keys, strict=True):
             with naming_memory(batch):
@@ -97,45 +104,6 @@ class TrainingStep:
                 total = part if total is None else self._added(total, part)
         assert total is not None
         return total
-
-    def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> int:
-        """Compiles what steps of `num_batches` micro-batches need for these batches, one of each shape; in the
-        middle of a run all ranks would wait for it. Returns the number of shapes. Raises OutOfMemory."""
-        terms, dtype = len(self.optimizer.loss_terms), self.optimizer.dtype
-        inverse_weights = tf.fill([terms], tf.constant(np.nan, dtype))  # so that no variable changes
-        num_shapes = 0
-        for batch in batches_of_shapes:
-            with naming_memory(batch):
-                self._compile(batch, num_batches, inverse_weights)
-            num_shapes += 1
-        return num_shapes
-
-    def _compile(self, batch: Batch, num_batches: int, inverse_weights: tf.Tensor) -> None:
-        keys = self.keys(0, num_batches)
-        self.gradient([batch] * num_batches, inverse_weights, keys)[-1].numpy()  # memory runs out here or never
-
-    def synchronize(self) -> State:
-        """Gives all ranks the variables and the state of the rank that is furthest. Returns the state.
-
-        An update is deterministic and follows a complete sum. So after a death a survivor that has applied step n
-        holds a valid state n, also if the others have not.
-        """
-        world = self.optimizer.world
-        states = world.all_gather(self.state)
-        root = max(range(world.size), key=lambda rank: (*states[rank].progress, -rank))
-        self.optimizer.broadcast_variables(root)
-        self.optimizer.check_replicas()
-        self.state = states[root]
-        return self.state
-
-    def _compiled(self, example: Batch | None) -> Callable:
-        """(batch, 1 / weights, dropout key) -> [*gradients, loss sums]. It is traced with unknown dimensions, so
-        that one trace serves every shape; without `example` XLA compiles it for each shape."""
-        if example is None:
-            return tf.function(self.backward, jit_compile=True, autograph=False)
-        terms = tf.TensorSpec([len(self.optimizer.loss_terms)], self.optimizer.dtype)
-        signature = [batch_signature(example), terms, tf.TensorSpec([2], tf.int32)]
-        return tf.function(self.backward, input_signature=signature, autograph=False)
 
     def backward(self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor) -> Tensors:
         """[*gradients, loss sums] of one batch, in the graph."""
@@ -145,6 +113,32 @@ class TrainingStep:
             terms = [tf.cast(sums[term], optimizer.dtype) for term in optimizer.loss_terms]
             total = tf.reduce_sum(tf.stack(terms) * inverse_weights)
         return optimizer.listed(tape.gradient(total, [v.value for v in optimizer.trainable]), sums)
+
+    def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> int:
+        """Compiles what steps of `num_batches` micro-batches need for these batches, one of each shape; in the
+        middle of a run all ranks would wait for it. Returns the number of shapes. Raises OutOfMemory."""
+        keys, num_shapes = self.keys(0, num_batches), 0
+        inverse_weights = tf.fill([len(self.optimizer.loss_terms)], tf.constant(np.nan, self.optimizer.dtype))
+        for num_shapes, batch in enumerate(batches_of_shapes, 1):  # noqa: B007
+            self._try([batch] * num_batches, inverse_weights, keys)
+        return num_shapes
+
+    def _try(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> None:
+        """Computes without a change of the variables, and waits, so that memory runs out here or never."""
+        self.gradient(batches, inverse_weights, keys)[-1].numpy()
+
+    def synchronize(self) -> State:
+        """Gives all ranks the variables and the state of the rank that is furthest. Returns the state.
+
+        An update is deterministic and follows a complete sum. So after a death a survivor that has applied step n
+        holds a valid state n, also if the others have not.
+        """
+        states = self.optimizer.world.all_gather(self.state)
+        root = max(range(len(states)), key=lambda rank: (*states[rank].progress, -rank))
+        self.optimizer.broadcast_variables(root)
+        self.optimizer.check_replicas()
+        self.state = states[root]
+        return self.state
 
 
 class WholeStep(TrainingStep):
@@ -157,20 +151,25 @@ class WholeStep(TrainingStep):
         super().__init__(loss, weights, optimizer, seed, is_fixed=True)
         self._whole = tf.function(self.in_graph, jit_compile=True, autograph=False)
 
-    def take(
-        self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
-    ) -> tuple[StepResult, list[bool]]:
-        optimizer = self.optimizer
-        weights, wanted = optimizer.reduce_weights(self.own_weights(batches), requests)
-        numbers = self._step(batches, optimizer.inverse_weights(weights), self.keys(number, len(batches)))
+    def compute(
+        self, batches: Sequence[Batch], weights: Mapping[str, float], keys: Sequence, clock: StepClock
+    ) -> StepResult:
+        numbers = self._numbers(batches, self.optimizer.inverse_weights(weights), keys)
         for part in ("compute_s", "reduce_s", "apply_s"):
             clock.mark(part, numbers)
-        return optimizer.result(numbers, weights), wanted
+        return self.optimizer.result(numbers, weights)
 
-    def _step(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+    def _numbers(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
         before = self.gradient(batches[:-1], inverse_weights, keys[:-1]) if len(batches) > 1 else None
         with naming_memory(batches[-1]), self.optimizer.world.operation("a step with its sum over ranks"):
             return self._whole(batches[-1], inverse_weights, keys[-1], before)
+
+    def _try(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> None:
+        scale = self.optimizer.state().get(LOSS_SCALE)
+        kept = None if scale is None else scale.numpy()
+        self._numbers(batches, inverse_weights, keys).numpy()  # skipped, as the weights are not finite
+        if scale is not None:
+            scale.assign(kept)
 
     def in_graph(
         self,
@@ -181,17 +180,13 @@ class WholeStep(TrainingStep):
     ) -> tf.Tensor:
         """The step of a last micro-batch, after the sum of those `before`. Returns the numbers of `StepResult`."""
         own = self.backward(batch, inverse_weights, key)
-        if before is not None:
-            own = [a + b for a, b in zip(before, own, strict=True)]
-        total = self.optimizer.collectives.all_reduce_sum(own, self.optimizer.compresses)
+        total = self.optimizer.all_reduce(own if before is None else added(before, own))
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
 
-    def _compile(self, batch: Batch, num_batches: int, inverse_weights: tf.Tensor) -> None:
-        loss_scale = self.optimizer.state().get(LOSS_SCALE)
-        kept = None if loss_scale is None else loss_scale.numpy()
-        self._step([batch] * num_batches, inverse_weights, self.keys(0, num_batches)).numpy()
-        if loss_scale is not None:
-            loss_scale.assign(kept)
+
+def added(some: Tensors, more: Tensors) -> Tensors:
+    """The sums of tensors in pairs, in a graph."""
+    return [a + b for a, b in zip(some, more, strict=True)]
 
 
 def batch_signature(example: Batch) -> dict[str, Any]:
