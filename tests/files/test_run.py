@@ -49,7 +49,7 @@ def test_curves_that_cannot_be_written_do_not_end_the_run(run, capsys):
 
 
 def test_a_disk_that_fills_up_does_not_end_the_run(run, capsys):
-    """Writing beyond this size of a file fails, as beyond the end of a disk. TensorBoard's writer has a thread, and
+    """Writing beyond this size of a file fails, as beyond the end of a disk. TensorBoard has a thread for it, and
     an exception in a thread ends the job."""
     run.metrics(1, {"loss": 1.0})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
