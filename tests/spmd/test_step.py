@@ -144,22 +144,6 @@ def test_a_loss_scale_changes_no_bit_and_halves_on_every_rank(world, collectives
     assert optimizer.state()["loss_scale"].numpy().tolist() == [2.0**14, 1.0]
 
 
-@ALL
-@pytest.mark.parametrize(("norm", "clip"), [(5.0, 1.0), (0.5, 1.0), (300.0, 2.5), (5.0, None)])
-def test_the_sum_is_clipped_by_its_global_norm(norm, clip, world, collectives):
-    inner = keras.optimizers.SGD(1.0)
-    optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, optimizer=inner, clip_norm=clip)
-    before = toy.flat(optimizer)
-    values = np.random.default_rng(2).standard_normal(len(before))
-    values *= norm / np.linalg.norm(values)
-    result = summed_update(optimizer, world, values, 7.0)
-    expected = values * (1.0 if clip is None else min(1.0, clip / norm))
-    np.testing.assert_allclose(before - toy.flat(optimizer), expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(result.losses["loss"], 3.5, rtol=1e-12)
-    if clip is not None:
-        np.testing.assert_allclose(result.gradient_norm, norm, rtol=1e-9)
-
-
 @pytest.mark.ranks(2, 3)
 def test_between_machines_gradients_are_rounded_and_loss_sums_are_not(world):
     """As if each rank were a machine."""
