@@ -127,6 +127,12 @@ class TrainingStep:
         """Computes without a change of the variables, and waits, so that memory runs out here or never."""
         self.gradient(batches, inverse_weights, keys)[-1].numpy()
 
+    def restart(self, seed: int) -> None:
+        """Begins another training, with what is traced and compiled for this one. The caller gives the model its
+        values, and the optimizer its schedule."""
+        self.seed, self.state = seed, START
+        self.optimizer.reset()
+
     def synchronize(self) -> State:
         """Gives all ranks the variables and the state of the rank that is furthest. Returns the state.
 

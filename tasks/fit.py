@@ -172,8 +172,7 @@ def training_step(config: TrainingSettings, job: Job, plan: Plan, training: Trai
     model, step, seed = training.model, job.engine.step, config.loop.seed
     is_optimized = optimizes_graphs(plan, job.world)
     if step is not None and model.copies_layers == is_optimized:
-        step.seed = seed
-        step.optimizer.reset()
+        step.restart(seed)
         change_schedule(step.optimizer.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
         return step
     model.copies_layers = is_optimized
