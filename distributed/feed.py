@@ -1,8 +1,8 @@
 """The batches of a run: each rank's share of a step's rows, as the model's input, prepared ahead of time."""
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -80,41 +80,18 @@ def batch_maker(rows: RowSource, collate: Callable[[dict], Batch]) -> Callable[[
     return lambda numbers: collate(rows.take(numbers) | {"row": numbers, "epoch": np.zeros_like(numbers)})
 
 
-def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -> Generator[T, None, None]:
-    """Yields `make(item)` for each item, computed in a thread up to `ahead` + 1 items in advance.
+def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 3) -> Generator[T, None, None]:
+    """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance.
 
     An exception in the thread is raised here, where it can end the job.
     """
-    ready: queue.Queue = queue.Queue(maxsize=ahead)
-    stopped = threading.Event()
-
-    def put(entry) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put(([make(item)], None)):
-                    return
-            put((None, None))
-        except BaseException as error:
-            put((None, error))
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    thread, made = ThreadPoolExecutor(1, "prefetch"), deque[Future[T]]()
     try:
-        while True:
-            result, error = ready.get()
-            if error is not None:
-                raise error
-            if result is None:
-                return
-            yield result[0]
+        for item in items:
+            made.append(thread.submit(make, item))
+            if len(made) > ahead:
+                yield made.popleft().result()
+        while made:
+            yield made.popleft().result()
     finally:
-        stopped.set()
+        thread.shutdown(wait=False, cancel_futures=True)
