@@ -78,8 +78,7 @@ def train(
     log.close()
     if stop:
         world.stop_wanted.clear()
-        of = f"saved after step {state.step} of {plan.steps}"
-        run.say(f"{of} on request; to continue, run the same command")
+        run.say(f"saved after step {state.step} of {plan.steps} on request; to continue, run the same command")
         run.close()
         raise Preempted
     if held_out and state.step < plan.steps:
