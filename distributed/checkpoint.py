@@ -18,10 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from distributed import records
 from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
+from distributed.settings import LoopSettings
 from distributed.state import State, read_state
 from distributed.world import World
 from ringbase import manifest
@@ -29,6 +32,7 @@ from ringbase.errors import InputError
 from ringbase.files import remove_folder, replace_folder, write_json
 
 NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
+WriteModel = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -44,59 +48,71 @@ class Checkpoints:
 
     Args:
       copy_model: copies the model and returns a function that writes the copy to a folder; called on rank 0.
-      keep: how many of the newest checkpoints to keep.
+      settings: how often they are written, and how many of the newest are kept.
     """
 
     def __init__(
-        self, folder: Path, world: World, copy_model: Callable[[], Callable[[Path], None]], keep: int = 5
+        self,
+        folder: Path,
+        world: World,
+        copy_model: Callable[[], WriteModel],
+        settings: LoopSettings = LoopSettings(),  # noqa: B008 — it is frozen
     ):
-        self.folder, self.world, self.copy_model, self.keep = folder, world, copy_model, max(1, keep)
+        self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
         self._saved_s = time.monotonic()
-        world.save_wanted.clear()  # an earlier training in this process may have left it
         self._moments: dict[str, np.ndarray] = {}  # reused, because allocating memory takes longer than the copy
 
-    def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
-        """Starts a checkpoint on rank 0, after checking that all ranks hold the same weights.
+    def save(self, optimizer: AllreduceOptimizer, state: State) -> State:
+        """Starts a checkpoint on rank 0, unless there is one of this position, after checking that all ranks hold
+        the same weights. Returns the state with the position that is saved.
 
         Waits for the previous checkpoint first. Raises InputError on every rank if that one could not be written.
         """
+        if state.saved == state.position:
+            return state
+        state = replace(state, saved=state.position)
         optimizer.check_replicas()
         self.world.on_first(self._start_writing, optimizer, state)
         self._saved_s = time.monotonic()
-        self.world.save_wanted.clear()
+        return state
 
-    def is_overdue(self, minutes: float) -> bool:
-        """Whether the last checkpoint is older than this, by the clock of this rank; never for 0."""
+    def is_due(self, state: State) -> bool:
+        """Whether it is the turn of a checkpoint: each so many steps, and after each evaluation."""
+        return state.step % self.settings.save_checkpoints_steps == 0 or state.evaluated == state.position
+
+    def is_overdue(self) -> bool:
+        """Whether the last checkpoint is too old, by the clock of this rank."""
+        minutes = self.settings.save_checkpoints_minutes
         return minutes > 0 and time.monotonic() - self._saved_s > 60 * minutes
 
     def finish(self) -> None:
         """Waits on every rank until all is written. Raises InputError on every rank if that failed."""
         self.world.on_first(self._wait)
 
-    def without_lost(self, state: State) -> State:
-        """The state without the evaluations whose checkpoint a dead rank 0 had not finished."""
+    def on_disk(self, state: State) -> State:
+        """The state as far as its checkpoints are complete: a dead rank 0 may not have finished the last one, and
+        the model of an evaluation is lost with it. On rank 0."""
+        self._wait()
         complete = complete_checkpoints(self.folder)
-        newest = manifest.position_of(complete[-1]) if complete else None
-        kept = [entry for entry in state.evaluations if newest is not None and entry[0] <= newest]
-        return replace(state, evaluations=kept)
+        newest = (complete and manifest.position_of(complete[-1])) or 0
+        kept = [entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position]
+        return replace(state, saved=newest, evaluations=kept)
 
     def close(self) -> None:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""
         self._thread.shutdown(wait=True)
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
-        """Fills the optimizer's variables on rank 0; the caller broadcasts. Raises InputError for a misfit."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        if not (path / "optimizer.safetensors").is_file():
+        """Fills the optimizer's variables on rank 0. Raises InputError for a misfit."""
+        file, variables = path / "optimizer.safetensors", optimizer.state()
+        if not file.is_file():
             raise InputError(f"{path} has no optimizer.safetensors: expected a folder in a run's checkpoints/")
         try:
-            saved, variables = load_file(path / "optimizer.safetensors"), optimizer.state()
+            saved = load_file(file)
         except SafetensorError as error:
-            raise InputError(f"{path}/optimizer.safetensors: damaged: {error}") from error
+            raise InputError(f"{file}: damaged: {error}") from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
@@ -104,7 +120,7 @@ class Checkpoints:
             name for name, variable in variables.items() if saved[name].shape != tuple(variable.shape)
         ]
         if wrong:
-            raise InputError(f"{path}/optimizer.safetensors does not fit this optimizer and model: {wrong[:5]}")
+            raise InputError(f"{file} does not fit this optimizer and model: {wrong[:5]}")
         for name, variable in variables.items():
             variable.assign(saved[name])
 
@@ -120,10 +136,7 @@ class Checkpoints:
             written, self._written = self._written, None
             written.result()
 
-    def _write(self, write_model: Callable[[Path], None], moments: dict[str, np.ndarray], state: State) -> None:
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-
+    def _write(self, write_model: WriteModel, moments: dict[str, np.ndarray], state: State) -> None:
         def fill(folder: Path) -> None:
             write_model(folder)
             save_file(moments, folder / "optimizer.safetensors")
@@ -144,13 +157,13 @@ class Checkpoints:
         self._prune(final, state)
 
     def _prune(self, newest: Path, state: State) -> None:
-        """Removes older checkpoints at the same position as `newest`, and all others except the last `keep` and
-        the best."""
+        """Removes older checkpoints at the same position as `newest`, and all others except the last ones and the
+        best."""
         complete = complete_checkpoints(self.folder)
         superseded = [path for path in complete if path != newest and manifest.position_of(path) == state.position]
         kept = [path for path in complete if path not in superseded]
         best = state.best and _complete_at(self.folder, state.best[0])
-        too_old = [path for path in kept[: -self.keep] if path not in (newest, best)]
+        too_old = [path for path in kept[: -self.settings.keep_checkpoints] if path not in (newest, best)]
         # A checkpoint gets its name with its manifest, so what has none is what a kill left of a removal.
         remains = [path for path in _folders(self.folder) if not (path / manifest.NAME).exists()]
         for path in (*superseded, *too_old, *remains):
@@ -184,9 +197,8 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None
     for path in reversed(complete):
         reasons[path] = _fault(path)
         if not reasons[path]:
-            skipped = [f"warning: {other} is not used: {reason}" for other, reason in reasons.items() if reason]
-            for warning in skipped:
-                say(warning)
+            for other in filter(reasons.get, reasons):
+                say(f"warning: {other} is not used: {reasons[other]}")
             return Checkpoint(path, read_state(path))
     if reasons:
         listed = "; ".join(f"{path.name}: {reason}" for path, reason in sorted(reasons.items()))
@@ -206,8 +218,7 @@ def set_aside(folder: Path) -> Path | None:
     """Renames a folder that holds checkpoints, so that a new run starts without them; returns any new name."""
     if not _folders(folder):
         return None
-    aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
-    return folder.rename(aside)
+    return folder.rename(folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}"))
 
 
 def check_settings(
@@ -216,10 +227,7 @@ def check_settings(
     folder: Path,
     advice: str = "use the same value, or another folder for the run",
 ) -> None:
-    """Raises InputError, with both values, for the first setting that changed since the checkpoint was written.
-
-    `advice` tells the user what to do; it ends the message.
-    """
+    """Raises InputError, with both values and `advice`, for the first setting that has changed."""
     for name in dict.fromkeys([*saved, *now]):
         if saved.get(name) != now.get(name):
             raise InputError(

@@ -1,8 +1,8 @@
 """The batches of a run: each rank's share of a step's rows, as the model's input, prepared ahead of time."""
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ class BatchSource(Protocol):
         """Batch -> the weight of each loss term (rows, masked tokens, …)."""
         ...
 
-    def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
+    def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""
         ...
 
@@ -41,8 +41,9 @@ class Feed:
       lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
         have nearly equal numbers of tokens; without it each takes neighbouring positions. The sum over the step
         is the same.
-      collate_fixed: like `collate`, but with few different shapes, because XLA compiles for each shape.
-      collates_of_shapes: for each of the shapes that `collate_fixed` makes: rows -> a batch of that shape.
+      is_fixed: `collate` makes few different shapes, because XLA compiles for each; with `lengths` all shares then
+        have equally many rows.
+      collates_of_shapes: for each of these shapes: rows -> a batch of that shape.
       longest: tokens of the longest row.
     """
 
@@ -51,28 +52,22 @@ class Feed:
     collate: Callable[..., Batch]
     weights: Callable[[Batch], Mapping[str, float]]
     lengths: Callable[[np.ndarray], np.ndarray] | None = None
-    collate_fixed: Callable[..., Batch] | None = None
+    is_fixed: bool = False
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
     longest: int = 0
 
-    def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
-        """A rank's share of the step whose rows start at `position`.
-
-        With `is_fixed`, rows are collated by `collate_fixed`, and with `lengths` all shares have equally many
-        rows.
-        """
+    def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
+        """A rank's share of the step whose rows start at `position`."""
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
         if self.lengths is None:
             places = [np.arange(piece.start, piece.stop) for piece in plan.micro_batches(rank)]
         else:
             sizes = plan.size, plan.accumulation, self.order.block
-            places = divided(self.lengths(numbers), numbers, *sizes, is_fixed)[rank]
-
-        collate = self.collate_fixed if is_fixed and self.collate_fixed else self.collate
-        return [collate(self._fields(numbers[p], position + p)) for p in places if len(p)]
+            places = divided(self.lengths(numbers), numbers, *sizes, self.is_fixed)[rank]
+        return [self.collate(self._fields(numbers[p], position + p)) for p in places if len(p)]
 
     def batches_of_shapes(self) -> Iterator[Batch]:
-        """A batch without rows, padding only, of each shape that `collate_fixed` makes."""
+        """A batch without rows, padding only, of each shape that `collate` makes if it `is_fixed`."""
         none = np.zeros(0, np.int64)
         return (collate(self._fields(none, none)) for collate in self.collates_of_shapes)
 
@@ -80,54 +75,23 @@ class Feed:
         return self.rows.take(numbers) | {"row": numbers, "epoch": positions // len(self.rows)}
 
 
-def total_weights(
-    weights: Callable[[Batch], Mapping[str, float]], batches: Sequence[Batch], terms: Iterable[str]
-) -> dict[str, float]:
-    """The weight of each loss term over all micro-batches of this rank."""
-    batch_weights = [weights(batch) for batch in batches]
-    return {term: sum(of_batch[term] for of_batch in batch_weights) for term in terms}
-
-
 def batch_maker(rows: RowSource, collate: Callable[[dict], Batch]) -> Callable[[np.ndarray], Batch]:
     """Returns a function: row numbers -> the batch of these rows, with epoch 0."""
     return lambda numbers: collate(rows.take(numbers) | {"row": numbers, "epoch": np.zeros_like(numbers)})
 
 
-def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 2) -> Generator[T, None, None]:
-    """Yields `make(item)` for each item, computed in a thread up to `ahead` + 1 items in advance.
+def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 3) -> Generator[T, None, None]:
+    """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance.
 
     An exception in the thread is raised here, where it can end the job.
     """
-    ready: queue.Queue = queue.Queue(maxsize=ahead)
-    stopped = threading.Event()
-
-    def put(entry) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put(([make(item)], None)):
-                    return
-            put((None, None))
-        except BaseException as error:
-            put((None, error))
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    thread, made = ThreadPoolExecutor(1, "prefetch"), deque[Future[T]]()
     try:
-        while True:
-            result, error = ready.get()
-            if error is not None:
-                raise error
-            if result is None:
-                return
-            yield result[0]
+        for item in items:
+            made.append(thread.submit(make, item))
+            if len(made) > ahead:
+                yield made.popleft().result()
+        while made:
+            yield made.popleft().result()
     finally:
-        stopped.set()
+        thread.shutdown(wait=False, cancel_futures=True)

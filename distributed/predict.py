@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from distributed.feed import Batch, prefetched
-from distributed.gradient import out_of_memory_is_input_error
+from distributed.gradient import naming_memory
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -21,21 +21,19 @@ def predict(
     make_batch: Callable[[np.ndarray], Batch],
     forward: Callable[[dict[str, tf.Tensor]], Any],
     *,
-    digest: Callable[[int, Any], Any] | None = None,
+    digest: Callable[[int, Any], Any] = lambda number, output: output,
     label: str | None = "prediction",
-    memory_advice: str = "",
 ) -> list[Any] | None:
-    """Returns `forward` of every batch, or its digest, in order, on rank 0; None on other ranks.
+    """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks.
 
     Each batch is computed by one rank, so that results do not depend on the number of ranks.
 
     Args:
       batches: the row numbers of each batch.
       make_batch: row numbers -> the model's input; called in a thread, ahead of the model.
-      digest: (number of the batch, output as NumPy arrays) -> what is kept of it; called in a thread, while the
-        model computes the next batch.
+      digest: (number of the batch, output as NumPy arrays) -> what is kept of it, by default all; called in a
+        thread, while the model computes the next batch.
       label: the label of the progress bar; None for no bar.
-      memory_advice: what the user can do when memory runs out.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label or "", "batch", is_shown=label is not None)
@@ -43,15 +41,15 @@ def predict(
     with ThreadPoolExecutor(1, "digest") as thread:
 
         def keep(output: Any) -> None:
-            arrays, number = as_arrays(output), next(numbers)
-            kept.append(thread.submit(digest, number, arrays) if digest else finished(arrays))
+            arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)  # waits for the device
+            kept.append(thread.submit(digest, next(numbers), arrays))
             bar.update(len(kept))
 
         for batch in prefetched(lambda number: make_batch(batches[number]), mine):
             if world.stop_wanted.is_set():
                 raise InputError("stopped before the predictions were complete: run the same command again")
             # A slow rank may finish long after the others, which wait for its outputs below.
-            with out_of_memory_is_input_error(batch, memory_advice), world.watchdog.working():
+            with naming_memory(batch), world.watchdog.working():
                 before, computed = computed, forward(batch)
                 if before is not None:  # read late, so that a GPU always has work
                     keep(before)
@@ -64,15 +62,3 @@ def predict(
     if gathered is None:
         return None
     return [gathered[number % world.size][number // world.size] for number in range(len(batches))]
-
-
-def finished(value: Any) -> Future:
-    """A future that has this result."""
-    future: Future = Future()
-    future.set_result(value)
-    return future
-
-
-def as_arrays(tensors: Any) -> Any:
-    """The same structure with NumPy arrays. Waits for the device."""
-    return tf.nest.map_structure(lambda tensor: tensor.numpy(), tensors)

@@ -10,6 +10,8 @@ from ringbase.settings import Field, alternatives
 INSTEAD = {
     "bert_hub_module_handle": "pass the TF Hub module's checkpoint as --init_checkpoint, or use --model",
     "xla_cache": "set TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=FOLDER",
+    "overlap": "gradients are summed after the backward pass; with NCCL, --xla on compiles the sum into the step",
+    "elastic_batch": "after a death the global batch stays; to change it, start again with fewer ranks",
     "sweep": "start the program once per file of flags, in a loop of the shell",
     "predict_format": "standard input has a text per line; give a file with columns as --predict_file",
     "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",

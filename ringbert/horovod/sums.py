@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from distributed import arrays
-from distributed.flat import FlatLayout
 from ringbert.horovod.session import Session
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
@@ -84,27 +83,19 @@ def reduced(session: Session, tensors: Sequence[tf.Tensor], how: Reduction) -> l
 
 
 def _means(session: Session, own: Sequence[tf.Tensor], divisor: int, is_half: bool) -> list[tf.Tensor]:
-    """Sums of tensors of one dtype, divided."""
-    layout, sums = FlatLayout([value.shape for value in own], 1, own[0].dtype.name), session.collectives
-    if sums.mean_of_parts is not None:
-        flat = sums.mean_of_parts(own, layout.starts, layout.ends[-1], float(divisor))
-    else:
-        vector = layout.flatten(own, [tf.zeros([])])
-        add = sums.all_reduce_sum_bf16 if is_half and sums.compresses else sums.all_reduce_sum
-        flat = add(vector) / divisor  # in memory of its own: the sum is valid until the next call
-    return layout.unflatten(flat)[0]
+    """Sums of tensors of one dtype, divided, in memory of their own: a backend's sums are valid until its next call."""
+    totals = session.collectives.all_reduce_sum(own, is_half)
+    return [total / tf.cast(divisor, total.dtype) for total in totals]
 
 
 def means_in_graph(session: Session, own: Sequence[tf.Tensor], op: str) -> list[tf.Tensor] | None:
     """The average or sum of float tensors over ranks as operations of a graph; None where the host sums (MPI)."""
-    add = session.collectives.sum_in_graph
-    if add is None or session.world.size == 1 or tf.executing_eagerly():
+    if not session.collectives.in_graph or session.world.size == 1 or tf.executing_eagerly():
         return None
     wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
-    layout, parts = FlatLayout([value.shape for value in own], 1, wide.name), [tf.cast(x, wide) for x in own]
-    total = layout.sum_in_buckets(parts, [tf.zeros([])], None, lambda part, place, _: add(part, place, False))
-    means = layout.unflatten(total / session.world.size if op == Average else total)[0]
-    return [tf.cast(mean, value.dtype) for mean, value in zip(means, own, strict=True)]
+    totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
+    divisor = session.world.size if op == Average else 1
+    return [tf.cast(total / divisor, value.dtype) for total, value in zip(totals, own, strict=True)]
 
 
 def sums_in_xla(session: Session) -> bool:

@@ -13,7 +13,6 @@ from distributed import phases
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.order import Order
-from distributed.train import Training
 from ringbase.settings import flat
 from tasks.classifier.evaluation import evaluate, scorer, write_predictions
 from tasks.classifier.labels import decide_labels, is_trained_on_pairs, with_classifier
@@ -24,7 +23,7 @@ from tasks.classifier.runs import run_seeds
 from tasks.classifier.settings import ClassifierConfig, EvaluationSettings, TextSettings
 from tasks.classifier.tasks import Labels, Task, find_task, task_of
 from tasks.environment import result_file
-from tasks.fit import fit, load_for_prediction, write_eval_results
+from tasks.fit import Training, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.start import Needs, find_start
 

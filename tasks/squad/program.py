@@ -17,12 +17,11 @@ from distributed.feed import Feed
 from distributed.order import Order
 from distributed.rows import Rows
 from distributed.run import Run
-from distributed.train import Training
 from ringbase.settings import flat
 from tasks.batches import num_examples
 from tasks.cache import Prepared
 from tasks.environment import result_file
-from tasks.fit import fit, load_for_prediction
+from tasks.fit import Training, fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.squad import metrics
 from tasks.squad.answers import SpanDecoder, nbest_file

@@ -1,6 +1,7 @@
 """The folder of a run, and what a run shows of its progress."""
 
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -9,8 +10,11 @@ from types import SimpleNamespace
 import pytest
 from harness.mpi import ROOT
 from harness.refusals import refused
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.util import tensor_util
 
-from distributed.run import Run, environment
+from distributed.run import Run
+from distributed.versions import environment
 
 
 def test_only_rank_0_writes(tmp_path, capsys):
@@ -42,6 +46,31 @@ def test_curves_that_cannot_be_written_do_not_end_the_run(run, capsys):
     first, second = capsys.readouterr().err.splitlines()
     assert f"{run.folder}/metrics.jsonl" in first
     assert f"{run.folder}/tensorboard" in second
+
+
+def test_a_disk_that_fills_up_does_not_end_the_run(run, capsys):
+    """Writing beyond this size of a file fails, as beyond the end of a disk. TensorBoard has a thread for it, and
+    an exception in a thread ends the job."""
+    run.metrics(1, {"loss": 1.0})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        for step in range(2, 30):
+            run.metrics(step, {"loss": 1.0})
+        run.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    lines = capsys.readouterr().err.splitlines()
+    assert [name in line for name, line in zip(("metrics.jsonl", "tensorboard"), lines, strict=True)] == [True] * 2
+
+
+def test_events_are_what_tensorboard_reads(run):
+    for step in (1, 2):
+        run.metrics(step, {"loss": 0.5 * step})
+    run.close()
+    events = [*EventFileLoader(str(next((run.folder / "tensorboard").iterdir()))).Load()]
+    scalars = [(event.step, tensor_util.make_ndarray(v.tensor)) for event in events for v in event.summary.value]
+    assert scalars == [(1, 0.5), (2, 1.0)]
 
 
 def test_two_jobs_do_not_write_one_folder(run):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distributed.collectives import open_collectives
+from distributed.collectives import LEAST_COMPRESSED, open_collectives
 from distributed.collectives.mpi import MpiCollectives
 from ringbase.errors import InputError
 
@@ -43,7 +43,7 @@ def check_sums(world, collectives, dtype: str, size: int) -> None:
     for call in range(3):
         own = whole_numbers(size, dtype, world.rank, call)
         values = tf.constant(own)
-        total = collectives.all_reduce_sum(values)
+        (total,) = collectives.all_reduce_sum([values])
         expected = sum(whole_numbers(size, dtype, rank, call) for rank in range(world.size))
         assert (total.dtype, total.shape) == (dtype, (size,))
         np.testing.assert_array_equal(total.numpy(), expected)
@@ -55,8 +55,8 @@ def check_sums(world, collectives, dtype: str, size: int) -> None:
 def check_rounding(world, collectives, dtype: str) -> None:
     size = 3 * MIB // 4 + 1
     parts = [np.random.default_rng(rank).standard_normal(size).astype(dtype) for rank in range(world.size)]
-    first = collectives.all_reduce_sum(tf.constant(parts[world.rank])).numpy().copy()
-    again = collectives.all_reduce_sum(tf.constant(parts[world.rank])).numpy()
+    first = collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy().copy()
+    again = collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy()
     assert_same_bits(world, first)
     assert first.tobytes() == again.tobytes(), "other bits in another call"
     exact = sum(part.astype(np.float64) for part in parts)
@@ -74,16 +74,17 @@ def test_sums_are_exact_where_they_can_be_and_have_the_same_bits(dtype, world, b
 
 @pytest.mark.ranks(3)
 def test_sums_in_bfloat16_are_as_near_as_8_bits_allow(world, backend):
-    for size in (1, 1023, MIB // 4):
+    for size in (LEAST_COMPRESSED, MIB // 4):
         parts = [
             np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(world.size)
         ]
-        total = backend.all_reduce_sum_bf16(tf.constant(parts[world.rank])).numpy()
+        total = backend.all_reduce_sum([tf.constant(parts[world.rank])], compresses=True)[0].numpy()
         assert total.dtype == np.float32
         assert_same_bits(world, total)
         bound = 2.0**-8 * sum(map(np.abs, parts)) * world.size
         assert np.all(np.abs(total - sum(parts)) <= bound + 1e-6)
-    infinite = backend.all_reduce_sum_bf16(tf.constant([np.nan if world.rank == 0 else 1.0, np.inf]))
+    spoilt = np.tile([np.nan if world.rank == 0 else 1.0, np.inf], LEAST_COMPRESSED).astype(np.float32)
+    infinite = backend.all_reduce_sum([tf.constant(spoilt)], compresses=True)[0]
     assert not np.isfinite(infinite.numpy()).any(), "a gradient that is not finite vanishes"
 
 
@@ -104,7 +105,7 @@ def test_broadcasts_of_every_type_and_shape(world, backend):
 def test_sums_leave_no_memory_behind(world, backend):
     values = tf.constant(whole_numbers(MIB // 16, "float32", world.rank, 0))
     for call in range(120):
-        backend.all_reduce_sum(values)
+        backend.all_reduce_sum([values])
         if call == 20:
             before = resident_bytes()
     grown = resident_bytes() - before
@@ -119,15 +120,15 @@ def resident_bytes() -> int:
 @pytest.mark.parametrize("shares_memory", [True, False])
 def test_only_what_crosses_machines_is_rounded(shares_memory, world):
     """As if the ranks were on one machine, on one each, or two and one."""
-    values = (np.random.default_rng(world.rank).standard_normal(1001) * 3).astype(np.float32)
-    exact = sum((np.random.default_rng(r).standard_normal(1001) * 3).astype(np.float32) for r in range(world.size))
+    values = (np.random.default_rng(world.rank).standard_normal(1101) * 3).astype(np.float32)
+    exact = sum((np.random.default_rng(r).standard_normal(1101) * 3).astype(np.float32) for r in range(world.size))
     for machines in ([0, 0, 0], [0, 1, 2], [0, 0, 1]):
         number = max(machines) + 1
         collectives = MpiCollectives(world.comm, machines[world.rank], number, shares_memory)
         for size in (*SIZES, MIB // 2):
             check_sums(world, collectives, "float32", size)
         check_rounding(world, collectives, "float32")
-        total = collectives.all_reduce_sum_bf16(tf.constant(values)).numpy()
+        total = collectives.all_reduce_sum([tf.constant(values)], compresses=True)[0].numpy()
         is_rounded = np.array_equal(total, tf.cast(tf.cast(total, tf.bfloat16), tf.float32).numpy())
         assert is_rounded == (number > 1), machines
         if number == 1:
@@ -136,17 +137,21 @@ def test_only_what_crosses_machines_is_rounded(shares_memory, world):
 
 
 @pytest.mark.ranks(2, 3)
-def test_a_result_keeps_its_values_while_it_is_used(world):
-    """A mean is in memory of its own, which is used again when its tensor is gone."""
-    collectives = open_collectives(world, "mpi")
-    parts = [tf.fill([7], float(world.rank)), tf.fill([3, 1000], 2.0)]
-    first = collectives.mean_of_parts(parts, [0, 16], 3024, world.size)
-    second = collectives.mean_of_parts([2 * part for part in parts], [0, 16], 3024, world.size)
-    middle = (world.size - 1) / 2
-    assert first[:7].numpy().tolist() == [middle] * 7
-    assert second[:7].numpy().tolist() == [2 * middle] * 7
-    assert second[16:3016].numpy().tolist() == [4.0] * 3000
-    collectives.close()
+@pytest.mark.parametrize("compresses", [False, True])
+def test_tensors_of_many_shapes_are_summed_each_in_its_place(compresses, world):
+    """On one machine, and as if each rank were one; small tensors are never rounded."""
+    shapes = [(), (7,), (3, 1000), (0,), (1, 5), (2048,)]
+    for machines in ([0, 0, 0], [0, 1, 2]):
+        collectives = MpiCollectives(world.comm, machines[world.rank], len(set(machines[: world.size])))
+        tensors = [tf.fill(shape, 0.1 * number + world.rank) for number, shape in enumerate(shapes)]
+        for _ in range(2):
+            totals = collectives.all_reduce_sum(tensors, compresses)
+            for number, (shape, total) in enumerate(zip(shapes, totals, strict=True)):
+                right = world.size * 0.1 * number + sum(range(world.size))
+                tolerance = 2.0**-7 if compresses and np.prod(shape) > 1000 else 1e-6
+                assert total.shape == shape
+                np.testing.assert_allclose(total.numpy(), right, rtol=tolerance)
+        collectives.close()
 
 
 @pytest.mark.ranks(2)
@@ -196,5 +201,5 @@ def test_a_strangers_connection_is_not_served(ring, world):
 def test_the_sums_of_two_backends_do_not_meet(world, ring):
     both = (open_collectives(world, "mpi"), ring)
     for number, collectives in itertools.product(range(3), both):
-        total = collectives.all_reduce_sum(tf.constant([float(world.rank + number)]))
+        (total,) = collectives.all_reduce_sum([tf.constant([float(world.rank + number)])])
         assert total.numpy() == [3 + 3 * number]
