@@ -20,7 +20,6 @@ from distributed.world import World
 from ringbase.errors import InputError
 
 VARIABLE = "RINGBERT_ELASTIC"  # set by bert-launch --elastic
-FENCE_S = 15.0  # a rank that is stopped or silent so long, while others wait for it, is killed
 
 
 class RankLost(Exception):
@@ -44,7 +43,6 @@ def enable(world: World) -> None:
             f"--elastic needs an MPI with ULFM, such as Open MPI 5 started with --with-ft ulfm ({error})"
         ) from None
     world.is_elastic = True
-    world.watchdog.fence_s = FENCE_S
     atexit.register(_leave, world)
     world.name = f"rank {world.rank} on {MPI.Get_processor_name()}"
     world.names = world.names_told = tuple(world.all_gather(world.name))
@@ -67,8 +65,10 @@ def commit(world: World) -> None:
 
     In a world that is not elastic it does nothing.
     """
-    if world.is_elastic and not _vote(world, True):
-        raise RankLost
+    if world.is_elastic:
+        with world.operation("the vote on a step"):
+            if not _vote(world, True):
+                raise RankLost
 
 
 def recover(world: World, error: BaseException, place: tuple) -> list[tuple]:
@@ -77,17 +77,17 @@ def recover(world: World, error: BaseException, place: tuple) -> list[tuple]:
     Returns `place`, what it was doing, of each survivor. May raise the next loss, to be handled in the same way,
     or RuntimeError if no rank died.
     """
-    with world.watchdog.recovery():
+    with world.watchdog.working():
         for communicator in (*world.derived, world.comm):
             communicator.Revoke()
         if not isinstance(error, RankLost):
             _vote(world, False)
         world.derived.clear()
         world.comm = world.comm.Shrink()
-        for field, value in place_in(world.comm).items():
-            setattr(world, field, value)
-        world.watchdog.restart(world.comm, world.node)
-        names, places = zip(*world.all_gather((world.name, place)), strict=True)
+    for field, value in place_in(world.comm).items():
+        setattr(world, field, value)
+    world.watchdog.restart(world.comm)
+    names, places = zip(*world.all_gather((world.name, place)), strict=True)
     before, world.names = world.names, names
     if names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error
@@ -115,7 +115,6 @@ def _vote(world: World, is_done: bool) -> bool:
     from mpi4py import MPI
 
     try:
-        with world.operation("the vote on a step"):
-            return bool(world.comm.Agree(int(is_done)))
+        return bool(world.comm.Agree(int(is_done)))
     except MPI.Exception:  # raised on all of them, if one died before its vote
         return False

@@ -25,8 +25,7 @@ from distributed.devices import DeviceSettings, with_cores, with_device
 from distributed.driver import Gpu
 from distributed.environment import check_launcher, launched_rank
 from distributed.joining import communicator, place_in, wait_for
-from distributed.watchdog import Region, Watchdog, name_of
-from distributed.watchdog.stalls import StallSettings
+from distributed.watchdog import StallError, StallSettings, Watchdog
 from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
@@ -131,14 +130,14 @@ class World:
             world = world if device is None else with_device(world, device)
             failing.pop_all()
         if comm is not None and stalls is not None:
-            world.watchdog.start(comm, world.node, stalls, program)
+            world.watchdog.start(comm, stalls, program, world.fail)
         if world.rank == 0:
             records.tell("joined")
         return world
 
     # -- messages between ranks -------------------------------------------------------------------------------
 
-    def operation(self, name: str) -> Region:
+    def operation(self, name: str) -> contextlib.AbstractContextManager[None]:
         """A `with` block that waits for all ranks, which all enter it; `name` is for messages."""
         return self.watchdog.operation(name)
 
@@ -258,7 +257,7 @@ class World:
 
     def leave(self, is_preempted: bool = False) -> None:
         """Waits for all ranks, so that one which leaves too early is noticed; elastic ones have voted already."""
-        if not self.is_elastic and (is_preempted or self.watchdog.is_running):
+        if self.comm is not None and not self.is_elastic:
             with self.operation("the end of the program"):
                 self.barrier()
         self.watchdog.stop()
@@ -296,6 +295,8 @@ class World:
         if isinstance(error, self.user_errors):
             status = 1
             self._print_user_error(error)
+        elif isinstance(error, StallError):
+            print(f"{self.program}: error: {one_line(error)}", file=sys.stderr, flush=True)
         elif isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else 1
             print(f"{self.program}: {place} exits: {error.code}", file=sys.stderr, flush=True)
@@ -306,3 +307,8 @@ class World:
         sys.stdout.flush()
         time.sleep(0.2)  # lets ranks that fail at the same time get here too, so that they show no stack trace
         self.comm.Abort(status)
+
+
+def name_of(function: Callable) -> str:
+    """The name of a function, for messages; the same on all ranks."""
+    return getattr(function, "__name__", type(function).__name__)

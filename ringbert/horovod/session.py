@@ -21,7 +21,7 @@ from distributed.arrays import reduced
 from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
 from distributed.environment import launched_rank
-from distributed.watchdog.stalls import StallSettings
+from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbert.horovod.calls import Call, described
