@@ -1,23 +1,18 @@
-"""Chooses the GPU and the number of cores of each rank, and sets up TensorFlow for them."""
+"""Chooses the GPU and the cores of each rank, and sets up TensorFlow for them."""
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distributed import driver
-from distributed.driver import Gpu
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 
-KERNELS = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")  # of TensorFlow's build: machine code or PTX
-# XLA writes PTX of the version that belongs to the CUDA of TensorFlow's build; if the GPU needs a newer one, LLVM
-# ends the process. 8.5 (CUDA 12.5) ends at capability 9.0, 10.0 needs 8.6 and 12.0 needs 8.7 (tensorflow#111958).
-BLACKWELL, BLACKWELLS_CUDA = (10, 0), (12, 8)
 # What the driver compiles on first use is kept in ~/.nv; by default at most 1 GiB.
 CUDA_CACHE_BYTES = 4 << 30
+NO_GPU = "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,82 +28,132 @@ class DeviceSettings(Settings):
     )
 
 
-def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_gpus: bool = False) -> int:
-    """The index, in this rank's own list, of the GPU that it uses: its own GPU if every rank can have one.
+@dataclass(frozen=True)
+class Device:
+    """What this rank computes on.
 
-    Args:
-      uuids_of_ranks: for each local rank the UUIDs of the GPUs that it sees, in the order in which it sees them.
-    Raises:
-      InputError: not every rank can have its own GPU, and `share_gpus` is off or this rank sees none.
+    Attributes:
+      kind: "gpu" or "cpu".
+      threads: how many threads this rank computes with.
+      machine_cores: the cores that the ranks of this machine may use together.
+      name, bus_id: of the GPU. The bus id is that of the whole card; instances of a card (MIG) have the same.
+      may_be_shared: the user allowed ranks to share GPUs.
+      notes: one line for each decision that the user should know, the same on every rank of a machine.
     """
-    mine = list(uuids_of_ranks[local_rank])
-    assigned = _assign(uuids_of_ranks)
-    if assigned is not None:
-        return mine.index(assigned[local_rank])
-    if share_gpus and mine:
-        return local_rank % len(mine)
-    num_gpus = len({uuid for uuids in uuids_of_ranks for uuid in uuids})
-    visible = ", ".join(str(len(uuids)) for uuids in uuids_of_ranks)
-    raise InputError(
-        f"{len(uuids_of_ranks)} ranks on this machine cannot have a GPU each: they see {num_gpus} "
-        f"GPU{'s' * (num_gpus != 1)} (rank by rank {visible}); start fewer ranks, or give --share_gpus so that "
-        "they share GPUs"
+
+    kind: Literal["gpu", "cpu"] = "cpu"
+    threads: int = 1
+    machine_cores: frozenset[int] = frozenset()
+    name: str = ""
+    bus_id: str = ""
+    may_be_shared: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind == "gpu"
+
+
+def cores(world: Any) -> Device:
+    """The cores of this rank: its share of those that the ranks of its machine may use."""
+    masks = world.on_node(frozenset(os.sched_getaffinity(0)))
+    mine, allowed, total = masks[world.local_rank], frozenset().union(*masks), os.cpu_count() or 1
+    threads = max(1, len(mine) // sum(bool(mask & mine) for mask in masks))
+    is_bound = len(masks) * threads < total and len(allowed) < total
+    note = f"each rank is bound to {len(mine)} of {total} cores; mpirun --bind-to none (bert-launch sets it) or srun "
+    return Device("cpu", threads, allowed, notes=(note + "--cpus-per-task gives them all",) if is_bound else ())
+
+
+def use_device(world: Any, settings: DeviceSettings) -> Device:
+    """The device that the settings ask for, which becomes the only one that TensorFlow sees.
+
+    Call it before the first TensorFlow operation, on all ranks. Raises InputError when a GPU is required or there,
+    but cannot be used, or when ranks would share one.
+    """
+    tf, device = imported_tensorflow(), cores(world)
+    tf.config.threading.set_intra_op_parallelism_threads(device.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(device.threads, 2)))
+    gpus = usable_gpus(settings.device)
+    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
+    if 0 < len(without) < world.size:
+        raise InputError(
+            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
+        )
+    if not gpus:
+        tf.config.set_visible_devices([], "GPU")
+        return device
+    index = choose_gpu(len(gpus), world.local_rank, settings.share_gpus)
+    tf.config.set_visible_devices([gpus[index]], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[index], True)
+    bus_id = bus_id_of_gpu()
+    if not settings.share_gpus:
+        check_apart(world.on_node(bus_id))
+    details = tf.config.experimental.get_device_details(gpus[index])
+    capability = ".".join(map(str, details.get("compute_capability", ())))
+    name = f"{details.get('device_name', 'GPU')}, compute capability {capability}"
+    notes = [*device.notes, f"GPU {index} of {len(gpus)}: {name}"]
+    if settings.deterministic:
+        tf.config.experimental.enable_op_determinism()
+        notes.append("--deterministic: only kernels that give the same bits each time")
+    return replace(
+        device, kind="gpu", name=name, bus_id=bus_id, may_be_shared=settings.share_gpus, notes=tuple(notes)
     )
 
 
-def _assign(uuids_of_ranks: Sequence[Sequence[str]]) -> list[str] | None:
-    """A different GPU for each rank, the first in its list where possible; None if that is impossible.
+def choose_gpu(num_gpus: int, local_rank: int, share_gpus: bool = False) -> int:
+    """The index of a rank's GPU among those that it sees: the only one, or the one with its local rank.
 
-    A maximum matching by augmenting paths (Kuhn 1955).
+    Raises InputError if it sees several, but too few, and `share_gpus` is off.
     """
-    rank_of: dict[str, int] = {}
-
-    def place(rank: int, tried: set[str]) -> bool:
-        for uuid in sorted(uuids_of_ranks[rank], key=rank_of.__contains__):  # free GPUs first
-            if uuid not in tried:
-                tried.add(uuid)
-                if uuid not in rank_of or place(rank_of[uuid], tried):
-                    rank_of[uuid] = rank
-                    return True
-        return False
-
-    if not all(place(rank, set()) for rank in range(len(uuids_of_ranks))):
-        return None
-    return sorted(rank_of, key=rank_of.__getitem__)
-
-
-def share_cores(masks: Sequence[frozenset[int]], local_rank: int, machine_cores: int) -> tuple[int, str | None]:
-    """How many threads a rank computes with, and a note if the launcher bound the ranks to too few cores.
-
-    Args:
-      masks: for each local rank the cores that the operating system lets it use.
-      machine_cores: how many cores the machine has.
-    """
-    mine = masks[local_rank]
-    sharing = sum(bool(mask & mine) for mask in masks)
-    threads = max(1, len(mine) // sharing)
-    allowed = frozenset().union(*masks)
-    if len(masks) * threads < machine_cores and len(allowed) < machine_cores:
-        return threads, (
-            f"each rank is bound to {len(mine)} of {machine_cores} cores; "
-            "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
+    if num_gpus == 1 or share_gpus:
+        return local_rank % num_gpus
+    if local_rank >= num_gpus:
+        raise InputError(
+            f"the rank with local rank {local_rank} sees {num_gpus} GPUs, all of which other ranks take: start "
+            "fewer ranks, or give --share_gpus so that they share GPUs"
         )
-    return threads, None
+    return local_rank
 
 
-def visible_gpus() -> list[str]:
-    """UUIDs of the NVIDIA GPUs that this process may use, in CUDA's order; from the driver, without TensorFlow.
+def check_apart(bus_ids: Sequence[str]) -> None:
+    """Raises InputError if two ranks of a machine have one GPU: each may see only one, under the same number."""
+    bus_id, number = Counter(bus_ids).most_common(1)[0]
+    if number > 1:
+        raise InputError(
+            f"{number} of the {len(bus_ids)} ranks on this machine would share the GPU {bus_id}: start fewer ranks, "
+            "show each rank its own (CUDA_VISIBLE_DEVICES), or give --share_gpus"
+        )
 
-    Raises InputError if the driver fails.
+
+def usable_gpus(device: str) -> list[Any]:
+    """The GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
+
+    Raises InputError when a GPU is required but there is none, or when there is one that TensorFlow cannot use.
     """
-    return [gpu.uuid for gpu in driver.gpus()]
-
-
-def start_tensorflow(threads: int) -> None:
-    """Imports TensorFlow and lets it use this many threads. Raises InputError when it is not installed."""
+    if device == "cpu":
+        return []
     tf = imported_tensorflow()
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(threads, 2)))
+    gpus = tf.config.list_physical_devices("GPU")
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
+    if not gpus and not is_hidden and Path("/dev/nvidia0").exists():
+        is_built = tf.test.is_built_with_cuda()
+        reason = "its driver or CUDA's libraries do not answer" if is_built else "this is its CPU build"
+        raise InputError(
+            f"this machine has an NVIDIA GPU (/dev/nvidia0), but TensorFlow {tf.__version__} sees none: {reason}; "
+            f"{NO_GPU}"
+        )
+    if device == "gpu" and not gpus:
+        raise InputError(f"--device gpu: TensorFlow {tf.__version__} sees no GPU; {NO_GPU}")
+    return gpus
+
+
+def bus_id_of_gpu() -> str:
+    """The PCI bus id of the GPU that is visible to TensorFlow, which no public function tells."""
+    from tensorflow.python.client import device_lib
+    from tensorflow.python.eager import context
+
+    descriptions = [device.physical_device_desc for device in device_lib.list_local_devices(context.context().config)]
+    return next(text.partition("pci bus id: ")[2].partition(",")[0] for text in descriptions if "pci bus id: " in text)
 
 
 def imported_tensorflow() -> Any:
@@ -122,118 +167,3 @@ def imported_tensorflow() -> Any:
             "in ringbert's checkout pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
         ) from error
     return tf
-
-
-def usable_gpus(device: str) -> list[Gpu]:
-    """The GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
-
-    Raises InputError when a GPU is required but there is none, or when a GPU is present but cannot be used.
-    """
-    if device == "cpu":
-        return []
-    import tensorflow as tf
-
-    gpus, tensorflow_gpus = driver.gpus(), tf.config.list_physical_devices("GPU")
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
-    if not (gpus or tensorflow_gpus or is_hidden) and Path("/dev/nvidia0").exists():
-        raise InputError(
-            "this machine has an NVIDIA GPU (/dev/nvidia0), but its driver does not answer (libcuda.so.1); "
-            "give --device cpu to compute without it"
-        )
-    if gpus and not tensorflow_gpus:
-        reason = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "this is its CPU build"
-        raise InputError(
-            f"this machine has {len(gpus)} NVIDIA GPUs, but TensorFlow {tf.__version__} sees none: {reason}; "
-            "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"
-        )
-    if device == "gpu" and not tensorflow_gpus:
-        raise InputError(
-            "--device gpu: TensorFlow sees no GPU; pip install '.[gpu]' in the checkout, or give --device cpu"
-        )
-    if len(gpus) != len(tensorflow_gpus):
-        raise InputError(
-            f"the NVIDIA driver shows {len(gpus)} GPUs, but TensorFlow {tf.__version__} sees "
-            f"{len(tensorflow_gpus)}: name the ones to use in CUDA_VISIBLE_DEVICES, or give --device cpu"
-        )
-    return gpus
-
-
-def compiled_at_first_use(gpu: Gpu, build: Mapping[str, Any]) -> bool:
-    """Whether only the PTX of TensorFlow's kernels fits this GPU, so that the driver compiles them.
-
-    Args:
-      build: TensorFlow's `tf.sysconfig.get_build_info()`.
-    Raises:
-      InputError: this TensorFlow cannot compute on this GPU.
-    """
-    listed = [KERNELS.fullmatch(text) for text in build.get("cuda_compute_capabilities", ())]
-    kernels = [(match[1], (int(match[2]), int(match[3]))) for match in listed if match]
-    cuda = str(build.get("cuda_version", ""))
-    is_too_new = gpu.capability >= BLACKWELL and tuple(map(int, re.findall(r"\d+", cuda)[:2])) < BLACKWELLS_CUDA
-    if not kernels or any(
-        kind == "sm" and version[0] == gpu.capability[0] and version <= gpu.capability for kind, version in kernels
-    ):
-        return False
-    if not is_too_new and any(kind == "compute" and version <= gpu.capability for kind, version in kernels):
-        return True
-    oldest, newest = min(version for _, version in kernels), max(version for _, version in kernels)
-    other = "a newer" if is_too_new else "another"
-    raise InputError(
-        f"{gpu}: this TensorFlow, built with CUDA {cuda}, computes on capabilities {oldest[0]}.{oldest[1]} to "
-        f"{newest[0]}.{newest[1]}; give --device cpu, or install {other} TensorFlow that was built for this GPU"
-    )
-
-
-def use_gpu(gpus: Sequence[Gpu], index: int | None, deterministic: bool = False) -> list[str]:
-    """Makes this GPU the only one that TensorFlow sees, with memory allocated as needed; None hides all GPUs.
-
-    Args:
-      gpus: those of `usable_gpus`.
-      deterministic: let TensorFlow and XLA use only kernels that give the same bits each time.
-    Returns:
-      Notes for the user.
-    Raises:
-      InputError: this TensorFlow cannot compute on the GPU.
-    """
-    import tensorflow as tf
-
-    if index is None:
-        tf.config.set_visible_devices([], "GPU")
-        return []
-    notes = [f"GPU {index} of {len(gpus)}: {gpus[index]}"]
-    if compiled_at_first_use(gpus[index], tf.sysconfig.get_build_info()):
-        notes.append(
-            "TensorFlow's kernels are compiled for this GPU when they are first used: this takes minutes, once"
-        )
-    gpu = tf.config.list_physical_devices("GPU")[index]
-    tf.config.set_visible_devices([gpu], "GPU")
-    tf.config.experimental.set_memory_growth(gpu, True)
-    if deterministic:
-        tf.config.experimental.enable_op_determinism()
-        notes.append("--deterministic: only kernels that give the same bits each time")
-    return notes
-
-
-def with_cores(world: Any) -> Any:
-    """The world with the number of threads of this rank and the cores of its machine."""
-    masks = world.on_node(frozenset(os.sched_getaffinity(0)))
-    threads, note = share_cores(masks, world.local_rank, os.cpu_count() or 1)
-    return replace(world, threads=threads, machine_cores=frozenset().union(*masks), notes=(note,) if note else ())
-
-
-def with_device(world: Any, settings: DeviceSettings) -> Any:
-    """The world with this rank's device, which becomes the only one that TensorFlow sees."""
-    start_tensorflow(world.threads)
-    gpus = usable_gpus(settings.device)
-    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
-    if 0 < len(without) < world.size:
-        raise InputError(
-            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
-        )
-    if not gpus:
-        use_gpu([], None)
-        return world
-    uuids_of_ranks = world.on_node([gpu.uuid for gpu in gpus])
-    index = choose_gpu(uuids_of_ranks, world.local_rank, settings.share_gpus)
-    notes_of_rank = (*world.notes, *use_gpu(gpus, index, settings.deterministic))
-    return replace(world, device="gpu", gpu=gpus[index], may_share_gpus=settings.share_gpus, notes=notes_of_rank)
