@@ -1,5 +1,7 @@
 """The functions that step_export exports: gradients, a forward pass, an update, with arguments for one shape."""
 
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -82,7 +84,7 @@ def functions(config: ExportConfig) -> Functions:
     import tensorflow as tf
 
     from bert.model import Bert
-    from distributed.gradient import Ending, gradient_function
+    from distributed.gradient import TrainingStep, WholeStep
     from tasks.pretraining import examples
     from tasks.squad.program import span_loss
 
@@ -98,19 +100,25 @@ def functions(config: ExportConfig) -> Functions:
     optimizer = _optimizer(config, model.trainable_variables, terms)
     variables = [*model.variables, optimizer.optimizer._learning_rate, *optimizer.state().values()]
     if config.kind == "update":
-        flat = 1e-3 * tf.random.stateless_normal([parts_of(optimizer)[-1][-1]], [1, 1])
-        return Functions(optimizer._update, (flat,), variables, [])
+        shapes = [*(variable.shape for variable in optimizer.trainable), [len(terms)]]
+        total = [1e-3 * tf.random.stateless_normal(shape, [number, 1]) for number, shape in enumerate(shapes)]
+        return Functions(lambda *total: optimizer.apply(list(total)), tuple(total), variables, [])
 
     def loss(batch: "Batch", key: Any) -> dict[str, Any]:
         scores = model(batch, dropout_key=key)
         return examples.losses(scores, batch) if is_pretraining else {"loss": span_loss(scores, batch)}
 
-    ending = Ending.APPLY if config.kind == "step" else Ending.GATHER
-    compiled: Any = gradient_function(optimizer, loss, None, ending)
     weights = examples.weights(batch) if is_pretraining else {"loss": float(config.batch_size)}
     arguments = (batch, optimizer.inverse_weights(weights), np.array(KEY, np.int32))
-    parts = [] if config.kind == "step" else parts_of(optimizer)
-    return Functions(lambda *given: compiled.python_function(*given), arguments, variables, parts)
+    if config.kind == "step":
+        whole = WholeStep(loss, examples.weights, optimizer)
+        return Functions(whole.in_graph, arguments, variables, [])
+    step = TrainingStep(loss, examples.weights, optimizer)
+
+    def gradient(*given: Any) -> Any:
+        return tf.concat([tf.reshape(part, [-1]) for part in step.backward(*given)], 0)
+
+    return Functions(gradient, arguments, variables, parts_of(optimizer))
 
 
 def bert_config(config: ExportConfig) -> "BertConfig":
@@ -142,9 +150,10 @@ def _optimizer(
 
 
 def parts_of(optimizer: "AllreduceOptimizer") -> list[tuple[str, int, int]]:
-    """The parts of the flat buffer, which all begin at whole lines: their names, starts and ends."""
+    """The parts of the vector [gradients | loss sums]: their names, starts and ends."""
     names = [*(name_of(variable) for variable in optimizer.trainable), "loss sums"]
-    ends = optimizer.layout.ends
+    sizes = [*(math.prod(variable.shape) for variable in optimizer.trainable), len(optimizer.loss_terms)]
+    ends = list(itertools.accumulate(sizes))
     return list(zip(names, [0, *ends[:-1]], ends, strict=True))
 
 

@@ -60,7 +60,7 @@ def bench_update(config: UpdateConfig, world: "World") -> dict[str, Any]:
     ours = wrapped({"adamw": AdamWeightDecay, "lamb": LAMB}[config.optimizer](1e-5), 1.0)
     keras_adamw = wrapped(keras.optimizers.AdamW(1e-5, global_clipnorm=1.0), None)
     gradients = [tf.random.stateless_normal(v.shape, [number, 1]) for number, v in enumerate(ours.trainable)]
-    flat = ours.flatten(gradients, {"loss": tf.constant(0.0)})
+    own = ours.listed(gradients, {"loss": tf.constant(0.0)})
     del gradients
     count = sum(int(tf.size(variable)) for variable in ours.trainable)
 
@@ -73,8 +73,8 @@ def bench_update(config: UpdateConfig, world: "World") -> dict[str, Any]:
 
     contenders = {
         "floor": timed(in_place_addition(count)),
-        "ours": timed(lambda: ours.update(flat, {"loss": 1.0})),
-        "keras": timed(lambda: keras_adamw.update(flat, {"loss": 1.0})),
+        "ours": timed(lambda: ours.update(own, {"loss": 1.0})),
+        "keras": timed(lambda: keras_adamw.update(own, {"loss": 1.0})),
     }
     times = in_turn(contenders, config.repeat, num_warmup=1)  # the first turn compiles
     times["floor"] = [seconds * FLOOR_BYTES / ADDED_BYTES for seconds in times["floor"]]

@@ -22,6 +22,7 @@ import tensorflow as tf
 from distributed import records
 from distributed.host import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
+from distributed.settings import LoopSettings
 from distributed.state import State, read_state
 from distributed.world import World
 from ringbase import manifest
@@ -44,43 +45,57 @@ class Checkpoints:
 
     Args:
       copy_model: copies the model and returns a function that writes the copy to a folder; called on rank 0.
-      keep: how many of the newest checkpoints to keep.
+      settings: how often they are written, and how many of the newest are kept.
     """
 
     def __init__(
-        self, folder: Path, world: World, copy_model: Callable[[], Callable[[Path], None]], keep: int = 5
+        self,
+        folder: Path,
+        world: World,
+        copy_model: Callable[[], Callable[[Path], None]],
+        settings: LoopSettings = LoopSettings(),  # noqa: B008 — it is frozen
     ):
-        self.folder, self.world, self.copy_model, self.keep = folder, world, copy_model, max(1, keep)
+        self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
         self._saved_s = time.monotonic()
-        world.save_wanted.clear()  # an earlier training in this process may have left it
         self._moments: dict[str, np.ndarray] = {}  # reused, because allocating memory takes longer than the copy
 
-    def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
-        """Starts a checkpoint on rank 0, after checking that all ranks hold the same weights.
+    def save(self, optimizer: AllreduceOptimizer, state: State) -> State:
+        """Starts a checkpoint on rank 0, unless there is one of this position, after checking that all ranks hold
+        the same weights. Returns the state with the position that is saved.
 
         Waits for the previous checkpoint first. Raises InputError on every rank if that one could not be written.
         """
+        if state.saved == state.position:
+            return state
+        state = replace(state, saved=state.position)
         optimizer.check_replicas()
         self.world.on_first(self._start_writing, optimizer, state)
         self._saved_s = time.monotonic()
-        self.world.save_wanted.clear()
+        return state
 
-    def is_overdue(self, minutes: float) -> bool:
-        """Whether the last checkpoint is older than this, by the clock of this rank; never for 0."""
+    def is_due(self, state: State) -> bool:
+        """Whether it is the turn of a checkpoint: each so many steps, and after each evaluation."""
+        return state.step % self.settings.save_checkpoints_steps == 0 or state.evaluated == state.position
+
+    def is_overdue(self) -> bool:
+        """Whether the last checkpoint is too old, by the clock of this rank."""
+        minutes = self.settings.save_checkpoints_minutes
         return minutes > 0 and time.monotonic() - self._saved_s > 60 * minutes
 
     def finish(self) -> None:
         """Waits on every rank until all is written. Raises InputError on every rank if that failed."""
         self.world.on_first(self._wait)
 
-    def without_lost(self, state: State) -> State:
-        """The state without the evaluations whose checkpoint a dead rank 0 had not finished."""
+    def on_disk(self, state: State) -> State:
+        """The state as far as its checkpoints are complete: a dead rank 0 may not have finished the last one, and
+        the model of an evaluation is lost with it. On rank 0."""
+        self._wait()
         complete = complete_checkpoints(self.folder)
-        newest = manifest.position_of(complete[-1]) if complete else None
-        kept = [entry for entry in state.evaluations if newest is not None and entry[0] <= newest]
-        return replace(state, evaluations=kept)
+        newest = (complete and manifest.position_of(complete[-1])) or 0
+        kept = [entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position]
+        return replace(state, saved=newest, evaluations=kept)
 
     def close(self) -> None:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""
@@ -150,7 +165,7 @@ class Checkpoints:
         superseded = [path for path in complete if path != newest and manifest.position_of(path) == state.position]
         kept = [path for path in complete if path not in superseded]
         best = state.best and _complete_at(self.folder, state.best[0])
-        too_old = [path for path in kept[: -self.keep] if path not in (newest, best)]
+        too_old = [path for path in kept[: -self.settings.keep_checkpoints] if path not in (newest, best)]
         # A checkpoint gets its name with its manifest, so what has none is what a kill left of a removal.
         remains = [path for path in _folders(self.folder) if not (path / manifest.NAME).exists()]
         for path in (*superseded, *too_old, *remains):

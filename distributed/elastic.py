@@ -1,11 +1,9 @@
 """Training goes on without ranks that died: `bert-launch --elastic`, with Open MPI's ULFM.
 
-MPI reports a death to some of the survivors, in whichever message they wait. What every survivor then does, in
-`recover`: it revokes the communicators, so that those who wait for a living rank hear of it too; it votes that the
-work in progress does not count; and it joins the survivors' new communicator.
-
-The vote decides for all. A step ends with `commit`, in which each rank votes that its sum arrived, and the update
-follows only if all did. So each rank votes once per communicator and loss: in `commit`, or else in `recover`.
+MPI reports a death to some of the survivors, in whichever message they wait. `surviving` then revokes the
+communicators, so that those who wait for a living rank hear of it too, joins the survivors' new communicator, and
+calls the work again. Training then begins by giving all of them the variables and the state of the rank that is
+furthest (`TrainingStep.synchronize`).
 
 The operations are those of User Level Failure Mitigation (Bland et al. 2013, "Post-failure recovery of MPI
 communication capability").
@@ -14,20 +12,19 @@ communication capability").
 import atexit
 import os
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 from distributed.joining import place_in
 from distributed.world import World
 from ringbase.errors import InputError
 
+T = TypeVar("T")
 VARIABLE = "RINGBERT_ELASTIC"  # set by bert-launch --elastic
 
 
-class RankLost(Exception):
-    """A rank died, and the survivors have voted that the work in progress does not count."""
-
-
 class Elsewhere(Exception):
-    """The survivors stand at different places of the program, which they repeat from its beginning."""
+    """Some survivors stand at other places of the program, which all repeat from its beginning."""
 
 
 def enable(world: World) -> None:
@@ -45,11 +42,29 @@ def enable(world: World) -> None:
     world.is_elastic = True
     atexit.register(_leave, world)
     world.name = f"rank {world.rank} on {MPI.Get_processor_name()}"
-    world.names = world.names_told = tuple(world.all_gather(world.name))
+    world.names = tuple(world.all_gather(world.name))
+
+
+def surviving(world: World, place: str, work: Callable[[], T]) -> T:
+    """What `work()` returns. After deaths the survivors call it again, all of them together.
+
+    `place` names the work. Survivors that stand at different places leave theirs, up to the one named "".
+    """
+    while True:
+        try:
+            return work()
+        except Elsewhere:
+            if place:
+                raise
+        except Exception as error:
+            if not is_loss(world, error):
+                raise
+            if not _regroup(world, place, error) and place:
+                raise Elsewhere from error
 
 
 def is_loss(world: World, error: BaseException) -> bool:
-    """Whether an error may say that a rank of an elastic world died. `recover` finds out whether one did.
+    """Whether an error may say that a rank of an elastic world died; `surviving` then asks whether one did.
 
     MPI has codes for it, but Open MPI 5.0 also reports a death in the middle of a barrier as "other error".
     """
@@ -57,49 +72,36 @@ def is_loss(world: World, error: BaseException) -> bool:
         return False
     from mpi4py import MPI
 
-    return isinstance(error, (RankLost, MPI.Exception))
+    return isinstance(error, MPI.Exception)
 
 
-def commit(world: World) -> None:
-    """Returns on every rank, or on none, once all ranks have called it. Raises RankLost if one did not live to.
+def _regroup(world: World, place: str, error: BaseException) -> bool:
+    """Joins the other survivors: `world` then has its new rank, size and communicator. Returns whether all are at
+    this place. Raises RuntimeError if no rank died."""
+    from mpi4py import MPI
 
-    In a world that is not elastic it does nothing.
-    """
-    if world.is_elastic:
-        with world.operation("the vote on a step"):
-            if not _vote(world, True):
-                raise RankLost
-
-
-def recover(world: World, error: BaseException, place: tuple) -> list[tuple]:
-    """Joins the survivors after a loss that `error` told. `world` then has its new rank, size and communicator.
-
-    Returns `place`, what it was doing, of each survivor. May raise the next loss, to be handled in the same way,
-    or RuntimeError if no rank died.
-    """
-    with world.watchdog.working():
-        for communicator in (*world.derived, world.comm):
-            communicator.Revoke()
-        if not isinstance(error, RankLost):
-            _vote(world, False)
-        world.derived.clear()
-        world.comm = world.comm.Shrink()
-    for field, value in place_in(world.comm).items():
-        setattr(world, field, value)
-    world.watchdog.restart(world.comm)
-    names, places = zip(*world.all_gather((world.name, place)), strict=True)
-    before, world.names = world.names, names
+    before = world.names
+    while True:
+        with world.watchdog.working():
+            for communicator in (*world.derived, world.comm):
+                communicator.Revoke()
+            world.derived.clear()
+            try:
+                world.comm = world.comm.Shrink()
+                for field, value in place_in(world.comm).items():
+                    setattr(world, field, value)
+                world.watchdog.restart(world.comm)
+                names, places = zip(*world.all_gather((world.name, place)), strict=True)
+                break
+            except MPI.Exception:  # another death meanwhile
+                continue
+    world.names = names
     if names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error
-    return list(places)
-
-
-def message(world: World) -> str:
-    """A line for the user about the deaths since the last one."""
-    died = [name for name in world.names_told if name not in world.names]
-    world.names_told = world.names
+    died = " and ".join(name for name in before if name not in names)
     goes_on = "1 rank goes on" if world.size == 1 else f"{world.size} ranks go on"
-    return f"{' and '.join(died)} died: {goes_on}"
+    world.say(f"{died} died: {goes_on}")
+    return len(set(places)) == 1
 
 
 def _leave(world: World) -> None:
@@ -108,13 +110,3 @@ def _leave(world: World) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(world.exit_status)
-
-
-def _vote(world: World, is_done: bool) -> bool:
-    """Whether all ranks vote yes. Every survivor gets the same answer."""
-    from mpi4py import MPI
-
-    try:
-        return bool(world.comm.Agree(int(is_done)))
-    except MPI.Exception:  # raised on all of them, if one died before its vote
-        return False

@@ -27,6 +27,11 @@ class HeldOut:
     best: str | None = None
     patience: int | None = None
 
+    def is_due(self, state: State) -> bool:
+        """Whether to measure now: every so many steps and after the last one, once at each position."""
+        is_place = state.step == state.steps or state.step % int(self.every) == 0
+        return is_place and state.evaluated < state.position
+
     def stops(self, state: State) -> bool:
         """Whether patience has run out."""
         if self.patience is None or state.best is None:

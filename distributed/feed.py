@@ -24,7 +24,7 @@ class BatchSource(Protocol):
         """Batch -> the weight of each loss term (rows, masked tokens, …)."""
         ...
 
-    def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
+    def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""
         ...
 
@@ -41,8 +41,9 @@ class Feed:
       lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
         have nearly equal numbers of tokens; without it each takes neighbouring positions. The sum over the step
         is the same.
-      collate_fixed: like `collate`, but with few different shapes, because XLA compiles for each shape.
-      collates_of_shapes: for each of the shapes that `collate_fixed` makes: rows -> a batch of that shape.
+      is_fixed: `collate` makes few different shapes, because XLA compiles for each; with `lengths` all shares then
+        have equally many rows.
+      collates_of_shapes: for each of these shapes: rows -> a batch of that shape.
       longest: tokens of the longest row.
     """
 
@@ -51,41 +52,27 @@ class Feed:
     collate: Callable[..., Batch]
     weights: Callable[[Batch], Mapping[str, float]]
     lengths: Callable[[np.ndarray], np.ndarray] | None = None
-    collate_fixed: Callable[..., Batch] | None = None
+    is_fixed: bool = False
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
     longest: int = 0
 
-    def micro_batches(self, plan: Plan, rank: int, position: int, is_fixed: bool = False) -> list[Batch]:
-        """A rank's share of the step whose rows start at `position`.
-
-        With `is_fixed`, rows are collated by `collate_fixed`, and with `lengths` all shares have equally many
-        rows.
-        """
+    def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
+        """A rank's share of the step whose rows start at `position`."""
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
         if self.lengths is None:
             places = [np.arange(piece.start, piece.stop) for piece in plan.micro_batches(rank)]
         else:
             sizes = plan.size, plan.accumulation, self.order.block
-            places = divided(self.lengths(numbers), numbers, *sizes, is_fixed)[rank]
-
-        collate = self.collate_fixed if is_fixed and self.collate_fixed else self.collate
-        return [collate(self._fields(numbers[p], position + p)) for p in places if len(p)]
+            places = divided(self.lengths(numbers), numbers, *sizes, self.is_fixed)[rank]
+        return [self.collate(self._fields(numbers[p], position + p)) for p in places if len(p)]
 
     def batches_of_shapes(self) -> Iterator[Batch]:
-        """A batch without rows, padding only, of each shape that `collate_fixed` makes."""
+        """A batch without rows, padding only, of each shape that `collate` makes if it `is_fixed`."""
         none = np.zeros(0, np.int64)
         return (collate(self._fields(none, none)) for collate in self.collates_of_shapes)
 
     def _fields(self, numbers: np.ndarray, positions: np.ndarray) -> dict:
         return self.rows.take(numbers) | {"row": numbers, "epoch": positions // len(self.rows)}
-
-
-def total_weights(
-    weights: Callable[[Batch], Mapping[str, float]], batches: Sequence[Batch], terms: Iterable[str]
-) -> dict[str, float]:
-    """The weight of each loss term over all micro-batches of this rank."""
-    batch_weights = [weights(batch) for batch in batches]
-    return {term: sum(of_batch[term] for of_batch in batch_weights) for term in terms}
 
 
 def batch_maker(rows: RowSource, collate: Callable[[dict], Batch]) -> Callable[[np.ndarray], Batch]:

@@ -2,115 +2,159 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from distributed.optimizer import AllreduceOptimizer
-from distributed.plan import Plan
+import tensorflow as tf
+
 from distributed.run import Run
-from distributed.settings import LoopSettings
-from distributed.steps import Step, StepClock
+from distributed.state import State
+from distributed.step_result import StepResult
+from distributed.world import World
 from ringbase.errors import InputError
 
 MOST_SKIPPED_STEPS = 20
 
 
-class Log:
-    """Shows and logs the steps of a run, and measures how its time is spent."""
+class NotFinite(InputError):
+    """The gradients or losses of a training are not finite numbers."""
 
-    def __init__(
-        self,
-        settings: LoopSettings,
-        plan: Plan,
-        optimizer: AllreduceOptimizer,
-        run: Run,
-        first: int,
-        overflow_advice: str,
-    ):
-        self._is_async = optimizer.world.device == "gpu"
-        self.clock = StepClock(plan.global_batch_size, self._is_async, settings.log_steps)
-        self._every, self._last_step = settings.log_steps, plan.steps
-        self._optimizer, self._run, self._overflow_advice = optimizer, run, overflow_advice
-        self._bar = run.progress(plan.steps, "training", initial=first)
+
+class StepClock:
+    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
+
+    On a GPU operations return before they are done, and waiting for each would leave the GPU idle in between. So
+    only every `sample_every`-th step is timed part by part, with waits; all steps count for the rows per second.
+
+    Args:
+      waits: operations return before they are done.
+    """
+
+    def __init__(self, rows_per_step: int, waits: bool = False, sample_every: int = 1):
+        self.rows_per_step = rows_per_step
+        self._waits, self._sample_every = waits, sample_every if waits else 1
+        self._parts: dict[str, float] = {}
+        self._seconds = 0.0
+        self._number, self._steps, self._samples = 0, 0, 0
+        self._last = time.perf_counter()
+        self._recent: list[float] = []
+        self._rows_per_s = 0.0
+
+    def mark(self, part: str, result: tf.Tensor | None = None) -> None:
+        """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
+        is_sample, ends = self._is_sample(self._number), part == "apply_s"
+        # The step before a sample is awaited too: its work must not count as the sample's.
+        if self._waits and result is not None and (is_sample or (ends and self._is_sample(self._number + 1))):
+            result[:1].numpy()
+        now = time.perf_counter()
+        self._seconds += now - self._last
+        if is_sample:
+            self._parts[part] = self._parts.get(part, 0.0) + now - self._last
+        self._last = now
+        if ends:
+            self._number, self._steps, self._samples = self._number + 1, self._steps + 1, self._samples + is_sample
+            self._recent = [*self._recent[-20:], now]
+
+    def _is_sample(self, number: int) -> bool:
+        return (number + 1) % self._sample_every == 0
+
+    def skip(self) -> None:
+        """Ignores the time since the last mark (a checkpoint, an evaluation)."""
+        self._last, self._recent = time.perf_counter(), []
+
+    def rows_per_s(self) -> float:
+        """Rows per second over the last 20 steps."""
+        if len(self._recent) > 1:
+            seconds = self._recent[-1] - self._recent[0]
+            self._rows_per_s = (len(self._recent) - 1) * self.rows_per_step / seconds
+        return self._rows_per_s
+
+    def read(self) -> dict[str, float]:
+        """Mean seconds of each part per timed step since the last read, and rows per second over all steps."""
+        values = {name: round(seconds / max(self._samples, 1), 5) for name, seconds in self._parts.items()}
+        rows = self._steps * self.rows_per_step
+        values["examples_per_s"] = round(rows / self._seconds, 2) if self._seconds else 0.0
+        self._parts, self._seconds, self._steps, self._samples = {}, 0.0, 0, 0
+        return values
+
+
+class Log:
+    """Shows the steps of a run and logs every `every`-th of them, the first and the last.
+
+    On GPUs it shows the step before, because reading the newest result would wait until the GPU is idle.
+    """
+
+    def __init__(self, every: int, world: World, run: Run, state: State):
+        """`state`: where the training begins; it has the number of steps and of rows per step."""
+        self._is_async = world.device == "gpu"
+        self.clock = StepClock(state.global_batch_size, self._is_async, every)
+        self._every, self._world, self._run = every, world, run
+        self._bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped = self._applied = 0
         self._loss = math.nan
-        self._unread: tuple[Step, dict[str, float]] | None = None
+        self._unread: tuple[State, StepResult, dict[str, float]] | None = None
         self._waits: dict[str, float] = {"checkpoints": 0.0}
         self._began = time.perf_counter()
 
-    def restart(self, plan: Plan, first: int) -> None:
-        """Goes on after a loss of ranks; rank 0 may be another than before."""
-        self.close()
-        self._last_step, self.clock.rows_per_step = plan.steps, plan.global_batch_size
-        self._bar = self._run.progress(plan.steps, "training", initial=first)
-
-    def step(self, step: Step) -> None:
-        """Shows a step, and logs it every `log_steps`. Raises InputError when too many in a row were skipped.
-
-        On GPUs it shows the step before, because reading the newest result would wait until the GPU is idle.
-        """
-        unread = step, self.clock.read() if self._is_logged(step) else {}
+    def step(self, state: State, result: StepResult) -> None:
+        """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
+        or when the run ends with it and learned nothing."""
         if self._is_async:
             self.flush()
-            self._unread = unread
-        else:
-            self._show(*unread)
+        is_logged = state.step % self._every == 0 or state.step in (1, state.steps)
+        self._unread = state, result, self.clock.read() if is_logged else {}
+        if not self._is_async or state.step == state.steps:
+            self.flush()
 
-    def flush(self, is_last: bool = False) -> None:
-        """Shows the step that `step` has not shown yet.
-
-        Raises InputError if the run ends with it and learned nothing: no step was applied, or the last loss is not
-        finite.
-        """
-        if self._unread is not None:
-            unread, self._unread = self._unread, None
-            self._show(*unread)
-        if is_last and not self._applied:
-            raise InputError(f"no step had a finite gradient, so nothing was learned: {self._overflow_advice}")
-        if is_last and not math.isfinite(self._loss):
-            raise InputError(f"the loss of the last step is {self._loss}: {self._overflow_advice}")
-
-    def _is_logged(self, step: Step) -> bool:
-        return step.number % self._every == 0 or step.number in (1, self._last_step)
-
-    def _show(self, step: Step, times: dict[str, float]) -> None:
-        result = step.result
-        with self._optimizer.world.operation("the result of a step"):  # on GPUs the sum is waited for here
+    def flush(self) -> None:
+        """Shows the step that is not shown yet."""
+        if self._unread is None:
+            return
+        (state, result, times), self._unread = self._unread, None
+        with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
             is_applied = result.applied
         self._skipped = 0 if is_applied else self._skipped + 1
         if self._skipped:
-            scale = f"; the loss scale is now {result.loss_scale:g}" if self._optimizer.scales_loss else ""
-            self._run.say(
-                f"step {step.number}: the gradient is not finite; the step is skipped on every rank{scale}"
-            )
+            scale = f"; the loss scale is now {result.loss_scale:g}" if result.loss_scale else ""
+            text = f"step {state.step}: the gradient is not finite; the step is skipped on every rank{scale}"
+            self._run.say(text)
         if self._skipped == MOST_SKIPPED_STEPS:
-            raise InputError(f"no finite gradient in {self._skipped} steps: {self._overflow_advice}")
+            raise NotFinite(f"no finite gradient in {self._skipped} steps")
         losses = {"loss": sum(result.losses.values()), **result.losses}
-        self._applied, self._loss = self._applied + result.applied, losses["loss"]
+        self._applied, self._loss = self._applied + is_applied, losses["loss"]
+        self._show(state, result, losses, times)
+        if state.step == state.steps and not self._applied:
+            raise NotFinite("no step had a finite gradient, so nothing was learned")
+        if state.step == state.steps and not math.isfinite(self._loss):
+            raise NotFinite(f"the loss of the last step is {self._loss}")
+
+    def _show(
+        self, state: State, result: StepResult, losses: Mapping[str, float], times: Mapping[str, float]
+    ) -> None:
         shown = {name: f"{value:.4f}" for name, value in losses.items()}
         speed = f"{self.clock.rows_per_s():.1f}"
-        self._bar.update(step.number, **shown, rate=f"{result.learning_rate:.2e}", examples_s=speed)
-        if self._is_logged(step):
+        self._bar.update(state.step, **shown, rate=f"{result.learning_rate:.2e}", examples_s=speed)
+        if times:
             facts = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
-            if self._optimizer.scales_loss:
+            if result.loss_scale:
                 facts["loss_scale"] = result.loss_scale
-            self._run.metrics(step.number, {"rows": step.position, **losses, **facts, **times})
+            self._run.metrics(state.step, {"rows": state.position, **losses, **facts, **times})
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
         """Counts the time of the `with` block as waiting for `what`, not as time of a step."""
+        self.flush()
         began = time.perf_counter()
         yield
         self._waits[what] = self._waits.get(what, 0.0) + time.perf_counter() - began
         self.clock.skip()
 
-    def summary(self) -> str:
+    def close(self) -> None:
+        """Ends the display, and says how long it took."""
+        self.flush()
+        self._bar.close()
         whole_s = time.perf_counter() - self._began
         waits = ", ".join(
             f"{waited:.1f} s for {what} ({waited / whole_s:.1%})" for what, waited in self._waits.items()
         )
-        return f"trained for {whole_s:.1f} s; of that waited {waits}"
-
-    def close(self) -> None:
-        self.flush()
-        self._bar.close()
+        self._run.say(f"trained for {whole_s:.1f} s; of that waited {waits}")

@@ -66,16 +66,7 @@ class PlanSettings(Settings):
         at_most=MOST_STEPS,
     )
 
-    elastic_batch: Literal["keep", "shrink"] = setting(
-        "keep",
-        "what the death of a rank does to the global batch under bert-launch --elastic; shrink keeps each rank's "
-        "rows, and changes steps and rate as a start with fewer ranks does",
-        "training",
-    )
-
     def check(self) -> None:
-        if self.elastic_batch == "shrink" and self.global_batch_size is not None:
-            raise ValueError("--elastic_batch shrink contradicts --global_batch_size: give --train_batch_size")
         if self.train_batch_size is not None and self.global_batch_size is not None:
             raise ValueError("--train_batch_size and --global_batch_size exclude each other: give one")
 
@@ -125,8 +116,10 @@ class Plan:
         edges = [share.start + count * piece // self.accumulation for piece in range(self.accumulation + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
-    def on_fewer_ranks(self, size: int) -> "Plan":
-        """The same steps on fewer ranks, in micro-batches that are not larger than before."""
+    def on_ranks(self, size: int) -> "Plan":
+        """The same steps on the ranks that are left after a death, in micro-batches that are not larger."""
+        if size == self.size:
+            return self
         accumulation = -(-self.accumulation * self.size // size)
         return replace(self, size=size, accumulation=min(accumulation, self.global_batch_size // size))
 
@@ -146,13 +139,8 @@ class Plan:
         )
 
 
-def make_plan(settings: PlanSettings, rows: int, size: int, launched_size: int | None = None) -> Plan:
-    """The plan for `rows` rows of data and `size` ranks, which were `launched_size` at the start of the job.
-
-    Raises InputError when no step is left.
-    """
-    if launched_size and size < launched_size and settings.elastic_batch == "keep":
-        return make_plan(settings, rows, launched_size).on_fewer_ranks(size)
+def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
+    """The plan for `rows` rows of data and `size` ranks. Raises InputError when no step is left."""
     if rows < 1:
         raise InputError("there are no rows to train on")
     batch, keeps_batch = settings.batch_size, settings.global_batch_size is not None

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from distributed.feed import Batch, prefetched
-from distributed.gradient import out_of_memory_is_input_error
+from distributed.gradient import naming_memory
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -23,7 +23,6 @@ def predict(
     *,
     digest: Callable[[int, Any], Any] | None = None,
     label: str | None = "prediction",
-    memory_advice: str = "",
 ) -> list[Any] | None:
     """Returns `forward` of every batch, or its digest, in order, on rank 0; None on other ranks.
 
@@ -35,7 +34,6 @@ def predict(
       digest: (number of the batch, output as NumPy arrays) -> what is kept of it; called in a thread, while the
         model computes the next batch.
       label: the label of the progress bar; None for no bar.
-      memory_advice: what the user can do when memory runs out.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label or "", "batch", is_shown=label is not None)
@@ -51,7 +49,7 @@ def predict(
             if world.stop_wanted.is_set():
                 raise InputError("stopped before the predictions were complete: run the same command again")
             # A slow rank may finish long after the others, which wait for its outputs below.
-            with out_of_memory_is_input_error(batch, memory_advice), world.watchdog.working():
+            with naming_memory(batch), world.watchdog.working():
                 before, computed = computed, forward(batch)
                 if before is not None:  # read late, so that a GPU always has work
                     keep(before)

@@ -12,19 +12,15 @@ import contextlib
 import fcntl
 import json
 import os
-import platform
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-import ringbase
 from distributed.progress import Progress
 from ringbase.errors import InputError, one_line
 from ringbase.files import replace_folder, write_text
@@ -34,17 +30,6 @@ if TYPE_CHECKING:
     from distributed.world import World
 
 LOCK = ".lock"
-PACKAGES = (
-    "ringbert",
-    "tensorflow",
-    "tensorflow-cpu",
-    "keras",
-    "numpy",
-    "transformers",
-    "tokenizers",
-    "mpi4py",
-    "datasets",
-)
 
 
 class Run:
@@ -90,17 +75,15 @@ class Run:
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}")
         self._lock.flush()
 
-    def take_over(self, rows: int) -> None:
-        """Makes this rank the writer of the folder, because the one before died after this number of rows."""
+    def take_over(self) -> None:
+        """Makes this rank the writer of the folder if the one before has died."""
+        if self.is_writer:
+            return
         self.is_writer = True
-        if self._lock is None and (self.folder / LOCK).exists():
+        if (self.folder / LOCK).exists():
             self.lock()
-        self.rewind_metrics(rows)
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-        written = [parse_json(line, allow_nan=True) for line in lines]
         newest = self._newest
-        if newest and not any((line.get("step"), *line) == (newest["step"], *newest) for line in written):
+        if newest and not any((line.get("step"), *line) == (newest["step"], *newest) for line in self._logged()):
             self._append(newest)  # the other died before it could
 
     def progress(
@@ -143,17 +126,17 @@ class Run:
 
     def rewind_metrics(self, rows: int) -> None:
         """Drops the lines logged after this number of rows: a resumed run logs them again."""
-        path = self.folder / "metrics.jsonl"
-        if not self.is_writer or not path.exists():
-            return
-        kept = []
-        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                if parse_json(line, allow_nan=True)["rows"] <= rows:
-                    kept.append(line)
-            except (InputError, KeyError, TypeError):
-                continue  # an incomplete last line of a killed run
-        self.write("metrics.jsonl", "".join(f"{line}\n" for line in kept))
+        if self.is_writer and (self.folder / "metrics.jsonl").exists():
+            kept = [line for line in self._logged() if _is_within(line, rows)]
+            self.write("metrics.jsonl", "".join(f"{json.dumps(line)}\n" for line in kept))
+
+    def _logged(self) -> list[Any]:
+        """What metrics.jsonl holds, without a last line that a killed run has not completed."""
+        path, values = self.folder / "metrics.jsonl", []
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
+            with contextlib.suppress(InputError):
+                values.append(parse_json(line, allow_nan=True))
+        return [value for value in values if isinstance(value, dict)]
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file.
@@ -172,17 +155,25 @@ class Run:
             file.write(json.dumps(line) + "\n")
 
     def _write_events(self, step: int, values: Mapping[str, float]) -> None:
-        if self._events is None:
-            from tensorboard.summary import Writer
+        """In this thread and without a buffer: TensorBoard's own writer has a thread, which a full disk ends."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-            self._events = Writer(str(self.folder / "tensorboard"))
-        for name, value in values.items():
-            self._events.add_scalar(name, float(value), step=step)
+        now = time.time()
+        if self._events is None:
+            name = f"events.out.tfevents.{int(now):010}.{socket.gethostname()}.{os.getpid()}"
+            (self.folder / "tensorboard").mkdir(exist_ok=True)
+            self._events = RecordWriter((self.folder / "tensorboard" / name).open("ab", buffering=0))
+            self._events.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+        scalars = [Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
+        event = Event(wall_time=now, step=step, summary=Summary(value=scalars))
+        self._events.write(event.SerializeToString())
 
     def close(self) -> None:
-        with self._or_warning("tensorboard"):
-            events, self._events = self._events, None
-            if events is not None:
+        events, self._events = self._events, None
+        if events is not None:
+            with self._or_warning("tensorboard"):
                 events.close()
         if self._lock is not None:
             self._lock.close()
@@ -200,6 +191,11 @@ class Run:
                 self.say(f"warning: {self.folder / name} cannot be written: {reason}; the run goes on without it")
 
 
+def _is_within(line: dict[str, Any], rows: int) -> bool:
+    """Whether a line of metrics.jsonl was logged after at most this number of rows."""
+    return isinstance(line.get("rows"), int | float) and line["rows"] <= rows
+
+
 @contextlib.contextmanager
 def _reported(path: Path) -> Iterator[None]:
     """Turns errors of writing a path, such as a full disk, into an InputError that names the path."""
@@ -211,40 +207,3 @@ def _reported(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
     except SafetensorError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
-
-
-def versions() -> dict[str, str]:
-    """The installed versions of the packages that a result depends on."""
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
-
-
-def git_commit() -> str | None:
-    """The commit of RingBERT's own checkout; None if it is installed otherwise.
-
-    It is not asked of the folder where the user works: a downloaded folder's `.git/config` can name programs that
-    git would run.
-    """
-    checkout = Path(ringbase.__file__).parent.parent
-    if not (checkout / ".git").exists():
-        return None
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(checkout), "describe", "--always", "--dirty"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
-
-
-def environment() -> dict[str, object]:
-    """Facts that a result depends on besides its flags: versions, machine, git commit of RingBERT."""
-    return {
-        "python": platform.python_version(),
-        "packages": versions(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "git_commit": git_commit(),
-        "command": sys.argv,
-    }

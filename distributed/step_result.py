@@ -16,10 +16,11 @@ class StepResult:
     Args:
       numbers: [gradient norm, rate, 1 if applied else 0, loss scale, loss sums…], on the device.
       weights: the weight of each loss term over all ranks.
+      scales_loss: the optimizer has a loss scale.
     """
 
-    def __init__(self, numbers: tf.Tensor, weights: Mapping[str, float]):
-        self.numbers, self._weights = numbers, weights
+    def __init__(self, numbers: tf.Tensor, weights: Mapping[str, float], scales_loss: bool = False):
+        self.numbers, self._weights, self._scales_loss = numbers, weights, scales_loss
 
     @functools.cached_property
     def _values(self) -> list[float]:
@@ -47,9 +48,9 @@ class StepResult:
         return bool(self._values[2])
 
     @property
-    def loss_scale(self) -> float:
-        """The loss scale after the step; 1 without `scales_loss`."""
-        return self._values[3]
+    def loss_scale(self) -> float | None:
+        """The loss scale after the step; None without one."""
+        return self._values[3] if self._scales_loss else None
 
 
 def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:

@@ -49,15 +49,12 @@ class World:
       launched_size: how many ranks there were at the start.
       is_elastic: the job goes on without ranks that die.
       name, names: of this rank, and of all living ranks, with the numbers that they had at the start.
-      names_told: of the ranks that the user takes for living.
       exit_status: that of this process, when it ends without an error.
-      has_trained: a training has begun in this job.
       derived: communicators made from `comm`, which a loss revokes too.
       program: the program's name, for messages.
       user_errors: types of errors to show as one line, without a traceback.
       stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
       is_training: set while there is something to save.
-      save_wanted: set when a checkpoint is due; the next training step then saves on all ranks.
       watchdog: notices when ranks wait in vain.
     """
 
@@ -78,15 +75,12 @@ class World:
     is_elastic: bool = False
     name: str = "rank 0"
     names: tuple[str, ...] = ()
-    names_told: tuple[str, ...] = ()
     exit_status: int = 0
-    has_trained: bool = False
     derived: list[Any] = field(default_factory=list, repr=False)
     program: str = "python"
     user_errors: tuple[type[BaseException], ...] = field(default=(InputError, OSError), repr=False)
     stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
     is_training: threading.Event = field(default_factory=threading.Event, repr=False)
-    save_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
     watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
 
     def __str__(self) -> str:

@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
     from bert.model import Bert
-    from distributed.gradient import Gradient
-    from distributed.optimizer import AllreduceOptimizer
+    from distributed.gradient import TrainingStep
 
 
 @dataclass
@@ -22,8 +21,7 @@ class Engine:
     """
 
     model: "Bert | None" = None
-    optimizer: "AllreduceOptimizer | None" = None
-    gradient: "Gradient | None" = None
+    step: "TrainingStep | None" = None
     forward: Callable[[dict[str, Any]], Any] | None = None
 
     def bert(self, config: "BertConfig", head: str, seed: int) -> "Bert":
@@ -33,7 +31,7 @@ class Engine:
         fresh = Bert(config, head, seed)
         known = self.model
         if known is None or (known.head_name, known.config.to_dict()) != (head, config.to_dict()):
-            self.model, self.optimizer, self.gradient, self.forward = fresh, None, None, None
+            self.model, self.step, self.forward = fresh, None, None
             return fresh
         for variable, value in zip(known.variables, fresh.variables, strict=True):
             variable.assign(value)

@@ -1,7 +1,8 @@
 """Training, shared by all programs: plan, optimizer, weights, steps, and saving the model."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from bert import cudnn_attention, weights
@@ -11,11 +12,18 @@ from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.collectives import compression_note
+from distributed.elastic import surviving
+from distributed.evaluation import HeldOut
+from distributed.feed import Feed
+from distributed.gradient import Loss, OutOfMemory, TrainingStep, WholeStep
+from distributed.log import NotFinite
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.plan import Plan, make_plan, rate_warning
-from distributed.run import Run, environment
-from distributed.state import State
-from distributed.train import Training, choose_gradient, optimizes_graphs, resumed_step, train
+from distributed.run import Run
+from distributed.state import START, State
+from distributed.train import resumed_step, train
+from distributed.versions import environment
+from distributed.world import World
 from ringbase.errors import InputError
 from tasks.batches import grouping_of, with_checked_ids
 from tasks.environment import result_file
@@ -29,6 +37,29 @@ MEMORY_ADVICE = (
     "lower --train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
 )
 OVERFLOW_ADVICE = "lower --learning_rate, or use --precision fp32 or bf16"
+OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earned back its slower start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The model, data and loss of a run.
+
+    Attributes:
+      feed: the data, and its conversion to batches.
+      loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
+      loss_terms: their names; each is divided by its weight over all ranks, and their sum is minimized.
+      data_key: a digest of the data, the same on all ranks.
+      settings: flag -> value, for flags that must not change when a run is resumed; kept in each checkpoint.
+      held_out: the evaluation during training.
+    """
+
+    model: Bert
+    feed: Feed
+    loss: Loss
+    loss_terms: Sequence[str] = ("loss",)
+    data_key: str = ""
+    settings: dict[str, object]
+    held_out: HeldOut | None = None
 
 
 def fit(config: TrainingSettings, job: Job, start: Start, training: Training, record: Mapping[str, object]) -> int:
@@ -38,32 +69,44 @@ def fit(config: TrainingSettings, job: Job, start: Start, training: Training, re
     Returns the number of steps that the saved model was trained for. With `held_out.best`, the saved model is that
     of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `tasks.batches.grouped`).
 
-    Raises InputError: a setting differs from the checkpoint's, no step is left to train, or `train` raises it.
+    Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients stay
+    non-finite, or memory runs out.
     """
     world, run, engine = job.world, job.run, job.engine
     start.check_settings(training.settings)
     run.remove(result_file(trains=True))  # from here on the run is not complete
-    plan = make_plan(config.plan.resolved(), len(training.feed.rows), world.size, world.launched_size)
+    # After a death the survivors take the steps of all ranks that there were.
+    plan = make_plan(config.plan.resolved(), len(training.feed.rows), world.launched_size).on_ranks(world.size)
     run.say(str(plan))
-    xla = "off" if config.loop.xla == "auto" and world.device == "cpu" else config.loop.xla  # docs/measured.md
-    training = prepared(config.passes.packing, xla, job, plan, training)
+    xla = ("on" if world.device == "gpu" else "off") if config.loop.xla == "auto" else config.loop.xla
+    training = prepared(config.passes.packing, xla == "on", job, plan, training)
     say_warnings(config, job, plan, training.model)
-    optimizer = allreduce_optimizer(config, job, plan, training)
+    engine.step = step = training_step(config, job, plan, training)
     check_agreement(job, start, plan, training)
     checkpoints = make_checkpoints(config, job, start, training.model)
-    state = restore(config, job, start, plan, training, optimizer, checkpoints)
-    is_finished = state and (state.step == plan.steps or (training.held_out and training.held_out.stops(state)))
+    step.state = restore(config, job, start, plan, training, step.optimizer, checkpoints)
+    is_finished = step.state.step == plan.steps or bool(training.held_out and training.held_out.stops(step.state))
     if not is_finished:
         run.remove(result_file(trains=False))  # of an older model
         facts = {"config": record["config"], "plan": asdict(plan), "start": start.reason}
         commits = {"model": start.commit, "data_set": record["data_set"]}
         run.write_json("run.json", facts | {"hub_commits": commits, "environment": environment()})
-    training = replace(training, replan=partial(replanned, config, job, training, optimizer))
+    job.has_trained.set()
     phases.ended("model")
     try:
-        if engine.gradient is None and not is_finished:
-            engine.gradient = choose_gradient(xla, plan, training, optimizer, run, state)
-        state = train(config.loop, plan, training, optimizer, run, checkpoints, state, engine.gradient)
+        if step.is_fixed and not is_finished:
+            compile_shapes(step, plan, training.feed, run)
+        feed, held_out, every = training.feed, training.held_out, config.loop.log_steps
+        state = surviving(
+            world,
+            f"the training in {run.folder}",
+            lambda: train(step, feed, plan, checkpoints, run, every, held_out),
+        )
+    except OutOfMemory as error:
+        advice = MEMORY_ADVICE + ", or give --xla off" * step.is_fixed
+        raise InputError(f"{error}: {advice}") from error
+    except NotFinite as error:
+        raise InputError(f"{error}: {OVERFLOW_ADVICE}") from error
     finally:
         checkpoints.close()
     steps = load_best(job, plan, training, checkpoints, state)
@@ -72,34 +115,37 @@ def fit(config: TrainingSettings, job: Job, start: Start, training: Training, re
     return steps
 
 
-def prepared(packing: str, xla: str, job: Job, plan: Plan, training: Training) -> Training:
+def prepared(packing: str, is_fixed: bool, job: Job, plan: Plan, training: Training) -> Training:
     """The training with what the flags leave open decided: packing, shapes for XLA, evaluation interval."""
     world, run, feed, held_out = job.world, job.run, training.feed, training.held_out
     if held_out:
         held_out = replace(held_out, every=evaluation_interval(held_out, plan, feed, run))
     lengths = None if packing == "off" else feed.lengths
-    layouts = None if xla == "off" else layouts_of(plan, feed.order, lengths, feed.longest)
+    layouts = layouts_of(plan, feed.order, lengths, feed.longest) if is_fixed else None
     if world.rank == 0:
         run.say(padding_of(packing, plan, feed, training.model.compiles, layouts))
     collate = with_checked_ids(feed.collate, training.model.config)
     feed = replace(
         feed,
-        collate=partial(collate, grouping=grouping_of(packing)),
-        collate_fixed=partial(collate, grouping=layouts) if layouts else None,
+        collate=partial(collate, grouping=layouts or grouping_of(packing)),
+        is_fixed=is_fixed,
         collates_of_shapes=[partial(feed.collate, grouping=one) for one in layouts.single()] if layouts else (),
         lengths=lengths,
     )
-    training = replace(training, feed=feed, held_out=held_out)
-    return replace(training, memory_advice=MEMORY_ADVICE, overflow_advice=OVERFLOW_ADVICE)
+    return replace(training, feed=feed, held_out=held_out)
 
 
-def replanned(
-    config: TrainingSettings, job: Job, training: Training, optimizer: AllreduceOptimizer, size: int
-) -> Plan:
-    """The plan and the optimizer's schedule for the ranks that are left."""
-    plan = make_plan(config.plan.resolved(), len(training.feed.rows), size, job.world.launched_size)
-    change_schedule(optimizer.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
-    return plan
+def compile_shapes(step: TrainingStep, plan: Plan, feed: Feed, run: Run) -> None:
+    """Compiles for every shape before the first step. In the middle of a run all ranks would wait for one."""
+    began = time.perf_counter()
+    number = step.compile(feed.batches_of_shapes(), plan.accumulation)
+    seconds = time.perf_counter() - began
+    run.say(f"XLA compiled the step for {number} shape{'s' * (number != 1)} in {seconds:.1f} s")
+
+
+def optimizes_graphs(plan: Plan, world: World) -> bool:
+    """Whether the training is long enough for TensorFlow to optimize its graphs: docs/measured.md."""
+    return world.device == "gpu" or plan.steps >= OPTIMIZED_FROM
 
 
 def say_warnings(config: TrainingSettings, job: Job, plan: Plan, model: Bert) -> None:
@@ -120,30 +166,37 @@ def say_warnings(config: TrainingSettings, job: Job, plan: Plan, model: Bert) ->
         job.run.say(compression_note(job.world, job.collectives))
 
 
-def allreduce_optimizer(config: TrainingSettings, job: Job, plan: Plan, training: Training) -> AllreduceOptimizer:
-    """BERT's optimizer with the plan's schedule; it sums gradients over ranks. That of an earlier training starts
-    anew."""
-    model, known = training.model, job.engine.optimizer
-    if model.copies_layers != optimizes_graphs(plan, job.world):
-        model.copies_layers, job.engine.gradient = not model.copies_layers, None  # another graph
-    if known is not None:
-        known.reset()
-        change_schedule(known.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
-        return known
+def training_step(config: TrainingSettings, job: Job, plan: Plan, training: Training) -> TrainingStep:
+    """The step of BERT's optimizer with the plan's schedule. That of an earlier training starts anew, with what is
+    compiled for it."""
+    model, step, seed = training.model, job.engine.step, config.loop.seed
+    is_optimized = optimizes_graphs(plan, job.world)
+    if step is not None and model.copies_layers == is_optimized:
+        step.seed = seed
+        step.optimizer.reset()
+        change_schedule(step.optimizer.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
+        return step
+    model.copies_layers = is_optimized
     model.recomputes = config.passes.recompute
     model.calls_cudnn = cudnn_attention.is_chosen(
         config.passes.attention, config.loop.xla, model.config, model.compute_dtype
     )
-    job.engine.optimizer = AllreduceOptimizer(
+    optimizer = AllreduceOptimizer(
         make_optimizer(config.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps),
-        training.model.trainable_variables,
+        model.trainable_variables,
         job.world,
         job.collectives,
         training.loss_terms,
-        scales_loss=training.model.compute_dtype == "float16",
-        settings=config.collectives,
+        scales_loss=model.compute_dtype == "float16",
+        compression=config.collectives.compression,
     )
-    return job.engine.optimizer
+    job.run.say("building the training step: the first step takes longer")
+    loss, weights, is_fixed = training.loss, training.feed.weights, training.feed.is_fixed
+    # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
+    can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
+    if is_fixed and job.world.device == "gpu" and can_be_whole:
+        return WholeStep(loss, weights, optimizer, seed)
+    return TrainingStep(loss, weights, optimizer, seed, is_fixed, as_traced=not (is_fixed or is_optimized))
 
 
 def check_agreement(job: Job, start: Start, plan: Plan, training: Training) -> None:
@@ -166,7 +219,7 @@ def make_checkpoints(config: TrainingSettings, job: Job, start: Start, model: Be
         job.run.folder / CHECKPOINTS,
         job.world,
         lambda: weights.copied(model, start.tokenizer),
-        config.loop.keep_checkpoints,
+        config.loop,
     )
     if not start.continues(checkpoints.folder) and (aside := job.world.on_first(set_aside, checkpoints.folder)):
         job.run.say(f"the checkpoints of the previous run are kept in {aside}")
@@ -181,20 +234,17 @@ def restore(
     training: Training,
     optimizer: AllreduceOptimizer,
     checkpoints: Checkpoints,
-) -> State | None:
-    """Gives every rank the weights and moments that the run starts from. Returns its state; None for a new run."""
+) -> State:
+    """Loads on rank 0 the weights and moments that the run starts from. Returns its state on every rank."""
     job.world.on_first(load_start, config, job.run, start, training.model, optimizer, checkpoints)
-    optimizer.broadcast_variables()
-    optimizer.check_replicas()
     if start.state is None:
         job.run.remove("metrics.jsonl")
-        return None
-    state = replace(start.state, step=resumed_step(start.state, plan))
+        return replace(START, settings=training.settings)
+    state = replace(start.state, step=resumed_step(start.state, plan), settings=training.settings)
     if state.step != start.state.step:  # another number of ranks: the schedule continues at the same progress
         optimizer.optimizer.iterations.assign(state.step)
-    job.run.rewind_metrics(state.position)
     if not start.continues(checkpoints.folder):
-        state = replace(state, evaluations=[])  # the best checkpoint is in the other folder
+        state = replace(state, evaluations=[], saved=0)  # its checkpoints are in the other folder
     return state
 
 

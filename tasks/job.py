@@ -3,16 +3,20 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 
 import keras
 import tensorflow as tf
 
 from distributed import elastic, phases, records
 from distributed.collectives import Collectives, open_collectives
-from distributed.run import Run, versions
+from distributed.gradient import OutOfMemory
+from distributed.run import Run
+from distributed.versions import versions
 from distributed.world import World
+from ringbase.errors import InputError
 from ringbase.settings import Settings, flat
 from tasks.engine import Engine
 from tasks.environment import result_file
@@ -26,7 +30,9 @@ class Job:
     """What a running program works with: its ranks, the backend that sums over them, its output folder, and its
     model with what is compiled for it.
 
-    `goes_on`: the run continues what this job has saved, whatever `--resume` says: after a restart or a loss.
+    Attributes:
+      goes_on: the run continues what this job has saved, whatever `--resume` says: after a restart or a death.
+      has_trained: set once a training has begun, after which a death makes the job go on.
     """
 
     world: World
@@ -34,6 +40,7 @@ class Job:
     run: Run
     engine: Engine = field(default_factory=Engine)
     goes_on: bool = False
+    has_trained: Event = field(default_factory=Event)
 
     def resume(self, wanted: str) -> str:
         """The value of `--resume`: a job that goes on continues, also if it began with `never`."""
@@ -50,41 +57,30 @@ def run_on_ranks(
 ) -> None:
     """Joins the ranks and calls `work(job)` on each; rank 0 writes `folder`. Errors end all ranks.
 
-    `config` must be the same on all ranks. In an elastic world, a loss of ranks that `work` does not handle makes
-    the survivors call it again. It then continues from what it has written.
+    `config` must be the same on all ranks. In an elastic world the survivors of a death call `work` again, unless
+    it handles the death itself. It then continues from what it has written.
     """
     with World.join(machine.device, program, stalls=machine.stalls) as world:
         phases.ended("ranks")
         elastic.enable(world)
-        goes_on = os.environ.get(records.HAS_SAVED) == "1"
-        loss: Exception | None = None
-        while True:
-            try:
-                if loss is not None:
-                    goes_on |= after_loss(world, loss)
-                with open_job(config, machine, folder, world, goes_on) as job:
-                    work(job)
-                    elastic.commit(world)
-                return
-            except Exception as error:
-                if not (isinstance(error, elastic.Elsewhere) or elastic.is_loss(world, error)):
-                    raise
-                loss = error
+        has_trained = Event()
+        if os.environ.get(records.HAS_SAVED) == "1":
+            has_trained.set()
 
+        def attempt() -> None:
+            goes_on = any(world.all_gather(has_trained.is_set()))
+            with open_job(config, machine, folder, world) as job:
+                work(replace(job, goes_on=goes_on, has_trained=has_trained))
+                world.barrier()  # nobody leaves while another may need to repeat the work
 
-def after_loss(world: World, loss: Exception) -> bool:
-    """Joins the other survivors. Returns whether the job has begun to train, and now continues that."""
-    if not isinstance(loss, elastic.Elsewhere):
-        elastic.recover(world, loss, ("program",))
-    has_trained = any(world.all_gather(world.has_trained))
-    world.say(f"{elastic.message(world)} from what is saved")
-    return has_trained
+        try:
+            elastic.surviving(world, "", attempt)
+        except OutOfMemory as error:
+            raise InputError(f"{error}: lower the batch size of predictions, or --max_seq_length") from error
 
 
 @contextlib.contextmanager
-def open_job(
-    config: Settings, machine: MachineSettings, folder: str | Path, world: World, goes_on: bool
-) -> Iterator[Job]:
+def open_job(config: Settings, machine: MachineSettings, folder: str | Path, world: World) -> Iterator[Job]:
     """Opens the backend and the run's folder, and tells the user where the job runs."""
     products = set_precision(machine.precision, machine.tf32)
     collectives = open_collectives(world, machine.backend.backend)
@@ -97,7 +93,7 @@ def open_job(
         for note in filter(None, (*world.notes, products)):
             run.say(note)
         phases.ended("backend")
-        yield Job(world, collectives, run, goes_on=goes_on)
+        yield Job(world, collectives, run)
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:

@@ -6,7 +6,7 @@ TensorFlow's own collectives must be configured by then. Control messages use `W
 
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
 TRIAL_SIZE = 1 << 22  # 16 MiB of float32
+LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,61 +42,30 @@ class CollectivesSettings(Settings):
     compression: Literal["none", "bf16"] = setting(
         "none", "bf16 sends gradients between machines in 2 bytes per number, for slow networks", "machine"
     )
-    overlap: Literal["auto", "compiled", "off"] = setting(
-        "auto",
-        "auto sums gradients during the backward pass with the backends nccl and ring; compiled makes the sum a "
-        "part of the step that XLA compiles, with nccl",
-        "machine",
-    )
-
-
-SumOfParts = Callable[[Sequence["tf.Tensor"], Sequence[int], int], "tf.Tensor"]
-MeanOfParts = Callable[[Sequence["tf.Tensor"], Sequence[int], int, float], "tf.Tensor"]
 
 
 class Collectives(Protocol):
-    """The methods of a backend. Every rank calls the same methods in the same order, with equal shapes."""
+    """The methods of a backend. Every rank calls the same methods in the same order, with equal shapes.
+
+    Attributes:
+      compresses: whether gradients can be sent in fewer bytes than they have.
+      in_graph: whether XLA can compile a function that calls `all_reduce_sum`.
+    """
 
     name: str
-    compresses: bool  # whether `all_reduce_sum_bf16` sends less than `all_reduce_sum`
+    compresses: bool
+    in_graph: bool
 
-    def all_reduce_sum(self, flat: "tf.Tensor") -> "tf.Tensor":
-        """The sum of a vector over ranks, bit-identical on every rank; valid until the next call."""
-        ...
+    def all_reduce_sum(self, tensors: "Sequence[tf.Tensor]", compresses: bool = False) -> "list[tf.Tensor]":
+        """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
 
-    def all_reduce_sum_bf16(self, flat: "tf.Tensor") -> "tf.Tensor":
-        """The same for float32 values, sent between machines as bfloat16 in half the bytes."""
-        ...
-
-    @property
-    def sum_in_graph(self) -> "Callable[[tf.Tensor, int, bool], tf.Tensor] | None":
-        """The sum as an operation in a `tf.function`, which can overlap with others; None if unsupported.
-
-        Its arguments: the vector; a number that distinguishes the sums of one function, the same on every rank;
-        whether the values are sent as bfloat16.
+        All tensors have one dtype and a known shape. With `compresses`, large float32 tensors cross the network as
+        bfloat16, in half the bytes; those below `LEAST_COMPRESSED` numbers, such as loss sums, never do.
         """
         ...
 
-    @property
-    def sum_of_parts(self) -> "SumOfParts | None":
-        """`all_reduce_sum` of a vector that lies in several tensors; None if unsupported.
-
-        Its arguments: the parts, of one dtype; where in the vector they begin, in ascending order and at whole
-        cache lines of 64 bytes; the vector's size. It is 0 between the parts.
-        """
-        ...
-
-    @property
-    def mean_of_parts(self) -> "MeanOfParts | None":
-        """The same, divided by its last argument; the result is in memory of its own."""
-        ...
-
-    def broadcast(self, value: "tf.Tensor") -> "tf.Tensor":
-        """Rank 0's value on every rank."""
-        ...
-
-    def reopen(self, world: "World") -> None:
-        """Sums over the ranks that an elastic `world` now has. All of them call it."""
+    def broadcast(self, value: "tf.Tensor", root: int = 0) -> "tf.Tensor":
+        """The value of the rank `root` on every rank."""
         ...
 
     def close(self) -> None:
@@ -123,13 +93,13 @@ def compression_note(world: "World", collectives: Collectives) -> str:
         return "note: --compression bf16 changes nothing: no gradients travel between machines"
 
     values, seconds = tf.zeros([TRIAL_SIZE]), []
-    for reduce in (collectives.all_reduce_sum, collectives.all_reduce_sum_bf16):
+    for compresses in (False, True):
         times = []
         for _ in range(3):
             world.barrier()
             start = time.perf_counter()
             with world.operation("a sum on trial"):
-                reduce(values)[:1].numpy()  # waits for the GPU, which runs asynchronously
+                collectives.all_reduce_sum([values], compresses)[0][:1].numpy()  # waits for a GPU
             times.append(max(world.all_gather(time.perf_counter() - start)))
         seconds.append(min(times))
     plain, compressed = seconds

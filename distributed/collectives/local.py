@@ -1,5 +1,7 @@
 """The backend for one rank: there is nothing to send."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from distributed.world import World
@@ -7,24 +9,17 @@ from ringbase.errors import InputError
 
 
 class LocalCollectives:
-    """The sum over one rank: the vector itself."""
+    """The sum over one rank: the tensors themselves."""
 
     name = "local"
     compresses = False
-    sum_in_graph = None
-    sum_of_parts = mean_of_parts = None
+    in_graph = True
 
-    def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
-        return flat
+    def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
+        return list(tensors)
 
-    def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
-        return flat
-
-    def broadcast(self, value: tf.Tensor) -> tf.Tensor:
+    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
         return value
-
-    def reopen(self, world: World) -> None:
-        pass
 
     def close(self) -> None:
         pass

@@ -11,24 +11,34 @@ bfloat16.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from distributed.collectives import MeanOfParts, SumOfParts
+from distributed.collectives import LEAST_COMPRESSED
 from distributed.collectives.machine_memory import MachineMemory, open_memory
-from distributed.host import ReusedMemory, aligned, as_tensor, host_view
+from distributed.host import aligned, as_tensor, host_view
 from distributed.world import World
 from ringbase.errors import InputError
 
 PIECE_BYTES = 1 << 20
+LINE_BYTES = 64  # of the processor's cache
+
+
+class Layout(NamedTuple):
+    """Tensors side by side in memory that the ranks of a machine share, each at the start of a cache line."""
+
+    starts: list[int]
+    total: np.ndarray
+    tensors: list[tf.Tensor]  # of the same memory
 
 
 class MpiCollectives:
     """Sums with mpi4py's buffer calls; works with every MPI and every device."""
 
     name = "mpi"
-    sum_in_graph = None
+    in_graph = False
 
     def __init__(
         self,
@@ -36,13 +46,13 @@ class MpiCollectives:
         machine: int = 0,
         num_machines: int = 1,
         shares_memory: bool = True,
-        derived: list | None = None,
+        world: World | None = None,
     ):
         """Called on all ranks of `comm`; `machine` is the number of this rank's machine among `num_machines`.
 
-        The communicators made from `comm` are added to `derived`.
+        The communicator of an elastic `world` may change between two calls; the backend is then opened on it.
         """
-        self._shares_memory, self._derived = shares_memory, [] if derived is None else derived
+        self._shares_memory, self._world = shares_memory, world
         self._open(comm, machine, num_machines)
 
     def _open(self, comm, machine: int, num_machines: int) -> None:
@@ -52,7 +62,7 @@ class MpiCollectives:
         self._heads = self._split(self._machine.rank)  # on all machines, the ranks with this local rank
         self._buffers: dict[tuple[str, int, np.dtype], tuple[np.ndarray, tf.Tensor]] = {}
         self._memory: MachineMemory | None = None
-        self._results = ReusedMemory()
+        self._layouts: dict[tuple, Layout] = {}
         self.why_not_shared = ""  # the reason if the ranks of this machine cannot share memory
         if self._shares_memory and self._machine.size > 1:
             try:
@@ -60,38 +70,48 @@ class MpiCollectives:
             except OSError as error:
                 self.why_not_shared = str(error)
 
-    def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
-        return self._sum(flat, is_rounded=False)
+    def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
+        """What is compressed is rounded once per machine, and once more after the sum in float32."""
+        self._follow_world()
+        if self._num_machines == 1 and self._memory is not None:
+            own = [host_view(tensor) for tensor in tensors]
+            layout = self._layout_of(own)
+            self._memory.sum([part.reshape(-1) for part in own], layout.starts, layout.total)
+            return layout.tensors
+        is_rounded = [
+            compresses and self.compresses and tensor.shape.num_elements() >= LEAST_COMPRESSED
+            for tensor in tensors
+        ]
+        sums: list[tf.Tensor] = [None] * len(tensors)
+        for rounds in set(is_rounded):
+            places = [place for place, is_one in enumerate(is_rounded) if is_one == rounds]
+            flats = [tf.reshape(tensors[place], [-1]) for place in places]
+            flat = flats[0] if len(flats) == 1 else tf.concat(flats, 0)
+            total = self._sum(flat, rounds)
+            # Another sum would overwrite the memory of this one.
+            total = tf.identity(total) if len(set(is_rounded)) > 1 else total
+            for place, part in zip(places, tf.split(total, [flat.shape[0] for flat in flats]), strict=True):
+                sums[place] = tf.reshape(part, tensors[place].shape)
+        return sums
 
-    def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
-        """Every value is rounded once per machine, and once more after the sum in float32."""
-        return self._sum(flat, is_rounded=True)
+    def _layout_of(self, arrays: Sequence[np.ndarray]) -> Layout:
+        key = (arrays[0].dtype, *(array.shape for array in arrays))
+        if key not in self._layouts:
+            assert self._memory is not None
+            line = LINE_BYTES // arrays[0].itemsize
+            ends = np.cumsum([0, *(-(-array.size // line) * line for array in arrays)]).tolist()
+            total = self._memory.vector("sum", ends[-1], arrays[0].dtype)
+            tensors = [
+                as_tensor(total[start : start + array.size].reshape(array.shape))
+                for start, array in zip(ends, arrays, strict=False)
+            ]
+            self._layouts[key] = Layout(ends[:-1], total, tensors)
+        return self._layouts[key]
 
-    @property
-    def sum_of_parts(self) -> SumOfParts | None:
-        """On one machine, if its ranks share memory."""
-        return self._sum_of_parts if self._num_machines == 1 and self._memory is not None else None
-
-    def _sum_of_parts(self, parts: Sequence[tf.Tensor], starts: Sequence[int], size: int) -> tf.Tensor:
-        assert self._memory is not None
-        own = [host_view(part).reshape(-1) for part in parts]
-        total, shared = self._buffer("sum", size, own[0].dtype)
-        self._memory.sum(own, starts, total)
-        return shared
-
-    @property
-    def mean_of_parts(self) -> MeanOfParts | None:
-        """On one machine, if its ranks share memory."""
-        return self._mean_of_parts if self._num_machines == 1 and self._memory is not None else None
-
-    def _mean_of_parts(
-        self, parts: Sequence[tf.Tensor], starts: Sequence[int], size: int, divisor: float
-    ) -> tf.Tensor:
-        assert self._memory is not None
-        own = [host_view(part).reshape(-1) for part in parts]
-        result = self._results.array(size, own[0].dtype)
-        self._memory.mean(own, starts, divisor, result)
-        return as_tensor(result)
+    def _follow_world(self) -> None:
+        """Opens the backend anew on the ranks that an elastic world has after a death. All of them come here."""
+        if self._world is not None and self._world.comm is not self._comm:
+            self._open(self._world.comm, self._world.node, self._world.num_nodes)
 
     def _sum(self, flat: tf.Tensor, is_rounded: bool) -> tf.Tensor:
         size = flat.shape[0]
@@ -150,31 +170,30 @@ class MpiCollectives:
             self._buffers[name, size, dtype] = array, as_tensor(array)
         return self._buffers[name, size, dtype]
 
-    def broadcast(self, value: tf.Tensor) -> tf.Tensor:
+    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
+        self._follow_world()
         buffer = np.array(value.numpy())  # a writable copy
         raw = buffer.reshape(-1).view(np.uint8)
         for start in range(0, raw.size, 64 * PIECE_BYTES):
-            self._comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root=0)
+            self._comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root)
         return tf.convert_to_tensor(buffer)
 
     def _split(self, number: int):
         communicator = self._comm.Split(number)
-        self._derived.append(communicator)
+        if self._world is not None:
+            self._world.derived.append(communicator)
         return communicator
-
-    def reopen(self, world: World) -> None:
-        self.close()
-        self._open(world.comm, world.node, world.num_nodes)
 
     def close(self) -> None:
         self._buffers.clear()
+        self._layouts.clear()
         self._memory = None
 
 
 def open(world: World, name: str) -> MpiCollectives:
     if world.comm is None:
         raise InputError("--backend mpi needs several ranks: start the program under mpirun or bert-launch")
-    collectives = MpiCollectives(world.comm, world.node, world.num_nodes, derived=world.derived)
+    collectives = MpiCollectives(world.comm, world.node, world.num_nodes, world=world)
     if reason := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
         world.say(f"warning: ranks of a machine share no memory ({reason}): MPI sums their gradients, more slowly")
     return collectives

@@ -23,6 +23,7 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context
 
 from distributed import socket_filter
+from distributed.collectives import LEAST_COMPRESSED
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -48,43 +49,49 @@ _instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow'
 class TensorflowCollectives:
     """Sums with CollectiveReduceV2 on the device of this rank."""
 
-    sum_of_parts = mean_of_parts = None
-
     def __init__(self, world: World, name: str):
         # TensorFlow's nccl_manager.cc sums float16, float32, float64, int32 and int64, and refuses bfloat16.
-        self.name, self.compresses = name, name == "ring"
+        # XLA compiles NCCL's sums, not those of the ring.
+        self.name, self.compresses, self.in_graph = name, name == "ring", name == "nccl"
+        self._summed = tf.function(self._sums, autograph=False)
         self._rank, self._size = world.rank, world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
-    def all_reduce_sum(self, flat: tf.Tensor) -> tf.Tensor:
-        return self._sum(flat, "sum")
+    def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
+        """With `compresses`, every addition rounds to bfloat16."""
+        return self._summed(list(tensors), compresses and self.compresses)
 
-    def sum_in_graph(self, flat: tf.Tensor, number: int, compresses: bool) -> tf.Tensor:
-        if not compresses:
-            return self._sum(flat, f"sum {number}")
-        return tf.cast(self._sum(tf.cast(flat, tf.bfloat16), f"sum {number}"), flat.dtype)
+    def _sums(self, tensors: list[tf.Tensor], compresses: bool) -> list[tf.Tensor]:
+        sums = list(tensors)
+        is_rounded = [compresses and tensor.shape.num_elements() >= LEAST_COMPRESSED for tensor in tensors]
+        before: list[tf.Tensor] = []
+        for rounds in (False, True):
+            places = [place for place, is_one in enumerate(is_rounded) if is_one == rounds]
+            if not places:
+                continue
+            flat = tf.concat([tf.reshape(tensors[place], [-1]) for place in places], 0)
+            with tf.control_dependencies(before):  # so that all ranks have the same order
+                before = [self._sum(tf.cast(flat, tf.bfloat16) if rounds else flat, "sum")]
+            total = tf.cast(before[0], flat.dtype)
+            sizes = [tensors[place].shape.num_elements() for place in places]
+            for place, part in zip(places, tf.split(total, sizes), strict=True):
+                sums[place] = tf.reshape(part, tensors[place].shape)
+        return sums
 
-    def all_reduce_sum_bf16(self, flat: tf.Tensor) -> tf.Tensor:
-        """Every addition rounds to bfloat16."""
-        return tf.cast(self.all_reduce_sum(tf.cast(flat, tf.bfloat16)), flat.dtype)
-
-    def broadcast(self, value: tf.Tensor) -> tf.Tensor:
+    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
         if not value.shape.num_elements():
             return value
         with self._device:
             kind = BROADCAST_AS[value.dtype.size]
             sent = tf.cast(value, kind) if value.dtype.size == 1 else tf.bitcast(value, kind)
-            call = self._call("broadcast", sent)
-            if self._rank == 0:
+            call = self._call(f"broadcast of {root}", sent)
+            if self._rank == root:
                 received = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
             else:
                 received = tf.raw_ops.CollectiveBcastRecvV2(T=kind, shape=sent.shape, **call)
             if value.dtype.size == 1:
                 return tf.cast(received, value.dtype)
             return tf.bitcast(received, value.dtype)
-
-    def reopen(self, world: World) -> None:
-        raise RuntimeError(f"the backend {self.name} cannot lose a rank")
 
     def close(self) -> None:
         pass  # the server lives as long as the process

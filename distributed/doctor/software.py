@@ -8,7 +8,7 @@ from distributed.doctor.examination import Finding, failed, ok, warning
 from distributed.environment import check_launcher
 from distributed.joining import library
 from distributed.mpirun import OPEN_MPI, LaunchError, find_mpi
-from distributed.run import versions
+from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError
 

@@ -49,8 +49,8 @@ class Sums:
             errors[dtype] = self._error(world, collectives, dtype)
         if name != "nccl":  # TensorFlow's has no bfloat16
             errors["bfloat16"] = self._error_of_bfloat16(world, collectives)
-        if collectives.sum_in_graph is not None:
-            errors["float32 in a graph"] = self._error_in_graph(world, collectives)
+        if collectives.in_graph:
+            errors["float32 inside XLA"] = self._error_in_graph(world, collectives)
         errors["broadcast"] = self._error_of_broadcast(collectives)
         if wrong := [what for what, error in errors.items() if not error <= 1]:
             times = max(errors[what] for what in wrong)
@@ -63,21 +63,22 @@ class Sums:
     def _error(self, world: World, collectives: Collectives, dtype: str) -> float:
         """The largest difference from NumPy's sum in float64, as a share of what rounding allows."""
         parts = [values_of(rank, dtype) for rank in range(world.size)]
-        total = collectives.all_reduce_sum(tf.constant(parts[world.rank])).numpy()
+        total = collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy()
         bound = world.size * np.finfo(dtype).eps * sum(np.abs(part).astype(np.float64) for part in parts)
         return share_of(world, total, parts, bound)
 
     def _error_in_graph(self, world: World, collectives: Collectives) -> float:
-        assert collectives.sum_in_graph is not None
         parts = [values_of(rank, "float32") for rank in range(world.size)]
-        function = tf.function(lambda flat: collectives.sum_in_graph(flat, 0, False), autograph=False)
-        total = function(tf.constant(parts[world.rank])).numpy()
+        function = tf.function(
+            lambda flat: collectives.all_reduce_sum([flat])[0], jit_compile=True, autograph=False
+        )
+        total = function([tf.constant(parts[world.rank])])[0].numpy()
         bound = world.size * np.finfo(np.float32).eps * sum(np.abs(part).astype(np.float64) for part in parts)
         return share_of(world, total, parts, bound)
 
     def _error_of_bfloat16(self, world: World, collectives: Collectives) -> float:
         parts = [values_of(rank, "float32") for rank in range(world.size)]
-        total = collectives.all_reduce_sum_bf16(tf.constant(parts[world.rank])).numpy()
+        total = collectives.all_reduce_sum([tf.constant(parts[world.rank])], True)[0].numpy()
         bound = world.size * 2.0**-8 * sum(np.abs(part).astype(np.float64) for part in parts)
         return share_of(world, total, parts, bound)
 
@@ -116,7 +117,7 @@ def seconds_of_sum(world: World, collectives: Collectives, num_bytes: int) -> fl
     for _ in range(1 + REPEATS):  # the first allocates memory
         world.comm.Barrier()
         start_s = time.perf_counter()
-        collectives.all_reduce_sum(values)[:1].numpy()  # waits for a GPU
+        collectives.all_reduce_sum([values])[0][:1].numpy()  # waits for a GPU
         times.append(max(world.all_gather(time.perf_counter() - start_s)))
     return statistics.median(times[1:])
 

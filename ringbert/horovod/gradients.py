@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from distributed import arrays
-from distributed.flat import FlatLayout
 from ringbase.errors import InputError
 from ringbert.horovod.compression import Compression, NoneCompressor, rounds_on_the_way
 from ringbert.horovod.host import on_host
@@ -161,20 +160,15 @@ class GradientMean:
         rounds = rounds_on_the_way(self.compression)
         if not rounds and self.compression is not NoneCompressor:
             return self._by_users_compressor(times(tensors, weight), times([number], weight)[0])
-        layout = FlatLayout([tensor.shape for tensor in tensors], 1, number.dtype.name)
         compresses = rounds and session.collectives.compresses
-        sum_in_graph = session.collectives.sum_in_graph
-        if sum_in_graph is not None and not tf.executing_eagerly():
-
-            def sum_part(part: tf.Tensor, place: int, holds_numbers: bool) -> tf.Tensor:
-                return sum_in_graph(part, place, compresses and not holds_numbers)
-
-            flat = layout.sum_in_buckets(times(tensors, weight), times([number], weight), None, sum_part)
-            mean = flat / flat[layout.numbers_at] if self.op == Average else flat
-            return layout.unflatten(mean)[0]
+        if session.collectives.in_graph and not tf.executing_eagerly():
+            *totals, divisor = session.collectives.all_reduce_sum(
+                [*times(tensors, weight), *times([number], weight)], compresses
+            )
+            return [total / divisor for total in totals] if self.op == Average else totals
 
         key, kind = tuple(map(id, variables)), number.dtype
-        sizes = [int(np.prod(tensor.shape)) for tensor in tensors]
+        shapes = [tuple(tensor.shape) for tensor in tensors]
 
         def compare() -> None:
             self._sums_of[key] = self._sums_of.get(key, 0) + 1
@@ -182,19 +176,19 @@ class GradientMean:
                 compare_values(session, variables)
 
         def mean_now(number: tf.Tensor, weight: tf.Tensor, *own: tf.Tensor) -> list[tf.Tensor]:
-            mean = mean_of_ranks(session, own, kind, float(number), float(weight), self.op, compresses)
+            means = mean_of_ranks(session, own, kind, float(number), float(weight), self.op, compresses)
             if self.op == Average and self._sums_of[key] == 2:
-                note_equal_data(session, own, layout.unflatten(mean)[0])
-            return [mean]
+                note_equal_data(session, own, means)
+            return means
 
         def kind_of(*_: tf.Tensor) -> tuple:
-            return kind.name, self.op, compresses, *sizes
+            return kind.name, self.op, compresses, *shapes
 
         counts = [tf.cast(number, tf.float64), tf.cast(1.0 if weight is None else weight, tf.float64)]
-        spec = tf.TensorSpec([layout.ends[-1]], kind)
+        specs = [tf.TensorSpec(shape, kind) for shape in shapes]
         inputs, name = [*counts, *tensors], f"{len(tensors)} tensors"
-        (mean,), _ = on_host(SUM_NAME, name, kind_of, mean_now, inputs, [spec], compare)
-        return layout.unflatten(mean)[0]
+        means, _ = on_host(SUM_NAME, name, kind_of, mean_now, inputs, specs, compare)
+        return means
 
     def _by_users_compressor(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
         pairs = [self.compression.compress(tensor) for tensor in tensors]
@@ -245,8 +239,8 @@ def mean_of_ranks(
     weight: float,
     op: str,
     compresses: bool,
-) -> tf.Tensor:
-    """The sum over ranks of `own` times `weight`, side by side as in a `FlatLayout` with one number.
+) -> list[tf.Tensor]:
+    """The sum over ranks of each of `own` times `weight`.
 
     For `Average` it is divided by the sum of number times weight. A rank without data has the number 0.
     """
@@ -257,12 +251,8 @@ def mean_of_ranks(
     elif number > 0:
         own = times(own, weight)
     divisor = float(np.sum(counts[:, 0] * counts[:, 1])) if op == Average else 1.0
-    layout, sums = FlatLayout([tensor.shape for tensor in own], 1, kind.name), session.collectives
-    if sums.mean_of_parts is not None:
-        return sums.mean_of_parts(own, layout.starts, layout.ends[-1], divisor)
-    flat = layout.flatten(own, [tf.zeros([])])
-    total = sums.all_reduce_sum_bf16(flat) if compresses and kind == tf.float32 else sums.all_reduce_sum(flat)
-    return total / tf.cast(divisor, kind)  # in memory of its own: the total is valid until the next call
+    totals = session.collectives.all_reduce_sum(own, compresses and kind == tf.float32)
+    return [total / tf.cast(divisor, kind) for total in totals]  # in memory of their own
 
 
 def note_equal_data(session: Session, own: Sequence[tf.Tensor], means: Sequence[tf.Tensor]) -> None:
@@ -282,9 +272,9 @@ def add_nothing(session: Session, call: Call) -> None:
     if call.what == COMPARISON:
         arrays.reduced(session.world.comm, np.full(call.kind, -np.inf), "MAX")
         return
-    name, op, compresses, *sizes = call.kind
+    name, op, compresses, *shapes = call.kind
     kind = tf.as_dtype(name)
-    mean_of_ranks(session, [tf.zeros([size], kind) for size in sizes], kind, 0.0, 0.0, op, compresses)
+    mean_of_ranks(session, [tf.zeros(shape, kind) for shape in shapes], kind, 0.0, 0.0, op, compresses)
 
 
 def compare_values(session: Session, variables: Sequence) -> None:

@@ -112,7 +112,7 @@ def _reduced(session: Session, value: tf.Tensor, op: str, prescale: float, posts
         total = tf.identity(wide)
     elif op in (Average, Sum) and wide.dtype.is_floating:
         # The backend's result is valid until its next call.
-        total = tf.reshape(session.collectives.all_reduce_sum(tf.reshape(wide, [-1])) + 0, wide.shape)
+        total = session.collectives.all_reduce_sum([wide])[0] + 0
     else:
         total = tf.constant(arrays.reduced(session.world.comm, wide.numpy(), MPI_NAMES[op]))
     total = _scaled(total, postscale)

@@ -77,7 +77,7 @@ def _measured(world: "World", collectives: "Collectives", count: int, num_pairs:
         buffer[:1].numpy()  # waits for a GPU
         line_up(world)
         start_s = time.perf_counter()
-        total = collectives.all_reduce_sum(buffer) if name == "ours" else plain(buffer)
+        total = collectives.all_reduce_sum([buffer])[0] if name == "ours" else plain(buffer)
         np.array(total[:1])  # waits for a GPU
         slowest = max(world.all_gather(time.perf_counter() - start_s))
         if name not in sums:

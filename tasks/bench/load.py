@@ -132,11 +132,11 @@ class RandomBatches:
     def weights(self, batch: "Batch") -> dict[str, float]:
         return {"loss": float(len(batch["start_position"]))}
 
-    def micro_batches(self, plan: "Plan", rank: int, position: int, is_fixed: bool = False) -> "list[Batch]":
+    def micro_batches(self, plan: "Plan", rank: int, position: int) -> "list[Batch]":
         first = (plan.steps * rank + position // plan.global_batch_size) * plan.accumulation
         size = self.load.batch_size, self.load.seq_length, self.vocab_size
         batches = [_random_batch(*size, seed) for seed in range(first, first + plan.accumulation)]
-        return [flat(batch) for batch in batches] if is_fixed else batches
+        return [flat(batch) for batch in batches] if self.load.xla == "on" else batches
 
 
 def feed_of_windows(
@@ -155,7 +155,10 @@ def feed_of_windows(
     grouping: Grouping = grouping_of(load.packing)
     if load.xla == "on":
         grouping = layouts_of(plan, feed.order, lengths, load.seq_length)
-    return replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=lengths), plan
+    feed = replace(
+        feed, collate=partial(feed.collate, grouping=grouping), lengths=lengths, is_fixed=load.xla == "on"
+    )
+    return feed, plan
 
 
 def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_length: int, needed: int) -> Path:

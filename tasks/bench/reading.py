@@ -103,12 +103,12 @@ def train_on(
     from distributed.checkpoint import Checkpoints
     from distributed.collectives import open_collectives
     from distributed.feed import Feed
+    from distributed.gradient import TrainingStep
     from distributed.optimizer import AllreduceOptimizer
     from distributed.order import BlockOrder
     from distributed.plan import PlanSettings, make_plan
     from distributed.run import Run
-    from distributed.settings import LoopSettings
-    from distributed.train import Training, train
+    from distributed.train import train
     from tasks.job import set_precision
     from tasks.pretraining import examples as pretraining
 
@@ -128,16 +128,15 @@ def train_on(
     )
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         run = Run.of(folder, world)
-        training = Training(
-            model=model,
-            feed=feed,
-            loss=lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
-            settings={},
+        step = TrainingStep(
+            lambda batch, key: pretraining.losses(model(batch, dropout_key=key), batch),
+            feed.weights,
+            optimizer,
+            SEED,
         )
-        # The first step, which includes compilation, has its own line in metrics.jsonl.
-        loop = LoopSettings(seed=SEED, log_steps=steps, xla="off")
         checkpoints = Checkpoints(run.folder / "checkpoints", world, lambda: lambda folder: None)
-        train(loop, plan, training, optimizer, run, checkpoints)
+        # The first step, which includes compilation, has its own line in metrics.jsonl.
+        train(step, feed, plan, checkpoints, run, log_steps=steps)
         run.close()
         last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
     collectives.close()

@@ -48,7 +48,7 @@ def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
     figures["parameters"] = sum(math.prod(variable.shape) for variable in training.model.trainable_variables)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     figures["peak_host_bytes"] = max(world.all_gather(peak_bytes))
-    say_figures(config, collectives.name, training.gradient.overlaps, figures, world)
+    say_figures(config, collectives.name, figures, world)
     collectives.close()
     return figures
 
@@ -92,8 +92,8 @@ def beside_products(
     }  # fmt: skip
 
 
-def say_figures(config: StepConfig, backend: str, overlaps: bool, figures: dict[str, Any], world: "World") -> None:
-    """Prints the figures. `overlaps`: whether gradients are summed while others are still being computed."""
+def say_figures(config: StepConfig, backend: str, figures: dict[str, Any], world: "World") -> None:
+    """Prints the figures."""
     world.say(
         f"{config.model_name}: {figures['parameters'] / 1e6:.1f} M parameters, {config.rows_name} per rank, "
         f"{config.precision}, backend {backend}, {world.threads} threads per rank"
@@ -106,11 +106,10 @@ def say_figures(config: StepConfig, backend: str, overlaps: bool, figures: dict[
     )
     world.say(f"step (median): {', '.join(parts)}")
     num_pairs = min(config.num_pairs, config.num_steps)
-    with_sums = " (sums over ranks included)" if overlaps else ""
     flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
     world.say(
         f"rank 0: the matrix products of a step alone {figures['products_alone_s'] * 1e3:.0f} ms, "
-        f"compute{with_sums} takes {figures['times_products']:.2f} times that (median of {num_pairs} pairs); "
+        f"compute takes {figures['times_products']:.2f} times that (median of {num_pairs} pairs); "
         f"model {flop / 1e9:.0f} GFLOP/s, {flop / peak:.0%} of the {peak / 1e9:.0f} of one large product; "
         f"{figures['padding']:.1%} of the places in rows are padding"
     )

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -12,11 +13,11 @@ from bert.cudnn_attention import is_chosen
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
-from distributed.feed import Batch, BatchSource, total_weights
-from distributed.gradient import Gradient, dropout_key
+from distributed.feed import Batch, BatchSource, prefetched
+from distributed.gradient import TrainingStep, WholeStep
+from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
-from distributed.steps import StepClock, steps
 from distributed.world import World
 from tasks.bench.load import StepLoad, config_of, feed_and_plan, lengths_of, shapes_of
 from tasks.bench.timing import line_up, seconds_of
@@ -58,15 +59,12 @@ class BenchTraining:
             world,
             collectives,
             scales_loss=load.precision == "fp16",
-            settings=load,
+            compression=load.compression,
         )
         self.optimizer.broadcast_variables()
-        self.gradient = self._gradient(applies=load.xla == "on" and self.optimizer.compiles_steps)
-        self._alone = self._gradient(applies=False) if self.gradient.applies else self.gradient
-
-    def _gradient(self, applies: bool) -> Gradient:
-        advice = "lower --batch_size or --seq_length"
-        return Gradient(self.optimizer, self._loss, self.load.xla == "on", advice, applies)
+        is_whole = load.xla == "on" and world.device == "gpu" and collectives.in_graph
+        kind = WholeStep if is_whole else partial(TrainingStep, is_fixed=load.xla == "on")
+        self.step: TrainingStep = kind(self._loss, self.feed.weights, self.optimizer, SEED)
 
     def _loss(self, batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"loss": span_loss(self.model(batch, dropout_key=key), batch)}
@@ -77,12 +75,15 @@ class BenchTraining:
         clock = StepClock(self.plan.global_batch_size, self.world.device == "gpu")
         measured: list[MeasuredStep] = []
         kept: deque[list[Batch]] = deque(maxlen=num_kept)
-        with closing(steps(self.optimizer, self.gradient, self.feed, self.plan, SEED, clock)) as steps_of_plan:
+        made = prefetched(self._micro_batches, range(self.plan.steps))
+        with closing(made) as batches_of_steps:
             for number in range(self.plan.steps):
                 line_up(self.world)
                 clock.skip()
                 start_s = time.perf_counter()
-                batches = next(steps_of_plan).batches
+                batches = next(batches_of_steps)
+                clock.mark("data_s")
+                self.step.take(batches, number, (), clock)
                 seconds, parts = time.perf_counter() - start_s, clock.read()
                 if number >= self.load.num_warmup:
                     shapes = [shapes_of(batch) for batch in batches]
@@ -91,15 +92,17 @@ class BenchTraining:
                     kept.append(batches)
         return measured, list(kept)
 
+    def _micro_batches(self, number: int) -> list[Batch]:
+        return self.feed.micro_batches(self.plan, self.world.rank, number * self.plan.global_batch_size)
+
     def gradient_seconds(self, batches: list[Batch]) -> float:
         """Computes the gradient of a step's micro-batches again. Returns the seconds that it takes."""
+        step = self.step
 
         def compute() -> None:
-            local = total_weights(self.feed.weights, batches, self.optimizer.loss_terms)
-            weights, _ = self.optimizer.reduce_weights(local)
-            keys = [dropout_key(SEED, self.plan.steps, piece, self.world.rank) for piece in range(len(batches))]
-            vector = self._alone(batches, self.optimizer.inverse_weights(weights), keys)
-            self.optimizer.unflatten(vector)[1].numpy()  # waits for a GPU
+            weights, _ = self.optimizer.reduce_weights(step.own_weights(batches))
+            keys = step.keys(self.plan.steps, len(batches))
+            step.gradient(batches, self.optimizer.inverse_weights(weights), keys)[-1].numpy()  # waits for a GPU
 
         line_up(self.world)
         return seconds_of(compute)

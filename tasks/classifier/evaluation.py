@@ -38,9 +38,8 @@ def scorer(job: Job, max_seq_length: int) -> ScoreRows:
 
     def score_rows(rows: Rows, batch_size: int) -> np.ndarray | None:
         batches = prediction_batches(rows.lengths("input_ids"), batch_size, max_seq_length)
-        advice = "lower --eval_batch_size, --predict_batch_size or --max_seq_length"
         make_batch = batch_maker(rows, with_checked_ids(inputs, job.engine.config))
-        outputs = predict(job.world, job.run, batches, make_batch, forward, memory_advice=advice)
+        outputs = predict(job.world, job.run, batches, make_batch, forward)
         if outputs is None:
             return None
         scores_BL = np.empty((len(rows), outputs[0].shape[1]), np.float32)

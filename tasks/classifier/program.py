@@ -13,7 +13,6 @@ from distributed import phases
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.order import Order
-from distributed.train import Training
 from ringbase.settings import flat
 from tasks.classifier.evaluation import evaluate, scorer, write_predictions
 from tasks.classifier.examples import collate
@@ -24,7 +23,7 @@ from tasks.classifier.sets import DataSet, is_trained_on_pairs, open_sets, task_
 from tasks.classifier.settings import ClassifierConfig, EvaluationSettings, TextSettings
 from tasks.classifier.tasks import Labels, Task, find_task
 from tasks.environment import result_file
-from tasks.fit import fit, load_for_prediction, write_eval_results
+from tasks.fit import Training, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.start import Needs, find_start
 

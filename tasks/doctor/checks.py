@@ -61,7 +61,7 @@ def check_sums(config: Config, exam: Examination) -> Collectives | None:
 
 
 def check_training(config: Config, exam: Examination, collectives: Collectives | None) -> None:
-    """Gradients, ranks, overlap, checkpoints and speed of training."""
+    """Gradients, ranks, checkpoints and speed of training."""
     if config.quick:
         exam.run(Check(TRAINING, "small models", lambda world: not_tested("--quick")))
         exam.run(Check(SPEED, "BERT-base", lambda world: not_tested("--quick")))
@@ -82,7 +82,6 @@ def check_training(config: Config, exam: Examination, collectives: Collectives |
 
     folder, needs = Path(config.output_dir).expanduser(), ("GPUs", "backend")
     exam.run(Check(TRAINING, "ranks against one", with_collectives(truth.check_ranks), SAME_BITS, 180, needs))
-    exam.run(Check(TRAINING, "overlap", with_collectives(truth.check_overlap), SAME_BITS, 180, needs))
     resume = with_collectives(truth.check_resume, folder=folder)
     exam.run(Check(TRAINING, "save and resume", resume, SAME_BITS, 180, (*needs, "output folder")))
     # Last, because training uses these two only on request.

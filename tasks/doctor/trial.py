@@ -1,6 +1,5 @@
 """A small BERT without dropout, and its training steps: bert-squad's model, feed, loss and steps."""
 
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,13 +12,13 @@ from transformers import BertConfig
 from bert.cudnn_attention import is_chosen
 from bert.model import COMPILED_WIDTH, Bert
 from bert.optimizer import AdamWeightDecay
-from distributed.collectives import Collectives, CollectivesSettings
-from distributed.feed import Feed, total_weights
-from distributed.gradient import Gradient, dropout_key
+from distributed.collectives import Collectives
+from distributed.feed import Feed
+from distributed.gradient import TrainingStep, WholeStep
+from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
-from distributed.steps import StepClock, steps
 from distributed.world import World
 from tasks.doctor.reference import Window
 from tasks.padding import layouts_of
@@ -78,7 +77,7 @@ class Trial:
     Args:
       model: from `small_model`; by default the one of float32.
       xla: "gradient" and "step": XLA compiles the whole gradient, or the whole step, as with --xla on.
-      overlap, attention: the flags of these names.
+      attention: the flag of this name.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class Trial:
         collectives: Collectives,
         model: Bert | None = None,
         xla: Xla = "off",
-        overlap: Literal["auto", "compiled", "off"] = "off",
         attention: Literal["cudnn", "plain"] = "plain",
         global_batch: int = 8,
     ):
@@ -101,9 +99,9 @@ class Trial:
             world,
             collectives,
             scales_loss=self.model.compute_dtype == "float16",
-            settings=CollectivesSettings(overlap=overlap),
         )
-        self.gradient = Gradient(self.optimizer, self._loss, self.is_fixed, applies=xla == "step")
+        kind = WholeStep if xla == "step" else partial(TrainingStep, is_fixed=self.is_fixed)
+        self.step = kind(self._loss, self.feed.weights, self.optimizer, SEED)
 
     def _loss(self, batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"loss": span_loss(self.model(batch, dropout_key=key), batch)}
@@ -118,16 +116,15 @@ class Trial:
         if not self.is_fixed:
             return self.feed
         layouts: Layouts = layouts_of(self.plan_to(last), self.feed.order, self.feed.lengths, LENGTH)
-        return replace(self.feed, collate_fixed=partial(collate, grouping=layouts))
+        return replace(self.feed, collate=partial(collate, grouping=layouts), is_fixed=True)
 
     def first_gradient(self) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss of the first step, and its gradient by the names of the tensors. For one rank."""
         feed, plan = self.fixed_feed(1), self.plan_to(1)
-        batches = feed.micro_batches(plan, 0, 0, self.is_fixed)
-        totals, _ = self.optimizer.reduce_weights(total_weights(feed.weights, batches, ("loss",)))
-        keys = [dropout_key(SEED, 0, 0, 0)]
-        flat = self.gradient(batches, self.optimizer.inverse_weights(totals), keys)
-        gradients, sums = self.optimizer.unflatten(flat)
+        batches = feed.micro_batches(plan, 0, 0)
+        totals, _ = self.optimizer.reduce_weights(self.step.own_weights(batches))
+        keys = self.step.keys(0, len(batches))
+        *gradients, sums = self.step.gradient(batches, self.optimizer.inverse_weights(totals), keys)
         scale = self.optimizer.loss_scale
         named = {
             name: np.asarray(part.numpy(), np.float64) / scale
@@ -137,14 +134,10 @@ class Trial:
 
     def train(self, first: int, last: int) -> None:
         """The steps after `first`, up to `last`."""
-        clock = StepClock(self.global_batch)
-        position = first * self.global_batch
-        feed, plan = self.fixed_feed(last), self.plan_to(last)
-        with closing(
-            steps(self.optimizer, self.gradient, feed, plan, SEED, clock, first, position)
-        ) as steps_of_plan:
-            for _ in steps_of_plan:
-                pass
+        clock, feed, plan = StepClock(self.global_batch), self.fixed_feed(last), self.plan_to(last)
+        for number in range(first, last):
+            batches = feed.micro_batches(plan, self.world.rank, number * self.global_batch)
+            self.step.take(batches, number, (), clock)
 
     def weights(self) -> np.ndarray:
         """All trainable values, float32 [n]."""

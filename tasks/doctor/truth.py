@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -147,35 +146,19 @@ def check_whole_step(world: World) -> Finding:
     return compared(compiled.weights(), plain.weights(), before, "XLA's whole step and plain operations, 2 steps")
 
 
-def check_overlap(world: World, collectives: Collectives) -> Finding:
-    """Two steps with sums beside the backward pass against two with the sum after it."""
-    if world.size == 1:
-        return not_tested("there is one rank")
-    if collectives.sum_in_graph is None:
-        return not_tested(f"the backend {collectives.name} sums after the backward pass")
-    return beside_and_after(world, collectives, "off", "auto")
-
-
 def check_sum_in_step(world: World, collectives: Collectives) -> Finding:
     """Two steps of which the sum over ranks is a compiled part, on request, against two with the sum after it."""
-    if world.size == 1 or collectives.name != "nccl":
-        return not_tested("--overlap compiled is for several ranks with the backend nccl")
-    return on_request(beside_and_after(world, collectives, "step", "compiled"), "--overlap compiled")
-
-
-def beside_and_after(
-    world: World, collectives: Collectives, xla: Xla, overlap: Literal["auto", "compiled"]
-) -> Finding:
-    batch, num_layers = max(BATCH, 2 * world.size), 6  # enough for two buckets of gradients
-    model = partial(small_model, "fp32", num_layers)
-    beside = Trial(world, collectives, model(), xla=xla, overlap=overlap, global_batch=batch)
-    after = Trial(world, collectives, model(), global_batch=batch)
+    if world.size == 1 or not collectives.in_graph:
+        return not_tested("sums inside XLA are for several ranks with the backend nccl")
+    batch = max(BATCH, 2 * world.size)
+    inside, after = (Trial(world, collectives, xla=xla, global_batch=batch) for xla in ("step", "off"))
     before = after.weights()
-    for trial in (beside, after):
+    for trial in (inside, after):
         trial.optimizer.broadcast_variables()
         trial.train(0, 2)
         trial.optimizer.check_replicas()
-    return compared(beside.weights(), after.weights(), before, f"--overlap {overlap} and off, 2 steps")
+    text = "the sum inside XLA and after the backward pass, 2 steps"
+    return on_request(compared(inside.weights(), after.weights(), before, text), "--xla on")
 
 
 def check_resume(world: World, collectives: Collectives, folder: Path) -> Finding:

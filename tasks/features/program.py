@@ -59,14 +59,13 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     everything = np.array_split(np.arange(len(rows)), range(config.batch_size, len(rows), config.batch_size))
     step = BATCHES_AT_ONCE * world.size
     make_batch = batch_maker(rows, with_checked_ids(collate, model.config))
-    advice = "lower --batch_size or --max_seq_length"
     bar = run.progress(len(rows), "features", "line")
 
     def vectors() -> Iterator[Vectors]:
         """Yields the vectors of each line on rank 0, and nothing on other ranks."""
         for start in range(0, len(everything), step):
             batches = everything[start : start + step]
-            outputs = predict(world, run, batches, make_batch, compiled, label=None, memory_advice=advice)
+            outputs = predict(world, run, batches, make_batch, compiled, label=None)
             for numbers, output in zip(batches, outputs or [], strict=False):
                 values, offsets = rows.take(numbers)["input_ids"]
                 for row, number in enumerate(numbers):

@@ -143,16 +143,6 @@ class Features:
             for row, number in enumerate(batches[batch].tolist()):
                 results[number] = keep(number, states_BTLH[row, : lengths[number], 0])
 
-        advice = "lower batch_size or max_seq_length"
         with self._trained.lock:
-            predict(
-                job.world,
-                job.run,
-                batches,
-                make_batch,
-                self._states,
-                digest=keep_all,
-                label="features",
-                memory_advice=advice,
-            )
+            predict(job.world, job.run, batches, make_batch, self._states, digest=keep_all, label="features")
         return results

@@ -49,10 +49,7 @@ def evaluator(settings: EvaluationSettings, job: Job, model: Bert, shards: Shard
         return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
 
     def evaluate() -> dict[str, float]:
-        advice = "lower --eval_batch_size or --max_seq_length"
-        outputs = predict(
-            job.world, job.run, batches, make_batch, forward, label="evaluation", memory_advice=advice
-        )
+        outputs = predict(job.world, job.run, batches, make_batch, forward, label="evaluation")
         return job.world.on_first(total, outputs)
 
     return HeldOut(measure=evaluate, tokens=int(lengths.sum()), every=settings.eval_steps or "auto")

@@ -13,10 +13,9 @@ from distributed import phases
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.order import BlockOrder
-from distributed.train import Training
 from ringbase.settings import flat
 from tasks.environment import result_file
-from tasks.fit import fit, load_for_prediction, write_eval_results
+from tasks.fit import Training, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.pretraining.evaluation import evaluator
 from tasks.pretraining.examples import collate, losses, weights

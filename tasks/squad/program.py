@@ -19,11 +19,10 @@ from distributed.feed import Feed
 from distributed.order import Order
 from distributed.rows import Rows
 from distributed.run import Run
-from distributed.train import Training
 from ringbase.settings import flat
 from tasks.batches import num_examples
 from tasks.environment import cache_folder, result_file
-from tasks.fit import fit, load_for_prediction
+from tasks.fit import Training, fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.squad import metrics
 from tasks.squad.answers import AnswerFinder, find_all, nbest_file

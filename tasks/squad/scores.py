@@ -48,14 +48,13 @@ def window_scorer(job: Job, max_seq_length: int) -> ScoreWindows:
     ) -> list[Any] | None:
         lengths = np.diff(windows.column("input_ids")[1])
         batches = prediction_batches(lengths, batch_size, max_seq_length)
-        advice = "lower --predict_batch_size or --max_seq_length"
         make_batch = batch_maker(windows, with_checked_ids(inputs, job.engine.config))
 
         def by_window(number: int, scores_BT2: np.ndarray) -> list[Any]:
             own = [(window, scores_BT2[row, : lengths[window]]) for row, window in enumerate(batches[number])]
             return [scores if digest is None else digest(window, scores) for window, scores in own]
 
-        outputs = predict(job.world, job.run, batches, make_batch, forward, digest=by_window, memory_advice=advice)
+        outputs = predict(job.world, job.run, batches, make_batch, forward, digest=by_window)
         if outputs is None:
             return None
         of_window = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*outputs), strict=True))

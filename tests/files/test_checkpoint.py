@@ -56,7 +56,7 @@ def test_a_checkpoint_holds_the_optimizers_variables_and_the_state(saver, tmp_pa
     path = saver.save(120)
     files = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}
     assert {file.name for file in path.iterdir()} == files
-    assert read_state(path) == State(120, 12, 100, 10, {"--seed": 7})
+    assert read_state(path) == State(120, 12, 100, 10, {"--seed": 7}, saved=120)
     other = toy.Saver(WORLD, COLLECTIVES, tmp_path / "other")
     other.checkpoints.restore(path, other.optimizer)
     assert other.optimizer.steps_done == 12

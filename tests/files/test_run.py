@@ -10,7 +10,8 @@ import pytest
 from harness.mpi import ROOT
 from harness.refusals import refused
 
-from distributed.run import Run, environment
+from distributed.run import Run
+from distributed.versions import environment
 
 
 def test_only_rank_0_writes(tmp_path, capsys):

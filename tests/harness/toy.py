@@ -22,16 +22,19 @@ from distributed.checkpoint import (
     newest_intact,
     read_state,
 )
-from distributed.collectives import Collectives, CollectivesSettings
+from distributed.collectives import Collectives
 from distributed.evaluation import HeldOut
+from distributed.elastic import surviving
 from distributed.feed import Feed
+from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
 from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.settings import LoopSettings
-from distributed.train import Training, resumed_step
+from distributed.state import START
+from distributed.train import resumed_step
 from distributed.train import train as train_loop
 from distributed.world import World
 
@@ -82,23 +85,18 @@ def make_optimizer(
     world: World,
     collectives: Collectives,
     optimizer: keras.optimizers.Optimizer | None = None,
-    compresses: bool = False,
-    overlaps: bool = False,
     **options,
 ) -> AllreduceOptimizer:
-    settings = CollectivesSettings(
-        compression="bf16" if compresses else "none", overlap="auto" if overlaps else "off"
-    )
     inner = optimizer or keras.optimizers.Adam(0.01)
-    return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, settings=settings, **options)
+    return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
 
 
-def make_checkpoints(folder: Path, world: World, model: keras.Model, keep: int = 5) -> Checkpoints:
+def make_checkpoints(folder: Path, world: World, model: keras.Model, **settings) -> Checkpoints:
     def copy_model() -> Callable[[Path], None]:
         values = {f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)}
         return lambda into: save_file(values, into / "model.safetensors")
 
-    return Checkpoints(folder / "checkpoints", world, copy_model, keep)
+    return Checkpoints(folder / "checkpoints", world, copy_model, LoopSettings(**settings))
 
 
 def load_model(model: keras.Model, checkpoint: Path) -> None:
@@ -125,7 +123,6 @@ def train(
     weights: Callable = weights,
     save_every: int = 1000,
     save_minutes: float = 0,
-    overlaps: bool = False,
     held_out: HeldOut | None = None,
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
@@ -138,37 +135,27 @@ def train(
     )
     settings = settings or {"--seed": 7}
     model = make_model(seed=world.rank)
-    optimizer = make_optimizer(model, world, collectives, overlaps=overlaps)
-    checkpoints = make_checkpoints(folder, world, model)
+    optimizer = make_optimizer(model, world, collectives)
+    step = TrainingStep(squared_loss(model), weights, optimizer, seed=7)
+    checkpoints = make_checkpoints(
+        folder, world, model, save_checkpoints_steps=save_every, save_checkpoints_minutes=save_minutes
+    )
 
-    def restore() -> State | None:
+    def restore() -> State:
         newest = newest_intact(folder / "checkpoints", run.say)
         if newest is None:
-            return None
+            return replace(START, settings=settings)
         check_settings(newest.state.settings, settings, folder)
         load_model(model, newest.path)
         checkpoints.restore(newest.path, optimizer)
         return replace(newest.state, step=resumed_step(newest.state, plan))
 
-    start = world.on_first(restore)
-    optimizer.broadcast_variables()
-    optimizer.check_replicas()
+    step.state = world.on_first(restore)
     try:
-        training = Training(
-            model=model,
-            feed=feed(collate, weights),
-            loss=squared_loss(model),
-            settings=settings,
-            held_out=held_out,
+        source = feed(collate, weights)
+        state = surviving(
+            world, "training", lambda: train_loop(step, source, plan, checkpoints, run, 1, held_out)
         )
-        loop = LoopSettings(
-            seed=7,
-            save_checkpoints_steps=save_every,
-            save_checkpoints_minutes=save_minutes,
-            log_steps=1,
-            xla="off",
-        )
-        state = train_loop(loop, plan, training, optimizer, run, checkpoints, start)
     finally:
         run.close()
     return optimizer, state
@@ -180,7 +167,7 @@ class Saver:
     def __init__(self, world: World, collectives: Collectives, folder: Path, keep: int = 5):
         self.model = make_model(seed=1)
         self.optimizer = make_optimizer(self.model, world, collectives)
-        self.checkpoints = make_checkpoints(folder, world, self.model, keep)
+        self.checkpoints = make_checkpoints(folder, world, self.model, keep_checkpoints=keep)
         self.folder = folder / "checkpoints"
 
     def save(self, position: int, **changes) -> Path:
@@ -214,10 +201,10 @@ def flat(optimizer: AllreduceOptimizer) -> np.ndarray:
     return np.concatenate([variable.numpy().reshape(-1) for variable in optimizer.trainable])
 
 
-def buffer(optimizer: AllreduceOptimizer, gradient: np.ndarray, *sums: float) -> np.ndarray:
-    """The flat buffer of a gradient, in the order of `flat`, and of loss sums."""
+def listed(optimizer: AllreduceOptimizer, gradient: np.ndarray, *sums: float) -> list[tf.Tensor]:
+    """What the ranks sum: a gradient, in the order of `flat`, and loss sums."""
     shapes = [tuple(variable.shape) for variable in optimizer.trainable]
     pieces = np.split(gradient, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
     parts = [tf.constant(piece.reshape(shape)) for piece, shape in zip(pieces, shapes, strict=True)]
     terms = {term: tf.constant(value, tf.float64) for term, value in zip(optimizer.loss_terms, sums, strict=True)}
-    return optimizer.flatten(parts, terms).numpy()
+    return optimizer.listed(parts, terms)

@@ -9,7 +9,8 @@ from harness.google_optimizer import google_rate, google_step
 
 from bert.optimizer import AdamWeightDecay, WarmupDecay
 from distributed.collectives.local import LocalCollectives
-from distributed.gradient import Gradient, dropout_key
+from distributed.gradient import TrainingStep, WholeStep
+from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
 from distributed.step_result import StepResult
 from distributed.world import World
@@ -29,21 +30,15 @@ class Trainer:
             AdamWeightDecay(WarmupDecay(rate, STEPS, WARMUP)), [self.kernel, self.bias],
             World(device="cpu" if kind == "cpu" else "gpu"), LocalCollectives(), scales_loss=scales_loss,
         )  # fmt: skip
-        self.is_whole = kind == "whole"
-        self.gradient = Gradient(self.optimizer, self.loss, is_fixed=self.is_whole, applies=self.is_whole)
+        made = WholeStep if kind == "whole" else TrainingStep
+        self.one = made(self.loss, lambda batch: {"loss": float(len(batch["x"]))}, self.optimizer)
 
     def loss(self, batch, key):
         off = batch["x"] @ self.kernel.value + self.bias.value - batch["y"]
         return {"loss": tf.reduce_sum(tf.square(off))}
 
     def step(self, number: int, micro_batches: list[dict]) -> StepResult:
-        weights = {"loss": float(sum(len(batch["x"]) for batch in micro_batches))}
-        keys = [dropout_key(0, number, piece, 0) for piece in range(len(micro_batches))]
-        output = self.gradient(micro_batches, self.optimizer.inverse_weights(weights), keys)
-        return self.optimizer.result(output, weights) if self.is_whole else self.apply(output, weights)
-
-    def apply(self, gradient, weights: dict[str, float]) -> StepResult:
-        return self.optimizer.update(self.optimizer.all_reduce(gradient), weights)
+        return self.one.take(micro_batches, number, (), StepClock(1))[0]
 
     @property
     def values(self) -> list[np.ndarray]:
@@ -141,8 +136,8 @@ def test_the_loss_scale_doubles_after_2000_finite_steps():
     first = trainer.step(0, [batch]).loss_scale
     trainer.step(1, [spoilt])
     one = trainer.optimizer.inverse_weights({"loss": 1.0})
-    gradient = trainer.gradient([batch], one, [dropout_key(0, 0, 0, 0)])
-    results = [trainer.apply(gradient, {"loss": 1.0}) for _ in range(2000)]
+    gradient = trainer.one.gradient([batch], one, trainer.one.keys(0, 1))
+    results = [trainer.optimizer.update(gradient, {"loss": 1.0}) for _ in range(2000)]
     assert [results[number].loss_scale for number in (0, 1998, 1999)] == [first / 2, first / 2, first]
 
 

@@ -71,7 +71,7 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._backend, name)
-        if value is None or name not in ("all_reduce_sum", "sum_of_parts", "mean_of_parts"):
+        if name != "all_reduce_sum":
             return value
 
         def summed(*args: Any) -> Any:
@@ -90,8 +90,8 @@ class Watched:
 make_checkpoints = toy.make_checkpoints
 
 
-def watched_checkpoints(*args: Any) -> Any:
-    checkpoints = make_checkpoints(*args)
+def watched_checkpoints(*args: Any, **settings: Any) -> Any:
+    checkpoints = make_checkpoints(*args, **settings)
     copy_model = checkpoints.copy_model
 
     def copy() -> Any:
