@@ -77,6 +77,7 @@ class Watchdog:
         self.stacks: Path | None = None
         self._is_inside = False
         self._watch: Watch | None = None
+        self._arguments: tuple | None = None  # of `start`, but its communicator
 
     @contextlib.contextmanager
     def operation(self, name: str) -> Iterator[None]:
@@ -102,6 +103,7 @@ class Watchdog:
 
     def start(self, comm: Any, settings: StallSettings, program: str, fail: Callable[[Exception], None]) -> None:
         """Starts the thread; all ranks of `comm` call it together. `fail` ends the job, from the thread."""
+        self._arguments = settings, program, fail
         if comm.size == 1 or not (settings.stall_warning or settings.stall_timeout):
             return
         mpi = library()
@@ -123,9 +125,9 @@ class Watchdog:
 
     def restart(self, comm: Any) -> None:
         """Goes on with the ranks of another communicator, after others have died; the count begins anew."""
-        if watch := self._watch:
+        if self._arguments is not None:
             self.stop(is_together=False)
-            self.start(comm, watch.settings, watch.program, watch.fail)
+            self.start(comm, *self._arguments)
 
 
 @dataclass

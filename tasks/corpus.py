@@ -168,7 +168,7 @@ def _world(program: str) -> "World":
 
 
 def _num_cores(world: "World") -> int:
-    return world.threads if world.size > 1 else len(os.sched_getaffinity(0))
+    return world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def compression_note(world: "World", collectives: Collectives) -> str:
 def _fitting(world: "World") -> str:
     if world.size == 1:
         return "local"
-    if world.device != "gpu" or world.is_elastic:
+    if not world.device.is_gpu or world.is_elastic:
         return "mpi"
     from distributed.collectives.tensorflow import own_gpus, why_open
     from distributed.socket_filter import OPEN_VARIABLE

@@ -130,12 +130,12 @@ def open(world: World, name: str) -> TensorflowCollectives:
     """Starts this process's server unless it runs already. `name` is "nccl" or "ring"."""
     if world.size == 1:
         raise InputError(f"--backend {name} needs several ranks: start the program under mpirun or bert-launch")
-    if name == "nccl" and world.device != "gpu":
+    if name == "nccl" and not world.device.is_gpu:
         raise InputError(
             f"--backend nccl needs GPUs, but these {world.size} ranks compute on CPUs: use --backend auto"
         )
     if name == "nccl" and not own_gpus(world):
-        if not world.may_share_gpus:
+        if not world.device.may_be_shared:
             raise InputError(
                 f"--backend nccl needs a card of its own for each rank, but these {world.size} ranks share cards: "
                 "use --backend auto, or give --share_gpus to test NCCL, slowly, over sockets"
@@ -165,9 +165,9 @@ def may_be_open() -> bool:
 
 def own_gpus(world: World) -> bool:
     """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of one card."""
-    if world.device != "gpu":
+    if not world.device.is_gpu:
         return False
-    cards = world.all_gather((world.node, world.gpu and world.gpu.bus_id))
+    cards = world.all_gather((world.node, world.device.bus_id))
     return len(set(cards)) == world.size
 
 
@@ -186,7 +186,7 @@ def _start_server(world: World) -> None:
             socket_filter.refuse_all(keeper)
         _without_proxy(servers)
         context.context().configure_collective_ops(
-            collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device == "gpu"
+            collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device.is_gpu
         )
         context.context().enable_collective_ops(_server_definition(world, servers))
         context.context().ensure_initialized()

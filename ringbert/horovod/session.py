@@ -185,13 +185,13 @@ def _started(comm: Any) -> Session:
             "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
         )
     device = None if is_late else DeviceSettings()
-    world = World.join(device, stalls=_stall_settings(), saves_on_signals=False, comm=comm)
+    # An OSError of the user's script keeps its traceback.
+    world = World.join(device, None, (InputError,), _stall_settings(), saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
             "cores: call hvd.init() first"
         )
-    world.user_errors = (InputError,)  # an OSError of the user's script keeps its traceback
     _end_together(world)
     try:
         return Session(world, open_collectives(world, os.environ.get(BACKEND, "auto")))

@@ -23,8 +23,8 @@ from distributed.checkpoint import (
     read_state,
 )
 from distributed.collectives import Collectives
-from distributed.evaluation import HeldOut
 from distributed.elastic import surviving
+from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
@@ -153,9 +153,7 @@ def train(
     step.state = world.on_first(restore)
     try:
         source = feed(collate, weights)
-        state = surviving(
-            world, "training", lambda: train_loop(step, source, plan, checkpoints, run, 1, held_out)
-        )
+        state = surviving(world, "training", lambda: train_loop(step, source, plan, checkpoints, run, 1, held_out))
     finally:
         run.close()
     return optimizer, state

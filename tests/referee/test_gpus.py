@@ -28,9 +28,9 @@ def joined(machine: Machine, **settings) -> World:
 def test_one_rank_takes_the_first_gpu_and_no_more_memory_than_it_needs(device):
     machine = Machine([ONE, TWO])
     world = joined(machine, device=device)
-    assert world.device == "gpu"
+    assert world.device.is_gpu
     assert machine.seen == {"visible": [ONE], "grows": [ONE]}
-    assert any("Fake" in note for note in world.notes)
+    assert any("Fake" in note for note in world.device.notes)
 
 
 @pytest.mark.parametrize(("gpus", "device"), [([ONE], "cpu"), ([], "auto"), ([], "cpu")])

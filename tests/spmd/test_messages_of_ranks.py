@@ -36,7 +36,10 @@ def test_work_of_the_first_rank(world):
     assert world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}") == "from rank 0"
     assert calls == ([0] if world.rank == 0 else [])
     mine = os.sched_getaffinity(0)
-    assert world.on_each_machine(lambda: calls.append("machine") or os.sched_getaffinity(0)) == world.machine_cores
+    assert (
+        world.on_each_machine(lambda: calls.append("machine") or os.sched_getaffinity(0))
+        == world.device.machine_cores
+    )
     assert os.sched_getaffinity(0) == mine
     assert calls.count("machine") == (world.rank == 0)
 
