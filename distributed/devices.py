@@ -103,7 +103,7 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
     num_sharing = world.on_node(bus_id).count(bus_id)
     if num_sharing > 1 and not settings.share_gpus:
         raise InputError(
-            f"{num_sharing} ranks on this machine would share the GPU {bus_id}: start fewer ranks, or show each its "
+            f"{num_sharing} ranks on this machine would share the GPU {bus_id}: start fewer ranks, show each its "
             "own (CUDA_VISIBLE_DEVICES), or give --share_gpus"
         )
     notes = (*device.notes, f"GPU {index} of {len(gpus)}: {name}")
@@ -129,7 +129,7 @@ def visible_gpus(device: str = "auto") -> list[Any]:
             reason = "its driver or CUDA's libraries do not answer" if is_built else "this is its CPU build"
             reason = f"cannot use the NVIDIA GPU of this machine (/dev/nvidia0): {reason}"
         raise InputError(
-            f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in ringbert's checkout, "
+            f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the checkout, "
             "or give --device cpu"
         )
     return gpus
