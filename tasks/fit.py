@@ -11,7 +11,6 @@ from bert.model import Bert
 from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
-from distributed.collectives import compression_note
 from distributed.elastic import surviving
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
@@ -162,8 +161,10 @@ def say_warnings(config: TrainingSettings, job: Job, plan: Plan, model: Bert) ->
         job.run.say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
         job.run.say(warning)
-    if config.collectives.compression != "none" and job.world.size > 1:
-        job.run.say(compression_note(job.world, job.collectives))
+    if config.collectives.compression != "none" and not job.collectives.compresses:
+        job.run.say(
+            f"note: --compression changes nothing with the backend {job.collectives.name} on these machines"
+        )
 
 
 def training_step(config: TrainingSettings, job: Job, plan: Plan, training: Training) -> TrainingStep:

@@ -23,7 +23,7 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context
 
 from distributed import socket_filter
-from distributed.collectives import LEAST_COMPRESSED
+from distributed.collectives import places_by_rounding
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -53,30 +53,37 @@ class TensorflowCollectives:
         # TensorFlow's nccl_manager.cc sums float16, float32, float64, int32 and int64, and refuses bfloat16.
         # XLA compiles NCCL's sums, not those of the ring.
         self.name, self.compresses, self.in_graph = name, name == "ring", name == "nccl"
-        self._summed = tf.function(self._sums, autograph=False)
+        self._compiled = tf.function(self._sums, autograph=False)
         self._rank, self._size = world.rank, world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
     def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
         """With `compresses`, every addition rounds to bfloat16."""
-        return self._summed(list(tensors), compresses and self.compresses)
+        return self._compiled(list(tensors), compresses and self.compresses)
 
     def _sums(self, tensors: list[tf.Tensor], compresses: bool) -> list[tf.Tensor]:
-        sums = list(tensors)
-        is_rounded = [compresses and tensor.shape.num_elements() >= LEAST_COMPRESSED for tensor in tensors]
-        before: list[tf.Tensor] = []
-        for rounds in (False, True):
-            places = [place for place, is_one in enumerate(is_rounded) if is_one == rounds]
-            if not places:
-                continue
+        sums, before = list(tensors), list[tf.Tensor]()
+        for rounds, places in sorted(places_by_rounding(tensors, compresses).items()):
             flat = tf.concat([tf.reshape(tensors[place], [-1]) for place in places], 0)
             with tf.control_dependencies(before):  # so that all ranks have the same order
-                before = [self._sum(tf.cast(flat, tf.bfloat16) if rounds else flat, "sum")]
-            total = tf.cast(before[0], flat.dtype)
+                before = [self._sum(tf.cast(flat, tf.bfloat16) if rounds else flat)]
             sizes = [tensors[place].shape.num_elements() for place in places]
-            for place, part in zip(places, tf.split(total, sizes), strict=True):
+            for place, part in zip(places, tf.split(tf.cast(before[0], flat.dtype), sizes), strict=True):
                 sums[place] = tf.reshape(part, tensors[place].shape)
         return sums
+
+    def _sum(self, flat: tf.Tensor) -> tf.Tensor:
+        if not flat.shape.num_elements():
+            return flat
+        with self._device:
+            return tf.raw_ops.CollectiveReduceV2(
+                input=flat,
+                merge_op="Add",
+                final_op="Id",
+                ordering_token=[],
+                max_subdivs_per_device=SUBDIVISIONS[self.name],
+                **self._call("sum", flat),
+            )
 
     def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
         if not value.shape.num_elements():
@@ -96,21 +103,6 @@ class TensorflowCollectives:
     def close(self) -> None:
         pass  # the server lives as long as the process
 
-    def _sum(self, flat: tf.Tensor, what: str) -> tf.Tensor:
-        if not flat.shape.is_fully_defined():
-            raise ValueError(f"a sum's shape must be known when its graph is built, got {flat.shape}")
-        if not flat.shape.num_elements():
-            return flat
-        with self._device:
-            return tf.raw_ops.CollectiveReduceV2(
-                input=flat,
-                merge_op="Add",
-                final_op="Id",
-                ordering_token=[],
-                max_subdivs_per_device=SUBDIVISIONS[self.name],
-                **self._call(what, flat),
-            )
-
     def _call(self, what: str, tensor: tf.Tensor) -> dict:
         """The arguments that match this operation with the other ranks' calls for the same dtype and shape.
 
@@ -124,6 +116,18 @@ class TensorflowCollectives:
             "instance_key": _instance_keys.setdefault(kind, len(_instance_keys) + 1),
             "communication_hint": self.name,
         }
+
+
+def fits(world: World) -> bool:
+    """Whether `--backend auto` takes NCCL: every rank has a card of its own, and strangers are kept out."""
+    if not own_gpus(world):
+        return False
+    if reason := why_open(world):
+        world.say(
+            f"note: NCCL's ports cannot be closed to strangers ({reason}), so --backend auto is mpi; "
+            f"{socket_filter.OPEN_VARIABLE}=1 allows open ports"
+        )
+    return not reason
 
 
 def open(world: World, name: str) -> TensorflowCollectives:
