@@ -33,7 +33,7 @@ Segment = tuple[int, int, int, int]  # which array, from where to where in it, a
 
 
 class MachineMemory:
-    """Memory for the ranks of `comm`, at least two, all on one machine. All call the same methods in the same order.
+    """Memory for the ranks of `comm`, at least two on one machine, which call the same methods in the same order.
 
     Raises OSError on every rank if they cannot share memory: not on Linux, or in different containers.
     """
