@@ -132,10 +132,7 @@ class Watchdog:
 
 @dataclass
 class Seen:
-    """What rank 0 knows of a rank: its process, and when it was `heard`, by rank 0's clock.
-
-    `count`, `name`: the operation that it entered last. `age`: seconds since it entered or left that.
-    """
+    """What is known of a rank: its process, the operation that it entered last, and when it was `heard`."""
 
     rank: int
     pid: int
@@ -144,7 +141,6 @@ class Seen:
     count: int = 0
     name: str = ""
     activity: Activity = Activity.COMPUTING
-    age: float = 0.0
 
     def is_stopped(self) -> bool:
         """Whether the process is stopped, or traced by a debugger; False on another machine."""
@@ -165,7 +161,7 @@ class Seen:
             return f"{process} is stopped; kill -CONT {self.pid} there lets it go on"
         if silent_s > SILENT_S:
             return f"{process} has shown no sign of life for {silent_s:.0f} s"
-        return f"{process} is alive; {self.age + silent_s:.0f} s ago it was at {self.name or 'its start'}"
+        return f"{process} is alive; it was last at {self.name or 'its start'}"
 
 
 class Watch(threading.Thread):
@@ -206,14 +202,13 @@ class Watch(threading.Thread):
         activity, here_s, timeout_s = self._state[2], self._clock - self._since, self.settings.stall_timeout
         if activity is not Activity.WORKING and timeout_s and here_s >= timeout_s and not self._has_stacks:
             self._write_stacks()
-        message = self._rank, *self._state, here_s
         if self._rank == 0:
-            self._hear(*message)
+            self._hear(0, *self._state)
             self._listen()
             self._judge()
         elif self._is_taken():
             # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
-            self._message = self._comm.issend(message, 0)
+            self._message = self._comm.issend((self._rank, *self._state), 0)
             self._ranks[0].heard = self._clock
         elif activity is Activity.WAITING:
             first = self._ranks[0]
@@ -285,29 +280,26 @@ class Watch(threading.Thread):
             self.fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {self._folder()}"))
         elif warning_s and stalled_s >= warning_s and self._warned != count and self._rank <= 1:
             self._warned = count
-            self._say(f"warning: {text}")
+            tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
+            sys.stderr.flush()
 
     def _write_stacks(self) -> None:
         """A file says what all threads of this rank do."""
         self._has_stacks = True
-        count, name, activity = self._state
-        head = f"rank {self._rank}, process {os.getpid()} on {socket.gethostname()}, {time.strftime('%F %T')}\n"
         try:
             self._folder().mkdir(parents=True, exist_ok=True)
             with (self._folder() / f"rank-{self._rank}.txt").open("w") as file:
-                file.write(f"{head}operation {count}: {name} ({activity.name.lower()})\n\n")
+                file.write(
+                    f"rank {self._rank} on {socket.gethostname()}, {time.strftime('%F %T')}: {self._state}\n\n"
+                )
                 file.flush()
                 faulthandler.dump_traceback(file)
         except OSError as error:
-            self._say(f"warning: the stacks of rank {self._rank} cannot be written: {error}")
+            tqdm.write(f"warning: the stacks of rank {self._rank} are not written: {error}", file=sys.stderr)
 
     def _folder(self) -> Path:
         job = f"{self.program.replace(' ', '-')}-{self._ranks[0].pid}-stacks"
         return self._watchdog.stacks or Path(tempfile.gettempdir()) / job
-
-    def _say(self, text: str) -> None:
-        tqdm.write(text, file=sys.stderr)  # above a bar if there is one
-        sys.stderr.flush()
 
 
 def _named(ranks: Sequence[Seen]) -> str:

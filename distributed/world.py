@@ -106,7 +106,7 @@ class World:
                 check_launcher(world.size, why_alone)
                 if saves_on_signals or world.size > 1:
                     signals.install(program, world.size == 1, world.stop_wanted)
-                threading.excepthook = lambda failed: world.fail(failed.exc_value)
+                threading.excepthook = world.fail_in_thread
             world = replace(world, device=own_cores(world) if device is None else use_device(world, device))
             failing.pop_all()
         if comm is not None and stalls is not None:
@@ -229,7 +229,7 @@ class World:
         if error is None or isinstance(error, Preempted) or (isinstance(error, SystemExit) and not error.code):
             self.leave(Preempted.STATUS if isinstance(error, Preempted) else 0)
         elif self.comm is not None:
-            self._end_all(error)
+            self.fail(error)
         elif isinstance(error, self.user_errors):
             # Under another MPI's launcher each process is alone and fails in the same way, and one is enough.
             if launched_rank() == "0":
@@ -252,19 +252,8 @@ class World:
             sys.stderr.flush()
             os._exit(status)
 
-    def fail(self, error: BaseException | None) -> None:
-        """Ends the job after an uncaught exception outside of the `with` block or in a thread; does not return,
-        unless the error is None or a SystemExit."""
-        if error is None or isinstance(error, SystemExit):
-            return
-        if self.comm is not None:
-            self._end_all(error)
-        status = self._report(error)
-        sys.stdout.flush()
-        os._exit(status)
-
-    def _end_all(self, error: BaseException) -> None:
-        """Reports the error once and ends all ranks; does not return."""
+    def fail(self, error: BaseException) -> None:
+        """Reports the error once and ends all ranks; does not return. For errors outside of the `with` block."""
         if isinstance(error, FirstRankError):
             time.sleep(8)  # rank 0 reports the error, and its abort ends this process
         elif self.rank > 0:
@@ -272,8 +261,15 @@ class World:
             time.sleep(min(0.5 + 0.5 * self.rank, 7))
         status = self._report(error)
         sys.stdout.flush()
+        if self.comm is None:
+            os._exit(status)
         time.sleep(0.2)  # lets ranks that fail at the same time get here too, so that they show no stack trace
         self.comm.Abort(status)
+
+    def fail_in_thread(self, failed: threading.ExceptHookArgs) -> None:
+        """What `threading.excepthook` does: an uncaught exception in a thread ends the job."""
+        if failed.exc_value is not None and not isinstance(failed.exc_value, SystemExit):
+            self.fail(failed.exc_value)
 
     def _report(self, error: BaseException) -> int:
         """Prints the error and returns the exit status."""

@@ -10,7 +10,7 @@ messages, however many ranks a machine has. Values may be sent as bfloat16.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -112,13 +112,7 @@ class MpiCollectives:
         return self._layouts[key]
 
     def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
-        if self._world.comm is not self._comm:
-            self._open()
-        buffer = np.array(value.numpy())  # a writable copy
-        raw = buffer.reshape(-1).view(np.uint8)
-        for start in range(0, raw.size, 64 * PIECE_BYTES):
-            self._comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root)
-        return tf.convert_to_tensor(buffer)
+        return broadcast(self._world.comm, value, root)
 
     def close(self) -> None:
         self._layouts.clear()
@@ -132,6 +126,15 @@ def open(world: World, name: str) -> MpiCollectives:
     if reason := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
         world.say(f"warning: ranks of a machine share no memory ({reason}): MPI sums their gradients, more slowly")
     return collectives
+
+
+def broadcast(comm: Any, value: tf.Tensor, root: int) -> tf.Tensor:
+    """The value of the rank `root` on every rank."""
+    buffer = np.array(value.numpy())  # a writable copy
+    raw = buffer.reshape(-1).view(np.uint8)
+    for start in range(0, raw.size, 64 * PIECE_BYTES):
+        comm.Bcast(raw[start : start + 64 * PIECE_BYTES], root)
+    return tf.convert_to_tensor(buffer)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from tensorflow.python.eager import context
 
 from distributed import socket_filter
 from distributed.collectives import places_by_rounding
+from distributed.collectives.mpi import broadcast
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -37,8 +38,6 @@ PORTS = range(15000, 32000)
 # Parts of a rank's share that are sent at the same time. With TensorFlow's default, -1, the ring takes 2 to 3
 # times as long for 88 MB.
 SUBDIVISIONS = {"nccl": -1, "ring": 16}
-# The bits are sent unchanged, as a type of the same width that all broadcast kernels support, including NCCL's.
-BROADCAST_AS = {1: tf.float16, 2: tf.float16, 4: tf.float32, 8: tf.float64}
 # NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and sockets join them.
 NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
@@ -54,7 +53,7 @@ class TensorflowCollectives:
         # XLA compiles NCCL's sums, not those of the ring.
         self.name, self.compresses, self.in_graph = name, name == "ring", name == "nccl"
         self._compiled = tf.function(self._sums, autograph=False)
-        self._rank, self._size = world.rank, world.size
+        self._comm, self._size = world.comm, world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
     def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
@@ -75,6 +74,9 @@ class TensorflowCollectives:
     def _sum(self, flat: tf.Tensor) -> tf.Tensor:
         if not flat.shape.num_elements():
             return flat
+        # The ranks' calls find each other by a key. All sums of one dtype and size share one, as every rank makes
+        # them in the same order: TensorFlow never forgets a key, so new ones would fill the memory.
+        kind = (self.name, flat.dtype, flat.shape[0])
         with self._device:
             return tf.raw_ops.CollectiveReduceV2(
                 input=flat,
@@ -82,40 +84,17 @@ class TensorflowCollectives:
                 final_op="Id",
                 ordering_token=[],
                 max_subdivs_per_device=SUBDIVISIONS[self.name],
-                **self._call("sum", flat),
+                group_size=self._size,
+                group_key=GROUP_KEYS[self.name],
+                instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
+                communication_hint=self.name,
             )
 
     def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
-        if not value.shape.num_elements():
-            return value
-        with self._device:
-            kind = BROADCAST_AS[value.dtype.size]
-            sent = tf.cast(value, kind) if value.dtype.size == 1 else tf.bitcast(value, kind)
-            call = self._call(f"broadcast of {root}", sent)
-            if self._rank == root:
-                received = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
-            else:
-                received = tf.raw_ops.CollectiveBcastRecvV2(T=kind, shape=sent.shape, **call)
-            if value.dtype.size == 1:
-                return tf.cast(received, value.dtype)
-            return tf.bitcast(received, value.dtype)
+        return broadcast(self._comm, value, root)  # over MPI: it happens once
 
     def close(self) -> None:
         pass  # the server lives as long as the process
-
-    def _call(self, what: str, tensor: tf.Tensor) -> dict:
-        """The arguments that match this operation with the other ranks' calls for the same dtype and shape.
-
-        All calls of one kind share a key, which works because every rank makes them in the same order. TensorFlow
-        never forgets a key, so a new key for each call would fill the memory.
-        """
-        kind = (self.name, what, tensor.dtype, tuple(tensor.shape))
-        return {
-            "group_size": self._size,
-            "group_key": GROUP_KEYS[self.name],
-            "instance_key": _instance_keys.setdefault(kind, len(_instance_keys) + 1),
-            "communication_hint": self.name,
-        }
 
 
 def fits(world: World) -> bool:
