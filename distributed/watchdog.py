@@ -30,7 +30,7 @@ from ringbase.settings import Settings, setting
 
 INTERVAL_S = 0.5
 LONGEST_TICK_S = 3.0  # in a longer one the process was stopped; its clock stands still then, and that is no stall
-SILENT_S = 10.0  # a rank that was not heard for so long is not alive
+SILENT_S = 3.0  # a rank that was not heard for so long is not alive
 GRACE_S = 3.0  # rank 0 ends the job so much earlier than others; half of it is for stacks
 ABORT_S = 15  # a rank that MPI has not ended by then ends itself
 MOST_FACTS = 4  # about so many ranks a message says something
@@ -210,7 +210,7 @@ class Watch(threading.Thread):
             # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
             self._message = self._comm.issend((self._rank, *self._state), 0)
             self._ranks[0].heard = self._clock
-        elif activity is Activity.WAITING:
+        elif activity is Activity.WAITING and not self._ranks[0].is_alive(self._clock):
             first = self._ranks[0]
             text = (
                 f"rank {self._rank} on {socket.gethostname()} waits at {self._state[1]}; {first.fact(self._clock)}"
