@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,9 @@ LONGEST_TICK_S = 3.0  # in a longer one the process was stopped; its clock stand
 SILENT_S = 3.0  # a rank that was not heard for so long is not alive
 GRACE_S = 3.0  # rank 0 ends the job so much earlier than others; half of it is for stacks
 ABORT_S = 15  # a rank that MPI has not ended by then ends itself
+# What a rank does: it computes, between two operations; it waits, in an operation; or it does work for which the
+# others may wait as long as it takes.
+COMPUTING, WAITING, WORKING = "computing", "waiting", "working"
 MOST_FACTS = 4  # about so many ranks a message says something
 
 
@@ -55,14 +57,6 @@ class StallError(Exception):
     """The ranks cannot go on, because of some of them."""
 
 
-class Activity(IntEnum):
-    """What a rank does."""
-
-    COMPUTING = 0  # between two operations
-    WAITING = 1  # in an operation
-    WORKING = 2  # work for which the others may wait as long as it takes
-
-
 class Watchdog:
     """Counts the operations of this rank, and watches over those of all ranks once it is started.
 
@@ -73,7 +67,7 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self.now: tuple[int, str, Activity] = (0, "", Activity.COMPUTING)
+        self.now: tuple[int, str, str] = (0, "", COMPUTING)
         self.stacks: Path | None = None
         self._is_inside = False
         self._watch: Watch | None = None
@@ -85,7 +79,7 @@ class Watchdog:
         (count, outer, before), was_inside = self.now, self._is_inside
         if not was_inside:
             count, outer = count + 1, name
-        self.now, self._is_inside = (count, outer, Activity.WAITING), True
+        self.now, self._is_inside = (count, outer, WAITING), True
         try:
             yield
         finally:
@@ -95,7 +89,7 @@ class Watchdog:
     def working(self) -> Iterator[None]:
         """A block of work for which the other ranks may wait however long it takes."""
         before = self.now[2]
-        self.now = (*self.now[:2], Activity.WORKING)
+        self.now = (*self.now[:2], WORKING)
         try:
             yield
         finally:
@@ -111,7 +105,7 @@ class Watchdog:
             if comm.rank == 0:
                 print(f"note: {mpi} allows no threads here: nothing will notice ranks that hang", file=sys.stderr)
             return
-        self.now = (0, "", Activity.COMPUTING)
+        self.now = (0, "", COMPUTING)
         self._watch = Watch(self, comm.Dup(), settings, program, fail)
         atexit.register(self.stop)  # before MPI is finalized
         self._watch.start()
@@ -140,7 +134,7 @@ class Seen:
     heard: float = 0.0
     count: int = 0
     name: str = ""
-    activity: Activity = Activity.COMPUTING
+    activity: str = COMPUTING
 
     def is_stopped(self) -> bool:
         """Whether the process is stopped, or traced by a debugger; False on another machine."""
@@ -200,25 +194,20 @@ class Watch(threading.Thread):
         if self._watchdog.now is not self._state:
             self._state, self._since = self._watchdog.now, self._clock
         activity, here_s, timeout_s = self._state[2], self._clock - self._since, self.settings.stall_timeout
-        if activity is not Activity.WORKING and timeout_s and here_s >= timeout_s and not self._has_stacks:
+        if activity != WORKING and timeout_s and here_s >= timeout_s and not self._has_stacks:
             self._write_stacks()
         if self._rank == 0:
             self._hear(0, *self._state)
             self._listen()
             self._judge()
-        elif self._is_taken():
+        elif self._message is None or self._message.Test():
             # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
             self._message = self._comm.issend((self._rank, *self._state), 0)
             self._ranks[0].heard = self._clock
-        elif activity is Activity.WAITING and not self._ranks[0].is_alive(self._clock):
-            first = self._ranks[0]
-            text = (
-                f"rank {self._rank} on {socket.gethostname()} waits at {self._state[1]}; {first.fact(self._clock)}"
-            )
-            self._complain(min(here_s - GRACE_S, self._clock - first.heard), text)
-
-    def _is_taken(self) -> bool:
-        return self._message is None or self._message.Test()
+        elif activity == WAITING and not self._ranks[0].is_alive(self._clock):
+            text = f"rank {self._rank} on {socket.gethostname()} waits at {self._state[1]}"
+            silent_s, fact = self._clock - self._ranks[0].heard, self._ranks[0].fact(self._clock)
+            self._complain(min(here_s - GRACE_S, silent_s), f"{text}; {fact}")
 
     def _listen(self) -> None:
         while (message := self._comm.improbe()) is not None:
@@ -233,7 +222,7 @@ class Watch(threading.Thread):
         while time.monotonic() < give_up:
             if self._rank == 0:
                 self._listen()
-            if everyone is None and self._is_taken():
+            if everyone is None and (self._message is None or self._message.Test()):
                 everyone = self._comm.Ibarrier()
             if everyone is not None and everyone.Test():
                 self._comm.Free()
@@ -249,9 +238,9 @@ class Watch(threading.Thread):
             places = "; ".join(f"{_named(ranks)}: {name}" for name, ranks in different.items())
             self.fail(StallError(f"the ranks do different things: {places}"))
         alive = [seen for seen in self._ranks if seen.is_alive(self._clock)]
-        waiting = [seen for seen in alive if seen.activity is Activity.WAITING]
+        waiting = [seen for seen in alive if seen.activity == WAITING]
         count = min((seen.count for seen in waiting), default=0)
-        is_worked_for = any(seen.activity is Activity.WORKING and seen.count <= count for seen in alive)
+        is_worked_for = any(seen.activity == WORKING and seen.count <= count for seen in alive)
         progress = [(seen.count, seen.activity) for seen in self._ranks]
         if not waiting or is_worked_for or progress != self._progress:
             self._progress, self._progressed = progress, self._clock
@@ -290,7 +279,7 @@ class Watch(threading.Thread):
             self._folder().mkdir(parents=True, exist_ok=True)
             with (self._folder() / f"rank-{self._rank}.txt").open("w") as file:
                 file.write(
-                    f"rank {self._rank} on {socket.gethostname()}, {time.strftime('%F %T')}: {self._state}\n\n"
+                    f"{time.strftime('%F %T')} rank {self._rank}, {socket.gethostname()}: {self._state}\n\n"
                 )
                 file.flush()
                 faulthandler.dump_traceback(file)
