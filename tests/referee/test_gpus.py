@@ -23,11 +23,12 @@ def joined(machine: Machine, **settings) -> World:
         return world
 
 
-@pytest.mark.parametrize("device", ["auto", "gpu"])
-def test_one_rank_takes_the_first_gpu_and_no_more_memory_than_it_needs(device):
+@pytest.mark.parametrize("settings", [{}, {"device": "gpu"}, {"deterministic": True}])
+def test_one_rank_takes_the_first_gpu_and_no_more_memory_than_it_needs(settings):
     machine = Machine([ONE, TWO])
-    world = joined(machine, device=device)
+    world = joined(machine, **settings)
     assert world.device.is_gpu
+    assert machine.seen.pop("deterministic", False) == ("deterministic" in settings)
     assert machine.seen == {"visible": [ONE], "grows": [ONE]}
     assert any("Fake" in note for note in world.device.notes)
 
@@ -37,12 +38,6 @@ def test_a_cpu_hides_the_gpus(gpus, device):
     machine = Machine(gpus)
     assert not joined(machine, device=device, deterministic=True).device.is_gpu
     assert machine.seen == {"visible": []}  # and needs no other kernels to be deterministic
-
-
-def test_deterministic_asks_tensorflow_for_it():
-    machine = Machine([ONE])
-    joined(machine, deterministic=True)
-    assert machine.seen["deterministic"]
 
 
 @pytest.mark.parametrize(("device", "is_present"), [("auto", True), ("gpu", True), ("gpu", False)])
