@@ -205,31 +205,22 @@ def host_address(world: World) -> str:
     (by its name) or to the Internet. Raises InputError when there is none.
     """
     names = world.all_gather((world.node, socket.gethostname()))
-    if network := os.environ.get(NETWORK_VARIABLE):
-        return _address_in(network)
-    if world.num_nodes == 1:
+    wanted = os.environ.get(NETWORK_VARIABLE) or None
+    if wanted is None and world.num_nodes == 1:
         return "127.0.0.1"
-    others = dict.fromkeys(name for node, name in names if node != world.node)
-    for target in (*others, "192.0.2.1"):
-        address = _address_towards(target)
-        if address and not address.startswith("127."):
-            return address
-    raise InputError(
-        f"no address was found at which other machines reach {socket.gethostname()}: "
-        f"set {NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
-    )
-
-
-def _address_in(text: str) -> str:
-    """This machine's address in a network such as 10.0.0.0/24."""
     try:
-        network = ipaddress.IPv4Network(text, strict=False)
+        network = ipaddress.IPv4Network(wanted or "0.0.0.0/0", strict=False)
     except ValueError as error:
-        raise InputError(f"{NETWORK_VARIABLE}={text} is not a network such as 10.0.0.0/24 ({error})") from None
-    address = _address_towards(str(next(network.hosts())))
-    if address is None or ipaddress.IPv4Address(address) not in network:
-        raise InputError(f"{NETWORK_VARIABLE}={text}: {socket.gethostname()} has no address in this network")
-    return address
+        raise InputError(f"{NETWORK_VARIABLE}={wanted} is not a network such as 10.0.0.0/24 ({error})") from None
+    others = [*dict.fromkeys(name for node, name in names if node != world.node), "192.0.2.1"]
+    for target in [str(next(network.hosts()))] if wanted else others:
+        address = ipaddress.IPv4Address(_address_towards(target) or "0.0.0.0")
+        if int(address) and address in network and (wanted or not address.is_loopback):
+            return str(address)
+    raise InputError(
+        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}: set "
+        f"{NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
+    )
 
 
 def _address_towards(target: str) -> str | None:
