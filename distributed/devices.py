@@ -142,7 +142,7 @@ def name_and_bus_id() -> tuple[str, str]:
 
     # "device: 0, name: NVIDIA H100, pci bus id: 0000:3b:00.0, compute capability: 9.0"
     listed = [device.physical_device_desc for device in device_lib.list_local_devices(context.context().config)]
-    facts = dict(part.split(": ", 1) for part in next(filter(None, listed)).split(", "))
+    facts = dict(part.split(": ", 1) for part in next(text for text in listed if "pci bus id" in text).split(", "))
     return f"{facts['name']}, compute capability {facts.get('compute capability')}", facts["pci bus id"]
 
 
