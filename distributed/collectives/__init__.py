@@ -7,11 +7,13 @@ TensorFlow's own collectives must be configured by then. Control messages use `W
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
+
+if TYPE_CHECKING:  # it imports NumPy, for which `--help` does not wait
+    from distributed.world import World
 
 Tensor: TypeAlias = Any  # TensorFlow's; it is not imported before the flags are read
 
@@ -69,7 +71,7 @@ class Collectives(Protocol):
         ...
 
 
-def open_collectives(world: World, backend: str = "auto") -> Collectives:
+def open_collectives(world: "World", backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
         backend = "local" if world.size == 1 else "mpi"
