@@ -137,10 +137,11 @@ def _optimizer(
 
     from bert.optimizer import AdamWeightDecay
     from distributed.collectives import open_collectives
+    from distributed.devices import Device
     from distributed.optimizer import AllreduceOptimizer
     from distributed.world import World
 
-    world = World(device="gpu")
+    world = World(device=Device("gpu"))
     # A gradient needs no moments, and those of a large model take gigabytes.
     applies = config.kind in APPLYING
     inner = AdamWeightDecay(1e-4) if applies else keras.optimizers.SGD(1e-4)

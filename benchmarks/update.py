@@ -83,7 +83,7 @@ def bench_update(config: UpdateConfig, world: "World") -> dict[str, Any]:
     figures = world.broadcast(figures)
     world.say(
         f"{config.model_size}: {count / 1e6:.1f} M parameters, {world.size} rank{'s' * (world.size > 1)}, "
-        f"{world.threads} threads each, medians of {config.repeat}: clip and {config.optimizer} "
+        f"{world.device.threads} threads each, medians of {config.repeat}: clip and {config.optimizer} "
         f"{figures['ours_s'] * 1e3:.1f} ms, memory alone {figures['floor_s'] * 1e3:.1f} ms (ratio "
         f"{figures['ratio_to_floor']:.2f}), Keras' AdamW with global_clipnorm {figures['keras_s'] * 1e3:.1f} ms "
         f"(ratio {figures['ratio_to_keras']:.2f})"

@@ -1,21 +1,15 @@
-"""Chooses the GPU and the number of cores of each rank, and sets up TensorFlow for them."""
+"""Chooses the GPU and the cores of each rank, and sets up TensorFlow for them."""
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distributed import driver
-from distributed.driver import Gpu
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 
-KERNELS = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")  # of TensorFlow's build: machine code or PTX
-# XLA writes PTX of the version that belongs to the CUDA of TensorFlow's build; if the GPU needs a newer one, LLVM
-# ends the process. 8.5 (CUDA 12.5) ends at capability 9.0, 10.0 needs 8.6 and 12.0 needs 8.7 (tensorflow#111958).
-BLACKWELL, BLACKWELLS_CUDA = (10, 0), (12, 8)
 # What the driver compiles on first use is kept in ~/.nv; by default at most 1 GiB.
 CUDA_CACHE_BYTES = 4 << 30
 
@@ -33,82 +27,123 @@ class DeviceSettings(Settings):
     )
 
 
-def choose_gpu(uuids_of_ranks: Sequence[Sequence[str]], local_rank: int, share_gpus: bool = False) -> int:
-    """The index, in this rank's own list, of the GPU that it uses: its own GPU if every rank can have one.
+@dataclass(frozen=True)
+class Device:
+    """What this rank computes on.
 
-    Args:
-      uuids_of_ranks: for each local rank the UUIDs of the GPUs that it sees, in the order in which it sees them.
-    Raises:
-      InputError: not every rank can have its own GPU, and `share_gpus` is off or this rank sees none.
+    Attributes:
+      kind: "gpu" or "cpu".
+      threads: how many threads this rank computes with.
+      machine_cores: the cores that the ranks of this machine may use together.
+      name, bus_id: of the GPU. The bus id is that of the whole card; instances of a card (MIG) have the same.
+      may_be_shared: the user allowed ranks to share GPUs.
+      notes: one line for each decision that the user should know, the same on every rank of a machine.
     """
-    mine = list(uuids_of_ranks[local_rank])
-    assigned = _assign(uuids_of_ranks)
-    if assigned is not None:
-        return mine.index(assigned[local_rank])
-    if share_gpus and mine:
-        return local_rank % len(mine)
-    num_gpus = len({uuid for uuids in uuids_of_ranks for uuid in uuids})
-    visible = ", ".join(str(len(uuids)) for uuids in uuids_of_ranks)
-    raise InputError(
-        f"{len(uuids_of_ranks)} ranks on this machine cannot have a GPU each: they see {num_gpus} "
-        f"GPU{'s' * (num_gpus != 1)} (rank by rank {visible}); start fewer ranks, or give --share_gpus so that "
-        "they share GPUs"
+
+    kind: Literal["gpu", "cpu"] = "cpu"
+    threads: int = 1
+    machine_cores: frozenset[int] = frozenset()
+    name: str = ""
+    bus_id: str = ""
+    may_be_shared: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind == "gpu"
+
+
+def own_cores(world: Any) -> Device:
+    """The cores of this rank: its share of those that the ranks of its machine may use."""
+    masks = world.on_node(frozenset(os.sched_getaffinity(0)))
+    mine, allowed, total = masks[world.local_rank], frozenset().union(*masks), os.cpu_count() or 1
+    threads = max(1, len(mine) // sum(bool(mask & mine) for mask in masks))
+    if len(masks) * threads >= total or len(allowed) >= total:
+        return Device("cpu", threads, allowed)
+    advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
+    return Device(
+        "cpu", threads, allowed, notes=(f"each rank is bound to {len(mine)} of {total} cores; {advice}",)
     )
 
 
-def _assign(uuids_of_ranks: Sequence[Sequence[str]]) -> list[str] | None:
-    """A different GPU for each rank, the first in its list where possible; None if that is impossible.
+@contextmanager
+def cores_of_machine(cores: frozenset[int]) -> Iterator[None]:
+    """This thread, with threads that it starts meanwhile, may use these cores; none for its own."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores or mine)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
 
-    A maximum matching by augmenting paths (Kuhn 1955).
+
+def use_device(world: Any, settings: DeviceSettings) -> Device:
+    """The device that the settings ask for, which becomes the only one that TensorFlow sees.
+
+    The GPU of a rank is the only one that it sees, or the one with its local rank. Call it before the first
+    TensorFlow operation, on all ranks. Raises InputError when a GPU is required or there, but cannot be used, or
+    when ranks would share one.
     """
-    rank_of: dict[str, int] = {}
-
-    def place(rank: int, tried: set[str]) -> bool:
-        for uuid in sorted(uuids_of_ranks[rank], key=rank_of.__contains__):  # free GPUs first
-            if uuid not in tried:
-                tried.add(uuid)
-                if uuid not in rank_of or place(rank_of[uuid], tried):
-                    rank_of[uuid] = rank
-                    return True
-        return False
-
-    if not all(place(rank, set()) for rank in range(len(uuids_of_ranks))):
-        return None
-    return sorted(rank_of, key=rank_of.__getitem__)
-
-
-def share_cores(masks: Sequence[frozenset[int]], local_rank: int, machine_cores: int) -> tuple[int, str | None]:
-    """How many threads a rank computes with, and a note if the launcher bound the ranks to too few cores.
-
-    Args:
-      masks: for each local rank the cores that the operating system lets it use.
-      machine_cores: how many cores the machine has.
-    """
-    mine = masks[local_rank]
-    sharing = sum(bool(mask & mine) for mask in masks)
-    threads = max(1, len(mine) // sharing)
-    allowed = frozenset().union(*masks)
-    if len(masks) * threads < machine_cores and len(allowed) < machine_cores:
-        return threads, (
-            f"each rank is bound to {len(mine)} of {machine_cores} cores; "
-            "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
+    tf, device = imported_tensorflow(), own_cores(world)
+    tf.config.threading.set_intra_op_parallelism_threads(device.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(device.threads, 2)))
+    gpus = visible_gpus(settings.device)
+    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
+    if 0 < len(without) < world.size:
+        raise InputError(
+            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
         )
-    return threads, None
+    if not gpus:
+        tf.config.set_visible_devices([], "GPU")
+        return device
+    index = world.local_rank % len(gpus)
+    tf.config.set_visible_devices([gpus[index]], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[index], True)
+    name, bus_id = name_and_bus_id()
+    num_sharing = world.on_node(bus_id).count(bus_id)
+    if num_sharing > 1 and not settings.share_gpus:
+        raise InputError(
+            f"{num_sharing} ranks on this machine would share the GPU {bus_id}: start fewer ranks, show each its "
+            "own (CUDA_VISIBLE_DEVICES), or give --share_gpus"
+        )
+    notes = (*device.notes, f"GPU {index} of {len(gpus)}: {name}")
+    if settings.deterministic:
+        tf.config.experimental.enable_op_determinism()
+        notes = (*notes, "--deterministic: only kernels that give the same bits each time")
+    return replace(device, kind="gpu", name=name, bus_id=bus_id, may_be_shared=settings.share_gpus, notes=notes)
 
 
-def visible_gpus() -> list[str]:
-    """UUIDs of the NVIDIA GPUs that this process may use, in CUDA's order; from the driver, without TensorFlow.
+def visible_gpus(device: str = "auto") -> list[Any]:
+    """The GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
 
-    Raises InputError if the driver fails.
+    Raises InputError when a GPU is required but there is none, or when there is one that TensorFlow cannot use.
     """
-    return [gpu.uuid for gpu in driver.gpus()]
-
-
-def start_tensorflow(threads: int) -> None:
-    """Imports TensorFlow and lets it use this many threads. Raises InputError when it is not installed."""
     tf = imported_tensorflow()
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(threads, 2)))
+    gpus = [] if device == "cpu" else tf.config.list_physical_devices("GPU")
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
+    is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
+    if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
+        reason = "sees no GPU"
+        if is_unusable:
+            is_built = tf.test.is_built_with_cuda()
+            reason = "its driver or CUDA's libraries do not answer" if is_built else "this is its CPU build"
+            reason = f"cannot use the NVIDIA GPU of this machine (/dev/nvidia0): {reason}"
+        raise InputError(
+            f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the checkout, "
+            "or give --device cpu"
+        )
+    return gpus
+
+
+def name_and_bus_id() -> tuple[str, str]:
+    """Of the GPU that TensorFlow sees; no public function tells the PCI bus id."""
+    from tensorflow.python.client import device_lib
+    from tensorflow.python.eager import context
+
+    # "device: 0, name: NVIDIA H100, pci bus id: 0000:3b:00.0, compute capability: 9.0"
+    listed = [device.physical_device_desc for device in device_lib.list_local_devices(context.context().config)]
+    facts = dict(part.split(": ", 1) for part in next(text for text in listed if "pci bus id" in text).split(", "))
+    return f"{facts['name']}, compute capability {facts.get('compute capability')}", facts["pci bus id"]
 
 
 def imported_tensorflow() -> Any:
@@ -122,118 +157,3 @@ def imported_tensorflow() -> Any:
             "in ringbert's checkout pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
         ) from error
     return tf
-
-
-def usable_gpus(device: str) -> list[Gpu]:
-    """The GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
-
-    Raises InputError when a GPU is required but there is none, or when a GPU is present but cannot be used.
-    """
-    if device == "cpu":
-        return []
-    import tensorflow as tf
-
-    gpus, tensorflow_gpus = driver.gpus(), tf.config.list_physical_devices("GPU")
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
-    if not (gpus or tensorflow_gpus or is_hidden) and Path("/dev/nvidia0").exists():
-        raise InputError(
-            "this machine has an NVIDIA GPU (/dev/nvidia0), but its driver does not answer (libcuda.so.1); "
-            "give --device cpu to compute without it"
-        )
-    if gpus and not tensorflow_gpus:
-        reason = "its CUDA libraries were not found" if tf.test.is_built_with_cuda() else "this is its CPU build"
-        raise InputError(
-            f"this machine has {len(gpus)} NVIDIA GPUs, but TensorFlow {tf.__version__} sees none: {reason}; "
-            "pip install '.[gpu]' in ringbert's checkout, or give --device cpu"
-        )
-    if device == "gpu" and not tensorflow_gpus:
-        raise InputError(
-            "--device gpu: TensorFlow sees no GPU; pip install '.[gpu]' in the checkout, or give --device cpu"
-        )
-    if len(gpus) != len(tensorflow_gpus):
-        raise InputError(
-            f"the NVIDIA driver shows {len(gpus)} GPUs, but TensorFlow {tf.__version__} sees "
-            f"{len(tensorflow_gpus)}: name the ones to use in CUDA_VISIBLE_DEVICES, or give --device cpu"
-        )
-    return gpus
-
-
-def compiled_at_first_use(gpu: Gpu, build: Mapping[str, Any]) -> bool:
-    """Whether only the PTX of TensorFlow's kernels fits this GPU, so that the driver compiles them.
-
-    Args:
-      build: TensorFlow's `tf.sysconfig.get_build_info()`.
-    Raises:
-      InputError: this TensorFlow cannot compute on this GPU.
-    """
-    listed = [KERNELS.fullmatch(text) for text in build.get("cuda_compute_capabilities", ())]
-    kernels = [(match[1], (int(match[2]), int(match[3]))) for match in listed if match]
-    cuda = str(build.get("cuda_version", ""))
-    is_too_new = gpu.capability >= BLACKWELL and tuple(map(int, re.findall(r"\d+", cuda)[:2])) < BLACKWELLS_CUDA
-    if not kernels or any(
-        kind == "sm" and version[0] == gpu.capability[0] and version <= gpu.capability for kind, version in kernels
-    ):
-        return False
-    if not is_too_new and any(kind == "compute" and version <= gpu.capability for kind, version in kernels):
-        return True
-    oldest, newest = min(version for _, version in kernels), max(version for _, version in kernels)
-    other = "a newer" if is_too_new else "another"
-    raise InputError(
-        f"{gpu}: this TensorFlow, built with CUDA {cuda}, computes on capabilities {oldest[0]}.{oldest[1]} to "
-        f"{newest[0]}.{newest[1]}; give --device cpu, or install {other} TensorFlow that was built for this GPU"
-    )
-
-
-def use_gpu(gpus: Sequence[Gpu], index: int | None, deterministic: bool = False) -> list[str]:
-    """Makes this GPU the only one that TensorFlow sees, with memory allocated as needed; None hides all GPUs.
-
-    Args:
-      gpus: those of `usable_gpus`.
-      deterministic: let TensorFlow and XLA use only kernels that give the same bits each time.
-    Returns:
-      Notes for the user.
-    Raises:
-      InputError: this TensorFlow cannot compute on the GPU.
-    """
-    import tensorflow as tf
-
-    if index is None:
-        tf.config.set_visible_devices([], "GPU")
-        return []
-    notes = [f"GPU {index} of {len(gpus)}: {gpus[index]}"]
-    if compiled_at_first_use(gpus[index], tf.sysconfig.get_build_info()):
-        notes.append(
-            "TensorFlow's kernels are compiled for this GPU when they are first used: this takes minutes, once"
-        )
-    gpu = tf.config.list_physical_devices("GPU")[index]
-    tf.config.set_visible_devices([gpu], "GPU")
-    tf.config.experimental.set_memory_growth(gpu, True)
-    if deterministic:
-        tf.config.experimental.enable_op_determinism()
-        notes.append("--deterministic: only kernels that give the same bits each time")
-    return notes
-
-
-def with_cores(world: Any) -> Any:
-    """The world with the number of threads of this rank and the cores of its machine."""
-    masks = world.on_node(frozenset(os.sched_getaffinity(0)))
-    threads, note = share_cores(masks, world.local_rank, os.cpu_count() or 1)
-    return replace(world, threads=threads, machine_cores=frozenset().union(*masks), notes=(note,) if note else ())
-
-
-def with_device(world: Any, settings: DeviceSettings) -> Any:
-    """The world with this rank's device, which becomes the only one that TensorFlow sees."""
-    start_tensorflow(world.threads)
-    gpus = usable_gpus(settings.device)
-    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
-    if 0 < len(without) < world.size:
-        raise InputError(
-            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
-        )
-    if not gpus:
-        use_gpu([], None)
-        return world
-    uuids_of_ranks = world.on_node([gpu.uuid for gpu in gpus])
-    index = choose_gpu(uuids_of_ranks, world.local_rank, settings.share_gpus)
-    notes_of_rank = (*world.notes, *use_gpu(gpus, index, settings.deterministic))
-    return replace(world, device="gpu", gpu=gpus[index], may_share_gpus=settings.share_gpus, notes=notes_of_rank)

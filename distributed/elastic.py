@@ -9,9 +9,7 @@ The operations are those of User Level Failure Mitigation (Bland et al. 2013, "P
 communication capability").
 """
 
-import atexit
 import os
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -39,10 +37,7 @@ def enable(world: World) -> None:
         raise InputError(
             f"--elastic needs an MPI with ULFM, such as Open MPI 5 started with --with-ft ulfm ({error})"
         ) from None
-    world.is_elastic = True
-    atexit.register(_leave, world)
-    world.name = f"rank {world.rank} on {MPI.Get_processor_name()}"
-    world.names = tuple(world.all_gather(world.name))
+    world.names = tuple(world.all_gather(f"rank {world.rank} on {MPI.Get_processor_name()}"))
 
 
 def surviving(world: World, place: str, work: Callable[[], T]) -> T:
@@ -80,9 +75,9 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
     this place. Raises RuntimeError if no rank died."""
     from mpi4py import MPI
 
-    before = world.names
-    with world.watchdog.recovery():
-        while True:
+    before, name = world.names, world.names[world.rank]
+    while True:
+        with world.watchdog.working():
             for communicator in (*world.derived, world.comm):
                 communicator.Revoke()
             world.derived.clear()
@@ -90,8 +85,8 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
                 world.comm = world.comm.Shrink()
                 for field, value in place_in(world.comm).items():
                     setattr(world, field, value)
-                world.watchdog.restart(world.comm, world.node)
-                names, places = zip(*world.all_gather((world.name, place)), strict=True)
+                world.watchdog.restart(world.comm)
+                names, places = zip(*world.all_gather((name, place)), strict=True)
                 break
             except MPI.Exception:  # another death meanwhile
                 continue
@@ -102,11 +97,3 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
     goes_on = "1 rank goes on" if world.size == 1 else f"{world.size} ranks go on"
     world.say(f"{died} died: {goes_on}")
     return len(set(places)) == 1
-
-
-def _leave(world: World) -> None:
-    """Ends a process whose world lost ranks. MPI_Finalize, which Python would call next, can wait for them."""
-    if world.size < world.launched_size:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(world.exit_status)

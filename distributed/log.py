@@ -86,7 +86,7 @@ class Log:
 
     def __init__(self, every: int, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""
-        self._is_async = world.device == "gpu"
+        self._is_async = world.device.is_gpu
         self.clock = StepClock(state.global_batch_size, self._is_async, every)
         self._every, self._world, self._run = every, world, run
         self._bar = run.progress(state.steps, "training", initial=state.step)

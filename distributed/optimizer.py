@@ -71,7 +71,7 @@ class AllreduceOptimizer:
         if scales_loss:
             self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
-        self._compiled_update = tf.function(self.apply, jit_compile=world.device == "gpu", autograph=False)
+        self._compiled_update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
 
     @property
     def steps_done(self) -> int:

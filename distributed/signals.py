@@ -10,35 +10,37 @@ from types import FrameType
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def install(program: str, is_alone: bool, stop_wanted: Event, is_training: Event) -> None:
+class StopRequest(Event):
+    """Set when this process is to save and stop. `can_save`: a training runs, which will do so."""
+
+    can_save = False
+
+    @contextmanager
+    def during_training(self) -> Iterator[None]:
+        """While the `with` block runs, signals that end this process lead to a checkpoint first."""
+        self.can_save = True
+        try:
+            yield
+        finally:
+            self.can_save = False
+
+
+def install(program: str, is_alone: bool, stop_wanted: StopRequest) -> None:
     """Sets the handlers of this process.
 
     A process that is alone saves before it ends. mpirun kills its ranks half a second after SIGTERM, which is too
     early to save: there bert-launch turns these signals into SIGUSR1.
     """
-    signal.signal(signal.SIGUSR1, lambda *_: stop_wanted.set())
-    if not is_alone:
-        return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if is_training.is_set() and not stop_wanted.is_set():
-            stop_wanted.set()
-            text = "finishing this step, then saving; send it again to end at once"
-            print(f"{program}: {name}: {text}", file=sys.stderr, flush=True)
-        else:
+        if not stop_wanted.can_save or stop_wanted.is_set():
             print(f"{program}: ended by {name}", file=sys.stderr, flush=True)
             raise SystemExit(128 + number)
+        stop_wanted.set()
+        text = "finishing this step, then saving; send it again to end at once"
+        print(f"{program}: {name}: {text}", file=sys.stderr, flush=True)
 
-    for number in ENDING:
+    signal.signal(signal.SIGUSR1, lambda *_: stop_wanted.set())
+    for number in ENDING if is_alone else ():
         signal.signal(number, on_signal)
-
-
-@contextmanager
-def training(is_training: Event) -> Iterator[None]:
-    """While the `with` block runs, signals that end this process lead to a checkpoint first."""
-    is_training.set()
-    try:
-        yield
-    finally:
-        is_training.clear()

@@ -3,7 +3,7 @@
 from contextlib import closing
 from dataclasses import replace
 
-from distributed import phases, signals
+from distributed import phases
 from distributed.checkpoint import Checkpoints
 from distributed.evaluation import HeldOut
 from distributed.feed import BatchSource, prefetched
@@ -52,7 +52,7 @@ def train(
 
     stop, overdue = False, is_survivor
     with (
-        signals.training(world.is_training),
+        world.stop_wanted.during_training(),
         closing(prefetched(micro_batches, range(state.step, plan.steps))) as batches,
     ):
         while True:

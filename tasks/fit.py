@@ -11,7 +11,6 @@ from bert.model import Bert
 from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
-from distributed.collectives import compression_note
 from distributed.elastic import surviving
 from distributed.evaluation import HeldOut
 from distributed.feed import Feed
@@ -78,7 +77,7 @@ def fit(config: TrainingSettings, job: Job, start: Start, training: Training, re
     # After a death the survivors take the steps of all ranks that there were.
     plan = make_plan(config.plan.resolved(), len(training.feed.rows), world.launched_size).on_ranks(world.size)
     run.say(str(plan))
-    xla = ("on" if world.device == "gpu" else "off") if config.loop.xla == "auto" else config.loop.xla
+    xla = ("on" if world.device.is_gpu else "off") if config.loop.xla == "auto" else config.loop.xla
     training = prepared(config.passes.packing, xla == "on", job, plan, training)
     say_warnings(config, job, plan, training.model)
     engine.step = step = training_step(config, job, plan, training)
@@ -145,7 +144,7 @@ def compile_shapes(step: TrainingStep, plan: Plan, feed: Feed, run: Run) -> None
 
 def optimizes_graphs(plan: Plan, world: World) -> bool:
     """Whether the training is long enough for TensorFlow to optimize its graphs: docs/measured.md."""
-    return world.device == "gpu" or plan.steps >= OPTIMIZED_FROM
+    return world.device.is_gpu or plan.steps >= OPTIMIZED_FROM
 
 
 def say_warnings(config: TrainingSettings, job: Job, plan: Plan, model: Bert) -> None:
@@ -162,8 +161,10 @@ def say_warnings(config: TrainingSettings, job: Job, plan: Plan, model: Bert) ->
         job.run.say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
     if model.head_name != "pretraining" and (warning := rate_warning(plan)):
         job.run.say(warning)
-    if config.collectives.compression != "none" and job.world.size > 1:
-        job.run.say(compression_note(job.world, job.collectives))
+    if config.collectives.compression != "none" and not job.collectives.compresses:
+        job.run.say(
+            f"note: --compression changes nothing with the backend {job.collectives.name} on these machines"
+        )
 
 
 def training_step(config: TrainingSettings, job: Job, plan: Plan, training: Training) -> TrainingStep:
@@ -193,7 +194,7 @@ def training_step(config: TrainingSettings, job: Job, plan: Plan, training: Trai
     loss, weights, is_fixed = training.loss, training.feed.weights, training.feed.is_fixed
     # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
-    if is_fixed and job.world.device == "gpu" and can_be_whole:
+    if is_fixed and job.world.device.is_gpu and can_be_whole:
         return WholeStep(loss, weights, optimizer, seed)
     return TrainingStep(loss, weights, optimizer, seed, is_fixed, as_traced=not (is_fixed or is_optimized))
 

@@ -90,7 +90,7 @@ def open_job(config: Settings, machine: MachineSettings, folder: str | Path, wor
             world.on_first(run.lock)
             world.watchdog.stacks = run.folder / "stacks"
         run.say(f"{world}, backend {collectives.name}, {machine.precision}")
-        for note in filter(None, (*world.notes, products)):
+        for note in filter(None, (*world.device.notes, products)):
             run.say(note)
         phases.ended("backend")
         yield Job(world, collectives, run)

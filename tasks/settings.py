@@ -9,7 +9,7 @@ from distributed.collectives import BackendSettings, CollectivesSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
-from distributed.watchdog.stalls import StallSettings
+from distributed.watchdog import StallSettings
 from ringbase.settings import Settings, flat, setting
 
 # Flags that must not change when a run is resumed; each program adds its own.

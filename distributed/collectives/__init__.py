@@ -5,22 +5,20 @@ TensorFlow's own collectives must be configured by then. Control messages use `W
 """
 
 import importlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
+if TYPE_CHECKING:  # it imports NumPy, for which `--help` does not wait
     from distributed.world import World
+
+Tensor: TypeAlias = Any  # TensorFlow's; it is not imported before the flags are read
 
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
-TRIAL_SIZE = 1 << 22  # 16 MiB of float32
 LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 
 
@@ -56,7 +54,7 @@ class Collectives(Protocol):
     compresses: bool
     in_graph: bool
 
-    def all_reduce_sum(self, tensors: "Sequence[tf.Tensor]", compresses: bool = False) -> "list[tf.Tensor]":
+    def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
 
         All tensors have one dtype and a known shape. With `compresses`, large float32 tensors cross the network as
@@ -64,7 +62,7 @@ class Collectives(Protocol):
         """
         ...
 
-    def broadcast(self, value: "tf.Tensor", root: int = 0) -> "tf.Tensor":
+    def broadcast(self, value: Tensor, root: int = 0) -> Tensor:
         """The value of the rank `root` on every rank."""
         ...
 
@@ -76,51 +74,22 @@ class Collectives(Protocol):
 def open_collectives(world: "World", backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
-        backend = _fitting(world)
+        backend = "local" if world.size == 1 else "mpi"
+        if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").fits(world):
+            backend = "nccl"
     if world.is_elastic and BACKENDS[backend] == "tensorflow":
         raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
     with world.operation(f"the start of the backend {backend}"):
-        return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
+        return module_of(backend).open(world, backend)
 
 
-def compression_note(world: "World", collectives: Collectives) -> str:
-    """How long a sum takes with and without `compression`, with a warning if it is not faster."""
-    import tensorflow as tf
-
-    if collectives.name == "nccl":
-        return "note: --compression bf16 changes nothing with nccl: TensorFlow's NCCL does not sum bfloat16"
-    if not collectives.compresses:
-        return "note: --compression bf16 changes nothing: no gradients travel between machines"
-
-    values, seconds = tf.zeros([TRIAL_SIZE]), []
-    for compresses in (False, True):
-        times = []
-        for _ in range(3):
-            world.barrier()
-            start = time.perf_counter()
-            with world.operation("a sum on trial"):
-                collectives.all_reduce_sum([values], compresses)[0][:1].numpy()  # waits for a GPU
-            times.append(max(world.all_gather(time.perf_counter() - start)))
-        seconds.append(min(times))
-    plain, compressed = seconds
-    note = f"--compression bf16: 16 MiB of gradients take {compressed * 1e3:.3g} ms, {plain * 1e3:.3g} ms without"
-    return f"warning: {note}: the network is faster than the conversion" if compressed >= plain else note
+def module_of(backend: str) -> Any:
+    return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}")
 
 
-def _fitting(world: "World") -> str:
-    if world.size == 1:
-        return "local"
-    if world.device != "gpu" or world.is_elastic:
-        return "mpi"
-    from distributed.collectives.tensorflow import own_gpus, why_open
-    from distributed.socket_filter import OPEN_VARIABLE
-
-    if not own_gpus(world):
-        return "mpi"
-    if reason := why_open(world):
-        world.say(
-            f"note: NCCL's ports cannot be closed to strangers ({reason}), so --backend auto is mpi; "
-            f"{OPEN_VARIABLE}=1 allows open ports"
-        )
-        return "mpi"
-    return "nccl"
+def places_by_rounding(tensors: Sequence[Tensor], compresses: bool) -> dict[bool, list[int]]:
+    """The places of the tensors that are sent as they are (False), and of those that are rounded (True)."""
+    places: dict[bool, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(compresses and tensor.shape.num_elements() >= LEAST_COMPRESSED, []).append(place)
+    return places

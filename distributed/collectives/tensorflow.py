@@ -23,7 +23,8 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context
 
 from distributed import socket_filter
-from distributed.collectives import LEAST_COMPRESSED
+from distributed.collectives import places_by_rounding
+from distributed.collectives.mpi import broadcast
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -37,8 +38,6 @@ PORTS = range(15000, 32000)
 # Parts of a rank's share that are sent at the same time. With TensorFlow's default, -1, the ring takes 2 to 3
 # times as long for 88 MB.
 SUBDIVISIONS = {"nccl": -1, "ring": 16}
-# The bits are sent unchanged, as a type of the same width that all broadcast kernels support, including NCCL's.
-BROADCAST_AS = {1: tf.float16, 2: tf.float16, 4: tf.float32, 8: tf.float64}
 # NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and sockets join them.
 NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
@@ -53,54 +52,31 @@ class TensorflowCollectives:
         # TensorFlow's nccl_manager.cc sums float16, float32, float64, int32 and int64, and refuses bfloat16.
         # XLA compiles NCCL's sums, not those of the ring.
         self.name, self.compresses, self.in_graph = name, name == "ring", name == "nccl"
-        self._summed = tf.function(self._sums, autograph=False)
-        self._rank, self._size = world.rank, world.size
+        self._compiled = tf.function(self._sums, autograph=False)
+        self._comm, self._size = world.comm, world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
     def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
         """With `compresses`, every addition rounds to bfloat16."""
-        return self._summed(list(tensors), compresses and self.compresses)
+        return self._compiled(list(tensors), compresses and self.compresses)
 
     def _sums(self, tensors: list[tf.Tensor], compresses: bool) -> list[tf.Tensor]:
-        sums = list(tensors)
-        is_rounded = [compresses and tensor.shape.num_elements() >= LEAST_COMPRESSED for tensor in tensors]
-        before: list[tf.Tensor] = []
-        for rounds in (False, True):
-            places = [place for place, is_one in enumerate(is_rounded) if is_one == rounds]
-            if not places:
-                continue
+        sums, before = list(tensors), list[tf.Tensor]()
+        for rounds, places in sorted(places_by_rounding(tensors, compresses).items()):
             flat = tf.concat([tf.reshape(tensors[place], [-1]) for place in places], 0)
             with tf.control_dependencies(before):  # so that all ranks have the same order
-                before = [self._sum(tf.cast(flat, tf.bfloat16) if rounds else flat, "sum")]
-            total = tf.cast(before[0], flat.dtype)
+                before = [self._sum(tf.cast(flat, tf.bfloat16) if rounds else flat)]
             sizes = [tensors[place].shape.num_elements() for place in places]
-            for place, part in zip(places, tf.split(total, sizes), strict=True):
+            for place, part in zip(places, tf.split(tf.cast(before[0], flat.dtype), sizes), strict=True):
                 sums[place] = tf.reshape(part, tensors[place].shape)
         return sums
 
-    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
-        if not value.shape.num_elements():
-            return value
-        with self._device:
-            kind = BROADCAST_AS[value.dtype.size]
-            sent = tf.cast(value, kind) if value.dtype.size == 1 else tf.bitcast(value, kind)
-            call = self._call(f"broadcast of {root}", sent)
-            if self._rank == root:
-                received = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
-            else:
-                received = tf.raw_ops.CollectiveBcastRecvV2(T=kind, shape=sent.shape, **call)
-            if value.dtype.size == 1:
-                return tf.cast(received, value.dtype)
-            return tf.bitcast(received, value.dtype)
-
-    def close(self) -> None:
-        pass  # the server lives as long as the process
-
-    def _sum(self, flat: tf.Tensor, what: str) -> tf.Tensor:
-        if not flat.shape.is_fully_defined():
-            raise ValueError(f"a sum's shape must be known when its graph is built, got {flat.shape}")
+    def _sum(self, flat: tf.Tensor) -> tf.Tensor:
         if not flat.shape.num_elements():
             return flat
+        # The ranks' calls find each other by a key. All sums of one dtype and size share one, as every rank makes
+        # them in the same order: TensorFlow never forgets a key, so new ones would fill the memory.
+        kind = (self.name, flat.dtype, flat.shape[0])
         with self._device:
             return tf.raw_ops.CollectiveReduceV2(
                 input=flat,
@@ -108,34 +84,41 @@ class TensorflowCollectives:
                 final_op="Id",
                 ordering_token=[],
                 max_subdivs_per_device=SUBDIVISIONS[self.name],
-                **self._call(what, flat),
+                group_size=self._size,
+                group_key=GROUP_KEYS[self.name],
+                instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
+                communication_hint=self.name,
             )
 
-    def _call(self, what: str, tensor: tf.Tensor) -> dict:
-        """The arguments that match this operation with the other ranks' calls for the same dtype and shape.
+    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
+        return broadcast(self._comm, value, root)  # over MPI: it happens once
 
-        All calls of one kind share a key, which works because every rank makes them in the same order. TensorFlow
-        never forgets a key, so a new key for each call would fill the memory.
-        """
-        kind = (self.name, what, tensor.dtype, tuple(tensor.shape))
-        return {
-            "group_size": self._size,
-            "group_key": GROUP_KEYS[self.name],
-            "instance_key": _instance_keys.setdefault(kind, len(_instance_keys) + 1),
-            "communication_hint": self.name,
-        }
+    def close(self) -> None:
+        pass  # the server lives as long as the process
+
+
+def fits(world: World) -> bool:
+    """Whether `--backend auto` takes NCCL: every rank has a card of its own, and strangers are kept out."""
+    if not own_gpus(world):
+        return False
+    if reason := why_open(world):
+        world.say(
+            f"note: NCCL's ports cannot be closed to strangers ({reason}), so --backend auto is mpi; "
+            f"{socket_filter.OPEN_VARIABLE}=1 allows open ports"
+        )
+    return not reason
 
 
 def open(world: World, name: str) -> TensorflowCollectives:
     """Starts this process's server unless it runs already. `name` is "nccl" or "ring"."""
     if world.size == 1:
         raise InputError(f"--backend {name} needs several ranks: start the program under mpirun or bert-launch")
-    if name == "nccl" and world.device != "gpu":
+    if name == "nccl" and not world.device.is_gpu:
         raise InputError(
             f"--backend nccl needs GPUs, but these {world.size} ranks compute on CPUs: use --backend auto"
         )
     if name == "nccl" and not own_gpus(world):
-        if not world.may_share_gpus:
+        if not world.device.may_be_shared:
             raise InputError(
                 f"--backend nccl needs a card of its own for each rank, but these {world.size} ranks share cards: "
                 "use --backend auto, or give --share_gpus to test NCCL, slowly, over sockets"
@@ -165,9 +148,9 @@ def may_be_open() -> bool:
 
 def own_gpus(world: World) -> bool:
     """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of one card."""
-    if world.device != "gpu":
+    if not world.device.is_gpu:
         return False
-    cards = world.all_gather((world.node, world.gpu and world.gpu.bus_id))
+    cards = world.all_gather((world.node, world.device.bus_id))
     return len(set(cards)) == world.size
 
 
@@ -186,7 +169,7 @@ def _start_server(world: World) -> None:
             socket_filter.refuse_all(keeper)
         _without_proxy(servers)
         context.context().configure_collective_ops(
-            collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device == "gpu"
+            collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device.is_gpu
         )
         context.context().enable_collective_ops(_server_definition(world, servers))
         context.context().ensure_initialized()
@@ -222,31 +205,22 @@ def host_address(world: World) -> str:
     (by its name) or to the Internet. Raises InputError when there is none.
     """
     names = world.all_gather((world.node, socket.gethostname()))
-    if network := os.environ.get(NETWORK_VARIABLE):
-        return _address_in(network)
-    if world.num_nodes == 1:
+    wanted = os.environ.get(NETWORK_VARIABLE) or None
+    if wanted is None and world.num_nodes == 1:
         return "127.0.0.1"
-    others = dict.fromkeys(name for node, name in names if node != world.node)
-    for target in (*others, "192.0.2.1"):
-        address = _address_towards(target)
-        if address and not address.startswith("127."):
-            return address
-    raise InputError(
-        f"no address was found at which other machines reach {socket.gethostname()}: "
-        f"set {NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
-    )
-
-
-def _address_in(text: str) -> str:
-    """This machine's address in a network such as 10.0.0.0/24."""
     try:
-        network = ipaddress.IPv4Network(text, strict=False)
+        network = ipaddress.IPv4Network(wanted or "0.0.0.0/0", strict=False)
     except ValueError as error:
-        raise InputError(f"{NETWORK_VARIABLE}={text} is not a network such as 10.0.0.0/24 ({error})") from None
-    address = _address_towards(str(next(network.hosts())))
-    if address is None or ipaddress.IPv4Address(address) not in network:
-        raise InputError(f"{NETWORK_VARIABLE}={text}: {socket.gethostname()} has no address in this network")
-    return address
+        raise InputError(f"{NETWORK_VARIABLE}={wanted} is not a network such as 10.0.0.0/24 ({error})") from None
+    others = [*dict.fromkeys(name for node, name in names if node != world.node), "192.0.2.1"]
+    for target in [str(next(network.hosts()))] if wanted else others:
+        address = ipaddress.IPv4Address(_address_towards(target) or "0.0.0.0")
+        if int(address) and address in network and (wanted or not address.is_loopback):
+            return str(address)
+    raise InputError(
+        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}: set "
+        f"{NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
+    )
 
 
 def _address_towards(target: str) -> str | None:

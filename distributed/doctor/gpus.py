@@ -6,12 +6,12 @@ import socket
 import subprocess
 import time
 from collections import Counter
+from dataclasses import replace
 
 import tensorflow as tf
 
-from distributed.devices import DeviceSettings, usable_gpus, with_device
+from distributed.devices import DeviceSettings, use_device, visible_gpus
 from distributed.doctor.examination import Finding, failed, not_tested, ok, warning
-from distributed.driver import cuda_version
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -30,7 +30,7 @@ class Devices:
     def check(self, world: World, settings: DeviceSettings) -> Finding:
         """Gives each rank its device, as training does."""
         try:
-            num_gpus, error = len(usable_gpus(settings.device)), None
+            num_gpus, error = len(visible_gpus(settings.device)), None
         except InputError as caught:
             num_gpus, error = 0, caught
         everyone = world.all_gather((num_gpus, error is not None))
@@ -38,20 +38,19 @@ class Devices:
             raise error
         if any(is_wrong for _, is_wrong in everyone):
             return not_tested("another rank cannot use its GPU")
-        self.world = with_device(world, settings)
-        if self.world.device == "cpu":
+        self.world = replace(world, device=use_device(world, settings))
+        if not self.world.device.is_gpu:
             reason = "--device cpu" if settings.device == "cpu" else NO_GPU
             return not_tested(f"{reason}; the ranks compute on CPUs")
-        gpu = self.world.gpu
-        ranks = world.all_gather((str(gpu), gpu.uuid if gpu else "", socket.gethostname()))
+        gpu = self.world.device
+        ranks = world.all_gather((gpu.name, gpu.bus_id, socket.gethostname()))
         kinds = Counter(name for name, _, _ in ranks)
         text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
-        slow_start = [note for note in self.world.notes if "first used" in note]
         if len(kinds) > 1:
             return warning(text, "use GPUs of one kind: a step waits for the slowest", ranks=ranks)
         if len({uuid for _, uuid, _ in ranks}) < world.size:
             return warning(f"{text}, shared by ranks", "start one rank per GPU to train", ranks=ranks)
-        return ok("; ".join([text, *slow_start]), ranks=ranks)
+        return ok(text, ranks=ranks)
 
 
 def check_first_operation(world: World) -> Finding:
@@ -63,26 +62,7 @@ def check_first_operation(world: World) -> Finding:
         return failed(
             f"a product of ones on {product.device} is wrong", "this device cannot be trusted: use another"
         )
-    return ok(f"a product on the {world.device.upper()}, {seconds:.1f} s")
-
-
-def check_driver(world: World) -> Finding:
-    """Whether the driver is new enough for the CUDA that TensorFlow was built for."""
-    build = tf.sysconfig.get_build_info()
-    version = cuda_version()
-    if version is None:
-        return not_tested("there is no NVIDIA driver here (libcuda.so.1)")
-    supported = f"the driver supports CUDA {version[0]}.{version[1]}"
-    if not build["is_cuda_build"]:
-        return not_tested(f"{supported}, but this is TensorFlow's CPU build")
-    major, minor = (int(part) for part in build["cuda_version"].split(".")[:2])
-    text = f"{supported}, TensorFlow was built for {major}.{minor}"
-    advice = f"install a driver for CUDA {major}.{minor} or newer"
-    if version[0] < major:
-        return failed(text, advice)
-    if version < (major, minor):
-        return warning(f"{text}: kernels may fail to compile", advice)
-    return ok(text)
+    return ok(f"a product on the {world.device.kind.upper()}, {seconds:.1f} s")
 
 
 def check_health(world: World) -> Finding:

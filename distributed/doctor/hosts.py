@@ -33,12 +33,13 @@ def check_hosts(world: World) -> Finding:
 
 def check_cores(world: World) -> Finding:
     """How many threads each rank computes with."""
-    if world.notes:
-        note, _, advice = world.notes[0].partition("; ")
+    if world.device.notes:
+        note, _, advice = world.device.notes[0].partition("; ")
         return warning(note, advice)
+    cores = count(len(world.device.machine_cores), "core")
     return ok(
-        f"{count(world.threads, 'thread')} per rank, on {count(len(world.machine_cores), 'core')} of this host",
-        threads=world.threads,
+        f"{count(world.device.threads, 'thread')} per rank, on {cores} of this host",
+        threads=world.device.threads,
     )
 
 

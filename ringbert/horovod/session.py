@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
 from distributed.environment import launched_rank
-from distributed.watchdog.stalls import StallSettings
+from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbert.horovod.absent import Unsupported
@@ -173,13 +173,13 @@ def _started(comm: Any) -> Session:
         )
     stalls = StallSettings(stall_warning=_seconds(STALL_WARNING, 60), stall_timeout=_seconds(STALL_TIMEOUT, 0))
     device = None if is_late else DeviceSettings()
-    world = World.join(device, stalls=stalls, saves_on_signals=False, comm=comm)
+    # An OSError of the user's script keeps its traceback.
+    world = World.join(device, None, (InputError,), stalls, saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
             "cores: call hvd.init() first"
         )
-    world.user_errors = (InputError,)  # an OSError of the user's script keeps its traceback
     atexit.register(_at_exit, world)
     try:
         return Session(world, open_collectives(world, os.environ.get(BACKEND, "auto")))

@@ -83,7 +83,7 @@ def reduced(session: Session, tensors: Sequence[tf.Tensor], how: Reduction) -> l
 
 
 def _means(session: Session, own: Sequence[tf.Tensor], divisor: int, is_half: bool) -> list[tf.Tensor]:
-    """Sums of tensors of one dtype, divided, in memory of their own: a backend's sums are valid until its next call."""
+    """Sums of tensors of one dtype, divided, in memory of their own."""
     totals = session.collectives.all_reduce_sum(own, is_half)
     return [total / tf.cast(divisor, total.dtype) for total in totals]
 

@@ -70,7 +70,7 @@ def bench_reading(
     shape, length = model_config(settings.model_size), manifest["settings"]["max_seq_length"]
     say(
         f"training {shape.num_hidden_layers} layers x {shape.hidden_size}, {settings.batch_size} x {length} "
-        f"tokens, {settings.precision}, {world.device}: step {step_s * 1e3:.1f} ms, waiting for data "
+        f"tokens, {settings.precision}, {world.device.kind}: step {step_s * 1e3:.1f} ms, waiting for data "
         f"{parts['data_s'] * 1e3:.2f} ms, {parts['data_s'] / step_s:.2%}"
     )
     return {"reader_rows_per_s": rows_per_s, "step_s": step_s, "data_wait": parts["data_s"] / step_s, **parts}

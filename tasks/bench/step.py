@@ -96,7 +96,7 @@ def say_figures(config: StepConfig, backend: str, figures: dict[str, Any], world
     """Prints the figures."""
     world.say(
         f"{config.model_name}: {figures['parameters'] / 1e6:.1f} M parameters, {config.rows_name} per rank, "
-        f"{config.precision}, backend {backend}, {world.threads} threads per rank"
+        f"{config.precision}, backend {backend}, {world.device.threads} threads per rank"
     )
     for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
         world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")

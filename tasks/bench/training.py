@@ -62,7 +62,7 @@ class BenchTraining:
             compression=load.compression,
         )
         self.optimizer.broadcast_variables()
-        is_whole = load.xla == "on" and world.device == "gpu" and collectives.in_graph
+        is_whole = load.xla == "on" and world.device.is_gpu and collectives.in_graph
         kind = WholeStep if is_whole else partial(TrainingStep, is_fixed=load.xla == "on")
         self.step: TrainingStep = kind(self._loss, self.feed.weights, self.optimizer, SEED)
 
@@ -72,7 +72,7 @@ class BenchTraining:
     def run(self, num_kept: int) -> tuple[list[MeasuredStep], list[list[Batch]]]:
         """Runs all steps of the plan. Returns those after the warmup, and the micro-batches of the last
         `num_kept`."""
-        clock = StepClock(self.plan.global_batch_size, self.world.device == "gpu")
+        clock = StepClock(self.plan.global_batch_size, self.world.device.is_gpu)
         measured: list[MeasuredStep] = []
         kept: deque[list[Batch]] = deque(maxlen=num_kept)
         made = prefetched(self._micro_batches, range(self.plan.steps))

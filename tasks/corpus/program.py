@@ -40,7 +40,7 @@ def build(config: BuildConfig, world: World) -> None:
     words = find_tokenizer(config, world)
     if words.case_problem:
         world.say(f"warning: {words.case_problem}")
-    num_cores = world.threads if world.size > 1 else len(os.sched_getaffinity(0))
+    num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
         manifest = corpus.build(
             settings,

@@ -38,7 +38,6 @@ def check_hosts(config: Config, exam: Examination) -> None:
 def check_devices(config: Config, exam: Examination) -> None:
     """Drivers and GPUs; from here on the ranks of `exam` have their devices."""
     devices = gpus.Devices()
-    exam.run(Check(DEVICES, "driver", gpus.check_driver))
     exam.run(Check(DEVICES, "GPUs", partial(devices.check, settings=config)))
     exam.run(Check(DEVICES, "GPU health", gpus.check_health))
     if devices.world is not None:
@@ -48,7 +47,7 @@ def check_devices(config: Config, exam: Examination) -> None:
 def check_sums(config: Config, exam: Examination) -> Collectives | None:
     """The backends. Returns the one that training would use, unless it cannot be opened."""
     sums = Sums()
-    uses_ports = config.backend in ("nccl", "ring") or (config.backend == "auto" and exam.world.device == "gpu")
+    uses_ports = config.backend in ("nccl", "ring") or (config.backend == "auto" and exam.world.device.is_gpu)
     needs = ("GPUs", "ports") if uses_ports else ("GPUs",)
     hung = "the sum does not end: give another --backend, or see NCCL_DEBUG=INFO and RINGBERT_NETWORK"
     exam.run(Check(DEVICES, "backend", partial(sums.open, backend=config.backend), hung, needs=needs))
@@ -73,7 +72,7 @@ def check_training(config: Config, exam: Examination, collectives: Collectives |
         for flag, xla in XLA.items():
             run = partial(computing.check_precision, precision=precision, xla=xla)
             exam.run(Check(TRAINING, precision + flag, run, advice, 180, needs=("GPUs", "float32 on the CPU")))
-    if exam.world.device == "cpu":
+    if not exam.world.device.is_gpu:
         exam.run(Check(TRAINING, "GPU against CPU", lambda world: not_tested("the ranks compute on CPUs")))
     exam.run(Check(TRAINING, "whole step", truth.check_whole_step, advice, 180, needs=("GPUs",)))
 

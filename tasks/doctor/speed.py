@@ -19,7 +19,7 @@ LOW_SHARE = 0.2  # of the largest product's speed
 
 def check_speed(config: "Config", world: "World", collectives: "Collectives") -> Finding:
     """A few steps of BERT-base on random tokens: 32 x 384 on a GPU, 1 x 128 on a CPU."""
-    on_gpu = world.device == "gpu"
+    on_gpu = world.device.is_gpu
     load = StepLoad(
         model_size="base", batch_size=32 if on_gpu else 1, seq_length=384 if on_gpu else 128,
         num_warmup=3 if on_gpu else 1, num_steps=10 if on_gpu else 2, precision=config.precision,
@@ -31,7 +31,7 @@ def check_speed(config: "Config", world: "World", collectives: "Collectives") ->
     training = BenchTraining(load, world, collectives)
     measured, _ = training.run(1)
     figures = speed(measured, world)
-    peak = matrix_peak(config.precision, world, PEAK_SIZES[world.device])
+    peak = matrix_peak(config.precision, world, PEAK_SIZES[world.device.kind])
     work = sum(model_flop(training.bert_config, step.lengths) for step in measured)
     flop = work / sum(step.seconds for step in measured)
     text = (

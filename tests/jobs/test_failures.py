@@ -66,7 +66,8 @@ def test_a_stopped_rank_is_named_and_the_job_ends(tmp_path, stopped):
         done = job.end()
     assert done.status not in (0, 75), done
     (line,) = [line for line in done.stderr.splitlines() if "prog: error:" in line]
-    assert f"rank {stopped} " in line
+    assert f"rank {stopped}: process" in line
+    assert "is stopped" in line
     assert_gone(*ranks(tmp_path))
 
 

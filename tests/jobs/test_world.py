@@ -64,7 +64,7 @@ CORES = """
 import json
 from distributed.world import World
 with World.join(device=None, program="prog") as world:
-    print(json.dumps([world.threads, [note for note in world.notes if "bound" in note]]), flush=True)
+    print(json.dumps([world.device.threads, [note for note in world.device.notes if "bound" in note]]), flush=True)
 """
 
 

@@ -1,6 +1,7 @@
 """Which GPU a rank takes, and how exactly it multiplies, on machines that are made up (harness/fake_gpus.py)."""
 
 import threading
+from pathlib import Path
 from unittest import mock
 
 import keras
@@ -9,13 +10,11 @@ import tensorflow as tf
 from harness.fake_gpus import Machine, installed
 from harness.mpi import mpirun
 
-from distributed.devices import DeviceSettings, choose_gpu
+from distributed.devices import DeviceSettings
 from distributed.world import World
-from ringbase.errors import InputError
 from tasks.job import set_precision
 
-ONE, TWO = "a/0000:01:00.0/9.0", "b/0000:02:00.0/9.0"
-THREE = "c/0000:03:00.0/9.0"
+ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))
 
 
 def joined(machine: Machine, **settings) -> World:
@@ -24,58 +23,55 @@ def joined(machine: Machine, **settings) -> World:
         return world
 
 
-@pytest.mark.parametrize("device", ["auto", "gpu"])
-def test_one_rank_takes_the_first_gpu_and_no_more_memory_than_it_needs(device):
+@pytest.mark.parametrize("settings", [{}, {"device": "gpu"}, {"deterministic": True}])
+def test_one_rank_takes_the_first_gpu_and_no_more_memory_than_it_needs(settings):
     machine = Machine([ONE, TWO])
-    world = joined(machine, device=device)
-    assert world.device == "gpu"
+    world = joined(machine, **settings)
+    assert world.device.is_gpu
+    assert machine.seen.pop("deterministic", False) == ("deterministic" in settings)
     assert machine.seen == {"visible": [ONE], "grows": [ONE]}
-    assert any("Fake" in note for note in world.notes)
+    assert any("Fake" in note for note in world.device.notes)
 
 
 @pytest.mark.parametrize(("gpus", "device"), [([ONE], "cpu"), ([], "auto"), ([], "cpu")])
 def test_a_cpu_hides_the_gpus(gpus, device):
     machine = Machine(gpus)
-    assert joined(machine, device=device, deterministic=True).device == "cpu"
+    assert not joined(machine, device=device, deterministic=True).device.is_gpu
     assert machine.seen == {"visible": []}  # and needs no other kernels to be deterministic
 
 
-def test_deterministic_asks_tensorflow_for_it():
-    machine = Machine([ONE])
-    joined(machine, deterministic=True)
-    assert machine.seen["deterministic"]
-
-
-@pytest.mark.parametrize(
-    ("machine", "device"),
-    [
-        (Machine([ONE], error=("cuInit", 999)), "auto"),
-        (Machine([ONE], error=("cuDeviceGetCount", 46)), "auto"),
-        (Machine([ONE], seen_by_tensorflow=[]), "auto"),
-        (Machine([ONE, TWO], seen_by_tensorflow=[ONE]), "auto"),
-        (Machine([]), "gpu"),
-        (Machine(["a/0000:01:00.0/5.2"]), "auto"),  # TensorFlow has no kernels for it
-    ],
-)
-def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(machine, device, capsys):
+@pytest.mark.parametrize(("device", "is_present"), [("auto", True), ("gpu", True), ("gpu", False)])
+def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(device, is_present, capsys, monkeypatch):
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: is_present if str(path) == "/dev/nvidia0" else exists(path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(SystemExit) as stop:
-        joined(machine, device=device)
+        joined(Machine([]), device=device)
     assert stop.value.code == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert "--device cpu" in line
+    assert ("/dev/nvidia0" in line) == is_present
 
 
 @pytest.mark.slow
-def test_ranks_that_see_the_gpus_in_other_orders_take_one_each():
-    seen = [f"{ONE},{TWO},{THREE}", f"{THREE},{TWO},{ONE}", TWO]
-    result = mpirun(3, "gpus.py", *seen, timeout=240).json()
-    assert sorted(result) == [["0000:01:00.0"], ["0000:02:00.0"], ["0000:03:00.0"]]
-
-
-def test_more_ranks_than_gpus_must_say_that_they_share():
-    with pytest.raises(InputError, match="--share_gpus"):
-        choose_gpu([["a"], ["a"]], 1)
-    assert choose_gpu([["a"], ["a"]], 1, share_gpus=True) == 0
+@pytest.mark.parametrize(
+    ("how", "seen", "taken"),
+    [
+        ("apart", [f"{ONE},{TWO},{THREE}"], [ONE, TWO]),
+        ("apart", [TWO, ONE], [TWO, ONE]),  # as Slurm shows them: each rank its own, under the same number
+        ("share", [ONE], [ONE, ONE]),
+        ("apart", [ONE, f"{TWO},{ONE}"], None),
+    ],
+)
+def test_ranks_share_a_gpu_only_if_they_may(how, seen, taken):
+    done = mpirun(2, "gpus.py", how, *seen, timeout=240)
+    if taken is not None:
+        assert done.json() == taken
+    else:
+        assert done.status == 1, done
+        (line,) = [line for line in done.stderr.splitlines() if "prog:" in line]
+        assert ONE in line
+        assert "--share_gpus" in line
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,8 @@ def test_messages(world):
     total = world.all_reduce_sum(np.array([0.1 * (rank + 1), rank, 2.0**53]))
     np.testing.assert_allclose(total, [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53], rtol=1e-15)
     assert world.all_reduce_sum(np.array([1, 2])).tolist() == [size, 2 * size]
-
-
-def test_places(world):
     places = world.all_gather((world.rank, world.local_rank, world.local_size, world.node, world.num_nodes))
-    assert places == [(rank, rank, world.size, 0, 1) for rank in range(world.size)]
+    assert places == [(rank, rank, size, 0, 1) for rank in everyone]
 
 
 def test_work_of_the_first_rank(world):
@@ -36,7 +33,10 @@ def test_work_of_the_first_rank(world):
     assert world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}") == "from rank 0"
     assert calls == ([0] if world.rank == 0 else [])
     mine = os.sched_getaffinity(0)
-    assert world.on_each_machine(lambda: calls.append("machine") or os.sched_getaffinity(0)) == world.machine_cores
+    assert (
+        world.on_each_machine(lambda: calls.append("machine") or os.sched_getaffinity(0))
+        == world.device.machine_cores
+    )
     assert os.sched_getaffinity(0) == mine
     assert calls.count("machine") == (world.rank == 0)
 

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def test_between_machines_gradients_are_rounded_and_loss_sums_are_not(world):
     """As if each rank were a machine."""
     model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(50)])
     across, generator, results = (
-        MpiCollectives(world.comm, world.rank, world.size),
+        MpiCollectives(replace(world, node=world.rank, num_nodes=world.size)),
         np.random.default_rng(world.rank),
         {},
     )

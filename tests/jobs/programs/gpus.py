@@ -1,6 +1,6 @@
 """Joins the ranks on a machine with made-up GPUs and prints the bus id that each takes.
 
-Arguments: what each rank sees, as in harness/fake_gpus.py, joined by commas.
+Arguments: "share" or "apart", and the bus ids that each rank sees, joined by commas.
 """
 
 import json
@@ -15,9 +15,11 @@ from harness.fake_gpus import Machine, installed
 from distributed.devices import DeviceSettings
 from distributed.world import World
 
-seen = sys.argv[1:]
+how, *seen = sys.argv[1:]
 gpus = seen[int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]) % len(seen)].split(",")
-with installed(Machine(gpus)) as machine, World.join(DeviceSettings(device="gpu"), program="prog") as world:
-    taken = world.gather([gpu.split("/")[1] for gpu in machine.seen["visible"]])
+settings = DeviceSettings(device="gpu", share_gpus=how == "share")
+with installed(Machine(gpus)) as machine, World.join(settings, program="prog") as world:
+    assert machine.seen["visible"] == [world.device.bus_id]
+    taken = world.gather(world.device.bus_id)
     if taken is not None:
         print(json.dumps(taken))

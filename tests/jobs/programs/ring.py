@@ -37,7 +37,7 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     expected = world.size * values + np.float32(sum(range(world.size)))
     for is_tried in (False, True):
         for backend in backends:
-            total = backend.all_reduce_sum(tf.constant(values + np.float32(world.rank)))
+            (total,) = backend.all_reduce_sum([tf.constant(values + np.float32(world.rank))])
             np.testing.assert_array_equal(total.numpy(), expected, err_msg=backend.name)
         if is_tried:
             break

@@ -24,7 +24,7 @@ from distributed import elastic
 from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings
 from distributed.evaluation import HeldOut
-from distributed.watchdog.stalls import StallSettings
+from distributed.watchdog import StallSettings
 from distributed.world import World
 
 STEPS, TORN = 40, 8

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from distributed.run import Run
-from distributed.watchdog.stalls import StallSettings
+from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError
 

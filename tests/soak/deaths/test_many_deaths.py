@@ -19,9 +19,9 @@ ELASTIC = ("--elastic",)
 # -- without TensorFlow -------------------------------------------------------------------------------------------
 
 FAULTS = {  # what strikes -> exit status, how the last error begins, whether there is a traceback
-    "raise on all": (1, "prog: failed on rank 0 of 2", True),
-    "raise on first": (1, "prog: failed on rank 0 of 2", True),
-    "raise in a thread": (1, "prog: failed on rank 1 of 2", True),
+    "raise on all": (70, "prog: failed on rank 0 of 2", True),
+    "raise on first": (70, "prog: failed on rank 0 of 2", True),
+    "raise in a thread": (70, "prog: failed on rank 1 of 2", True),
     "refuse on first": (1, "prog: error: --train_file x.json: broken in line 3", False),
     "exit with 3": (3, "prog: rank 1 of 2 exits: 3", False),
     "exit with words": (1, "prog: rank 1 of 2 exits: the words", False),

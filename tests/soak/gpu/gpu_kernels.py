@@ -27,6 +27,7 @@ from tensorflow.python.framework import kernels
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from distributed.collectives.local import LocalCollectives
+from distributed.devices import Device
 from distributed.run import Run
 from distributed.world import World
 from tasks import flags, job
@@ -211,7 +212,7 @@ def main(only: str = "") -> int:
             as_with_gpu = mock.patch.object(
                 tf.config, "get_visible_devices", lambda k: gpus if k == "GPU" else visible(k)
             )
-            with as_with_gpu, World(device="gpu", program=name) as world, traced_only() as functions:
+            with as_with_gpu, World(device=Device("gpu"), program=name) as world, traced_only() as functions:
                 run = Run.of(config.output_dir, world)
                 function(config, job.Job(world, LocalCollectives(), run))
                 run.close()

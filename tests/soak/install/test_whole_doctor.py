@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from harness import fake_driver, hosts
+from harness import hosts
 from harness.jobs import launch, run
 from harness.mpi import ENVIRONMENT, ROOT
 
@@ -27,16 +27,6 @@ def test_two_healthy_ranks(tmp_path):
     for name in ("MPI", "sums by mpi", "sums by ring", "ranks against one", "BERT-base"):
         assert f"\n  ✓ {name} " in done.stdout, done
     assert not list(tmp_path.iterdir()), "something is left in --output_dir"
-
-
-def test_a_gpu_that_tensorflow_does_not_see_on_one_rank(tmp_path):
-    variables = fake_driver.environment(fake_driver.build(tmp_path), "", FAKE_GPUS_1="a/0000:01:00.0/9.0")
-    flags = ("--mpi-args=-x FAKE_GPUS -x FAKE_GPUS_1",)
-    done = run(launch(2, *DOCTOR, "--quick", "--json", flags=flags), **variables)
-    failed = failed_in(done.stdout, done.status)
-    assert list(failed) == ["GPUs"]
-    assert failed["GPUs"]["text"].startswith("rank 1: ")
-    assert "--device cpu" in failed["GPUs"]["advice"][0]
 
 
 def test_a_full_disk(tmp_path):
