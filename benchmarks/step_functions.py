@@ -47,9 +47,6 @@ class ExportConfig(Settings):
     attention_dropout: float | None = setting(
         None, "dropout rate of the attention", "model", shown_default="--dropout"
     )
-    attention: Literal["plain", "cudnn"] = setting(
-        "plain", "cudnn calls NVIDIA's fused kernels; it needs --attention_dropout 0", "model"
-    )
     values: Literal["none", "arguments", "all"] = setting(
         "none", "also write the arguments, or all parameters and TensorFlow's results in float32", "load"
     )
@@ -61,8 +58,6 @@ class ExportConfig(Settings):
         check_at_least(self, QUESTION_TOKENS + 2, "seq_length")
         if self.size not in SIZES and not (self.size.isdecimal() and int(self.size)):
             raise ValueError(f"--size must be {', '.join(SIZES)} or a number of layers, got {self.size!r}")
-        if self.attention == "cudnn" and self.attention_rate:
-            raise ValueError(f"--attention cudnn needs --attention_dropout 0, got {self.attention_rate}")
 
     @property
     def attention_rate(self) -> float:
@@ -88,7 +83,6 @@ def functions(config: ExportConfig) -> Functions:
 
     is_pretraining = config.kind == "pretraining"
     model = Bert(bert_config(config), "pretraining" if is_pretraining else "span")
-    model.calls_cudnn = config.attention == "cudnn"
     for number, variable in enumerate(model.trainable_variables):
         variable.assign(variable + NOISE * tf.random.stateless_normal(variable.shape, [number, 0]))
     batch = batch_of(config)

@@ -5,7 +5,7 @@ A graph computes it once, because TensorFlow's arithmetic of shapes runs on the 
 Shapes as in bert/model.py.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 
 import tensorflow as tf
@@ -25,14 +25,12 @@ class Group:
       heads_shape: B, T, 3, N, D, the shape of queries, keys and values.
       scores_shape: B, N, T, T.
       draws: int32 [1] each: where the group's draws begin and end among those of all groups.
-      lengths: the number of tokens of each row, int32 [B], for attention by cuDNN; else None.
     """
 
     mask: tf.Tensor
     heads_shape: tf.Tensor
     scores_shape: tf.Tensor
     draws: tuple[tf.Tensor, tf.Tensor]
-    lengths: tf.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -63,11 +61,6 @@ class ForwardPass:
 
     def attention_dropout(self, rate: float, place: int) -> Dropout:
         return Dropout(rate, self.dropout_key, place, self.ops.random_words, self.scores_extent)
-
-    def with_lengths(self, lengths: list[tf.Tensor]) -> "ForwardPass":
-        """The same for attention by cuDNN, with the number of tokens of each row of each group."""
-        pairs = zip(self.groups, lengths, strict=True)
-        return replace(self, groups=[replace(group, lengths=rows) for group, rows in pairs])
 
 
 def forward_pass(

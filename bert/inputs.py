@@ -49,12 +49,3 @@ def attention_masks(inputs: dict[str, tf.Tensor], dtype: tf.DType) -> list[tf.Te
 def is_fixed(inputs: dict[str, tf.Tensor]) -> bool:
     """Whether XLA compiles the whole pass, for the shapes of these inputs."""
     return "groups" in inputs and inputs["groups"].is_fixed
-
-
-def row_lengths(inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """For each group int32 [B]: the number of tokens of each row; -1 if the row holds several examples."""
-    lengths = []
-    for example_ids_BT in in_groups(inputs["example_ids"], inputs):
-        length_B = tf.reduce_sum(tf.cast(example_ids_BT > 0, tf.int32), 1)
-        lengths.append(tf.where(tf.reduce_max(example_ids_BT, 1) > 1, -1, length_B))
-    return lengths

@@ -17,10 +17,10 @@ import keras
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert import cudnn_attention, ops, ops_cpu, ops_gpu, ops_xla
+from bert import ops, ops_cpu, ops_gpu, ops_xla
 from bert.dropout import Dropout, folded
 from bert.forward import ForwardPass, Group, forward_pass
-from bert.inputs import is_fixed, row_lengths
+from bert.inputs import is_fixed
 from bert.layers import Initializer, LayerNorm, Linear, ScopedLayer
 from bert.ops import ACTIVATIONS
 from bert.tokens import Tokens, leaves_padding_out
@@ -71,16 +71,12 @@ class SelfAttention(ScopedLayer):
         contexts_RH = []
         for k, (part, group) in enumerate(zip(parts, forward.groups, strict=True)):
             split = tf.reshape(part, group.heads_shape)
-            if group.lengths is None:
-                query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-                draws_BNTT = None if draws is None else group_draws(draws, group)
-                context_BNTD = forward.ops.attention(
-                    query, key, value, group.mask, draws_BNTT, replace(dropout, group=k)
-                )
-                context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
-            else:
-                query, key, value = tf.unstack(split, axis=2)  # each [B, T, N, D]
-                context_BTND = cudnn_attention.attention(query, key, value, group.lengths)
+            query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
+            draws_BNTT = None if draws is None else group_draws(draws, group)
+            context_BNTD = forward.ops.attention(
+                query, key, value, group.mask, draws_BNTT, replace(dropout, group=k)
+            )
+            context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
             contexts_RH.append(tf.reshape(context_BTND, [-1, hidden_RH.shape[-1]]))
         context_RH = tf.concat([*contexts_RH, forward.padding], 0)
         if forward.tokens is not None:
@@ -231,7 +227,6 @@ class Bert(keras.Model):
         self.recomputes = False  # whether the backward pass recomputes the activations within layers
         self.copies_layers = True  # whether training graphs have a copy of the traced layer for each of its calls
         self.compiles_parts = True  # whether XLA may compile parts of a pass, once for each size of a batch
-        self.calls_cudnn = False  # whether passes that XLA compiles as a whole use bert.cudnn_attention
         self.head: keras.layers.Layer | None
         self.embeddings = Embeddings(config, init)
         self.encoder = [EncoderLayer(number, config, init) for number in range(config.num_hidden_layers)]
@@ -295,8 +290,6 @@ class Bert(keras.Model):
             )
             tokens = tokens.padded(num_padding)
         forward = forward_pass(chosen, self.config, inputs, self.compute_dtype, num_padding, folded_key, tokens)
-        if self.calls_cudnn and is_fixed(inputs):
-            forward = forward.with_lengths(row_lengths(inputs))
         embedding_dropout = Dropout(self.config.hidden_dropout_prob, folded_key, 0, extent=forward.hidden_extent)
         states = [embedding_dropout(tf.cast(embedded_RH, self.compute_dtype))]
         recomputes = self.recomputes and folded_key is not None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
-from bert import cudnn_attention, weights
+from bert import weights
 from bert.dropout import effective_rate
 from bert.model import Bert
 from bert.optimizer import change_schedule, make_optimizer
@@ -131,9 +131,6 @@ def allreduce_optimizer(config: TrainingSettings, job: Job, plan: Plan, training
         change_schedule(known.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
         return known
     model.recomputes = config.passes.recompute
-    model.calls_cudnn = cudnn_attention.is_chosen(
-        config.passes.attention, config.loop.xla, model.config, model.compute_dtype
-    )
     job.engine.optimizer = AllreduceOptimizer(
         make_optimizer(config.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps),
         training.model.trainable_variables,

@@ -11,6 +11,7 @@ INSTEAD = {
     "bert_hub_module_handle": "pass the TF Hub module's checkpoint as --init_checkpoint, or use --model",
     "xla_cache": "set TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=FOLDER",
     "sweep": "start the program once per file of flags, in a loop of the shell",
+    "attention": "there is one way to compute attention: leave the flag out",
     "predict_format": "standard input has a text per line; give a file with columns as --predict_file",
     "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",
     "max_seq_length": "no texts are cut here; a SavedModel takes rows of up to the model's number of positions",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from bert.cudnn_attention import is_chosen
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
@@ -51,7 +50,6 @@ class BenchTraining:
         self.feed, self.plan = feed_and_plan(load, world, self.bert_config.vocab_size)
         self.model = Bert(self.bert_config, "span")
         self.model.recomputes = load.recompute
-        self.model.calls_cudnn = is_chosen(load.attention, load.xla, self.bert_config, self.model.compute_dtype)
         self.optimizer = AllreduceOptimizer(
             AdamWeightDecay(1e-5),
             self.model.trainable_variables,

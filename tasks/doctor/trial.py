@@ -10,7 +10,6 @@ import pyarrow as pa
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert.cudnn_attention import is_chosen
 from bert.model import COMPILED_WIDTH, Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives, CollectivesSettings
@@ -78,7 +77,7 @@ class Trial:
     Args:
       model: from `small_model`; by default the one of float32.
       xla: "gradient" and "step": XLA compiles the whole gradient, or the whole step, as with --xla on.
-      overlap, attention: the flags of these names.
+      overlap: the flag of this name.
     """
 
     def __init__(
@@ -88,12 +87,10 @@ class Trial:
         model: Bert | None = None,
         xla: Xla = "off",
         overlap: Literal["auto", "compiled", "off"] = "off",
-        attention: Literal["cudnn", "plain"] = "plain",
         global_batch: int = 8,
     ):
         self.world, self.global_batch, self.is_fixed = world, global_batch, xla != "off"
         self.model = model or small_model("fp32")
-        self.model.calls_cudnn = is_chosen(attention, "on", self.model.config, self.model.compute_dtype)
         self.feed = feed_for(windows(2 * global_batch))
         self.optimizer = AllreduceOptimizer(
             AdamWeightDecay(RATE, epsilon=EPSILON),
