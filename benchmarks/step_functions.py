@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ringbase.settings import Settings, check_at_least, setting
-from tasks.batches import INPUTS
 from tasks.bench.load import SIZES, VOCABULARY, model_config
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def lengths_of(config: ExportConfig) -> np.ndarray:
 
 def batch_of(config: ExportConfig) -> "Batch":
     """One group of rows of random tokens, as the programs make it for XLA."""
-    from bert.packing import FixedGroups
+    from bert.batch import fixed
     from tasks.pretraining import examples
     from tasks.squad import program
 
@@ -188,13 +187,8 @@ def batch_of(config: ExportConfig) -> "Batch":
         "masked_lm_ids": (tokens[: masked_offsets[-1]], masked_offsets),
     }  # fmt: skip
 
-    def grouping(lengths: np.ndarray) -> tuple[np.ndarray, FixedGroups]:
-        return np.arange(rows), FixedGroups(((rows, width),))
-
+    grouping = fixed(((rows, width),))
     if config.kind == "pretraining":
         most = int(np.max(masked))
         return examples.collate(fields, None, 0, grouping, lambda length: most)
-    batch = program.collate(fields, grouping)
-    if config.kind == "predict":
-        return {name: batch[name] for name in (*INPUTS, "groups")}
-    return batch
+    return program.collate(fields, grouping)

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from bert import weights
+from bert.batch import with_checked_ids
 from bert.dropout import effective_rate
 from bert.model import Bert
 from bert.optimizer import change_schedule, make_optimizer
@@ -17,11 +18,10 @@ from distributed.run import Run, environment
 from distributed.state import State
 from distributed.train import Training, choose_gradient, optimizes_graphs, resumed_step, train
 from ringbase.errors import InputError
-from tasks.batches import grouping_of, with_checked_ids
+from tasks.batches import grouping_of, layouts_of, padding_of
 from tasks.environment import result_file
 from tasks.evaluation import evaluation_interval
 from tasks.job import Job
-from tasks.padding import layouts_of, padding_of
 from tasks.settings import TrainingSettings
 from tasks.start import CHECKPOINTS, Start
 
@@ -36,7 +36,7 @@ def fit(config: TrainingSettings, job: Job, start: Start, training: Training, re
 
     `record` is what run.json says of the program's flags and the data's commit: "config" and "data_set".
     Returns the number of steps that the saved model was trained for. With `held_out.best`, the saved model is that
-    of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `tasks.batches.grouped`).
+    of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `bert.batch.batch_of`).
 
     Raises InputError: a setting differs from the checkpoint's, no step is left to train, or `train` raises it.
     """
@@ -79,8 +79,6 @@ def prepared(packing: str, xla: str, job: Job, plan: Plan, training: Training) -
         held_out = replace(held_out, every=evaluation_interval(held_out, plan, feed, run))
     lengths = None if packing == "off" else feed.lengths
     layouts = None if xla == "off" else layouts_of(plan, feed.order, lengths, feed.longest)
-    if world.rank == 0:
-        run.say(padding_of(packing, plan, feed, training.model.compiles, layouts))
     collate = with_checked_ids(feed.collate, training.model.config)
     feed = replace(
         feed,
@@ -89,6 +87,9 @@ def prepared(packing: str, xla: str, job: Job, plan: Plan, training: Training) -
         collates_of_shapes=[partial(feed.collate, grouping=one) for one in layouts.single()] if layouts else (),
         lengths=lengths,
     )
+    if world.rank == 0:
+        text = f"packing {packing}: {padding_of(feed, plan):.1%} of the places in attention are padding"
+        run.say(text + (f", {padding_of(feed, plan, True):.1%} in the shapes for XLA" if layouts else ""))
     training = replace(training, feed=feed, held_out=held_out)
     return replace(training, memory_advice=MEMORY_ADVICE, overflow_advice=OVERFLOW_ADVICE)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from bert.batch import row_lengths
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
@@ -17,7 +18,7 @@ from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
 from distributed.steps import StepClock, steps
 from distributed.world import World
-from tasks.bench.load import StepLoad, config_of, feed_and_plan, lengths_of, shapes_of
+from tasks.bench.load import StepLoad, config_of, feed_and_plan, shapes_of
 from tasks.bench.timing import line_up, seconds_of
 from tasks.squad.program import span_loss
 
@@ -30,7 +31,7 @@ class MeasuredStep:
 
     Attributes:
       seconds, parts: seconds of the whole step, and of each part by name.
-      shapes: rows and length of each group of each micro-batch, without the few rows of padding added for XLA.
+      shapes: rows and length of each group of each micro-batch.
       lengths: the number of real tokens of each example, int64.
     """
 
@@ -84,7 +85,7 @@ class BenchTraining:
                 seconds, parts = time.perf_counter() - start_s, clock.read()
                 if number >= self.load.num_warmup:
                     shapes = [shapes_of(batch) for batch in batches]
-                    lengths = np.concatenate([lengths_of(batch) for batch in batches])
+                    lengths = np.concatenate([row_lengths(batch) for batch in batches])
                     measured.append(MeasuredStep(seconds, parts, shapes, lengths))
                     kept.append(batches)
         return measured, list(kept)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from bert.batch import batch_of
 from bert.text.tokenizer import Tokenizer, check_unknown
 from distributed.rows import Rows, metadata_of, write_rows
 from distributed.run import Run
 from ringbase.hashing import digest
 from ringbase.ragged import Ragged, joined, offsets_of, padded
 from tasks import cache
-from tasks.batches import encoder_inputs, grouped
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.texts import Texts, check_labels
 from tasks.texts import joined_pairs, parts
 
 if TYPE_CHECKING:
-    from bert.packing import Grouping
+    from bert.batch import Grouping
     from distributed.feed import Batch
 
 EXAMPLES_VERSION = 1  # increase when the code below writes something else, so that old caches are not used
@@ -119,6 +119,5 @@ def _label_column(texts: Texts, labels: Sequence[str] | None) -> pa.Array:
 
 def collate(fields: dict, grouping: "Grouping | None" = None) -> "Batch":
     """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
-    fields, groups = grouped(fields, grouping)
-    batch = encoder_inputs(fields, groups)
+    fields, batch = batch_of(fields, grouping)
     return batch | {"label": padded(fields["label"], len(batch["first_tokens"]))}

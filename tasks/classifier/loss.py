@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert.batch import num_examples
 from ringbase.errors import InputError
-from tasks.batches import num_examples
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -67,12 +67,10 @@ def label_loss(
     """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
     import tensorflow as tf
 
-    from bert.inputs import is_example
-
     label = batch["label"]
     if label.dtype.is_floating:
-        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label) * is_example(batch))
+        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label) * batch["is_example"])
     losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
     if weight_of_label is not None:
         losses_B *= tf.gather(tf.constant(weight_of_label), label)
-    return tf.reduce_sum(losses_B * is_example(batch))
+    return tf.reduce_sum(losses_B * batch["is_example"])

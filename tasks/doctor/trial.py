@@ -20,12 +20,12 @@ from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.steps import StepClock, steps
 from distributed.world import World
+from tasks.batches import layouts_of
 from tasks.doctor.reference import Window
-from tasks.padding import layouts_of
 from tasks.squad.program import collate, feed_of, span_loss
 
 if TYPE_CHECKING:
-    from bert.packing import Layouts
+    from bert.batch import Layouts
 
 SEED, LENGTH, VOCABULARY, HEADS = 7, 48, 500, 4
 # Adam divides by the root of the second moment, which turns rounding errors of near-zero gradients into whole

@@ -7,9 +7,10 @@ import pytest
 from harness.batches import GROUPINGS, batch_of, random_rows, weights_of
 from transformers import BertConfig
 
+from bert import batch as batches
+from bert.batch import with_checked_ids
 from distributed.order import divided, fixed_batches
 from ringbase.errors import InputError
-from tasks.batches import encoder_inputs, grouped, with_checked_ids
 
 
 def test_groups_by_length_have_the_fewest_padded_tokens():
@@ -24,7 +25,7 @@ def test_groups_by_length_have_the_fewest_padded_tokens():
             for cuts in itertools.combinations(range(1, len(lengths)), count)
         )
         batch = batch_of("features", random_rows(lengths, 50), "by length")
-        assert batch["input_ids"].size == fewest
+        assert batch["attention_mask"].size == fewest
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -77,7 +78,7 @@ def test_ids_that_the_model_has_no_entries_for_are_refused(table, entries):
     sizes = {"vocab_size": 51, "type_vocab_size": 2, "max_position_embeddings": 40}
 
     def batch(fields):
-        return encoder_inputs(*grouped(fields))
+        return batches.batch_of(fields)[1]
 
     with_checked_ids(batch, BertConfig(**sizes))(fields)
     with pytest.raises(InputError, match=f"7.*{table} {entries}"):
