@@ -50,34 +50,29 @@ def column_sums(x: tf.Tensor) -> tf.Tensor:
 
 
 def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return _of_rows_and_bias(tf.add)(x, bias)
+    return _of_rows_and_bias(None)(x, bias)
 
 
 def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    return _of_rows_and_bias(_of_biased(activation))(x, bias)
+    return _of_rows_and_bias(activation)(x, bias)
 
 
 @functools.cache
-def _of_biased(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    return lambda x, bias: tf.cast(activation(wide(x) + wide(bias)), x.dtype)
-
-
-@functools.cache
-def _of_rows_and_bias(
-    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Compiles `function` of rows and a bias, which it adds to each row, and its gradient, which needs only these
-    two.
+def _of_rows_and_bias(activation: Callable[[tf.Tensor], tf.Tensor] | None) -> Callable[..., tf.Tensor]:
+    """Compiles activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays.
 
     The matrix product before it could add the bias, but then oneDNN takes up to twice the time.
     """
-    forward = compiled(function)
+
+    @compiled
+    def forward(x, bias):
+        return x + bias if activation is None else tf.cast(activation(wide(x) + wide(bias)), x.dtype)
 
     @compiled
     def backward(x, bias, gradient):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            result = function(x, bias)
+            result = forward(x, bias)
         return tape.gradient(result, x, gradient)
 
     @tf.custom_gradient
@@ -109,9 +104,8 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
     """`residual`, compiled by XLA. Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two
     numbers per row."""
 
-    def total_of(branch, bias, hidden, dtype, masks):
-        branch = tf.cast(branch, dtype) + tf.cast(bias, dtype)
-        return residual_sum(branch, hidden, scale, *masks)
+    def total_of(branch, bias, hidden, masks):
+        return residual_sum(wide(branch) + wide(bias), hidden, scale, *masks)
 
     def row_sums(x, weights):
         """x [R, H] times weights [H] -> [R, 1]. A product takes a fraction of the time of XLA's sums."""
@@ -119,7 +113,7 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
 
     @compiled
     def forward(branch, bias, hidden, gamma, beta, *masks):
-        total = total_of(branch, bias, hidden, gamma.dtype, masks)
+        total = total_of(branch, bias, hidden, masks)
         mean = row_sums(total, tf.ones_like(gamma)) / gamma.shape[0]
         squares = row_sums(tf.square(total - mean), tf.ones_like(gamma))
         factor = tf.math.rsqrt(squares / gamma.shape[0] + epsilon)
@@ -127,8 +121,8 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
 
     @compiled
     def backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks):
-        normal = (total_of(branch, bias, hidden, gamma.dtype, masks) - mean) * factor
-        d_normed = tf.cast(gradient, gamma.dtype)
+        normal = (total_of(branch, bias, hidden, masks) - mean) * factor
+        d_normed = wide(gradient)
         product = d_normed * normal
         along, mean = (row_sums(x, gamma) / gamma.shape[0] for x in (product, d_normed))
         d_total = (d_normed * gamma - mean - normal * along) * factor
