@@ -9,6 +9,7 @@ Every variable has its name in Google's checkpoints, with `.` for `/` because Ke
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -275,24 +276,19 @@ class Bert(keras.Model):
     def _states(self, batch: Batch, tensors: Tensors, key: tf.Tensor | None) -> list[tf.Tensor]:
         one_pass = Pass(self.config, batch, self.compute_dtype, self._ops(batch, key is not None), key)
         states, layer = [one_pass.embedded(tensors)], one_pass.layer
-        if self.recomputes and key is not None:
-            layer = _recomputed(one_pass.layer)
-        elif not (is_fixed(batch) or tf.executing_eagerly()):
+        recomputes = self.recomputes and key is not None
+        if not (recomputes or is_fixed(batch) or tf.executing_eagerly()):
             # TensorFlow traces the layer and its gradient once for all layers. Training graphs then get a copy for
             # each call, and are optimized as a whole; or the calls share their code, which starts faster.
             is_copied = self.copies_layers or key is None
             attributes = None if is_copied else {"_noinline": True}
             layer = tf.function(one_pass.layer, autograph=False, experimental_attributes=attributes)
         for number in range(self.config.num_hidden_layers):
-            scope, place = f"bert/encoder/layer_{number}/", 1 + 3 * number
+            scope, call = f"bert/encoder/layer_{number}/", partial(layer, place=tf.constant(1 + 3 * number))
             own = {name.removeprefix(scope): value for name, value in tensors.items() if name.startswith(scope)}
-            states.append(layer(states[-1], tf.nest.map_structure(tf.convert_to_tensor, own), tf.constant(place)))
+            own = tf.nest.map_structure(tf.convert_to_tensor, own)
+            states.append((tf.recompute_grad(call) if recomputes else call)(states[-1], own))
         return states
-
-
-def _recomputed(layer: Any) -> Any:
-    """The layer, whose backward pass computes its activations again."""
-    return lambda hidden, tensors, place: tf.recompute_grad(lambda *given: layer(*given, place))(hidden, tensors)
 
 
 def _scores(x: tf.Tensor, tensors: Tensors, scope: str) -> tf.Tensor:
