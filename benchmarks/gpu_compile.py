@@ -32,13 +32,11 @@ TRAINING = ("squad", "pretraining")
 # What the table of docs/measured.md holds: kind, size, rows, tokens, precision, and further settings.
 TABLE: list[tuple[Kind, str, int, int, Precision, dict[str, Any]]] = [
     ("squad", "base", 32, 384, "bf16", {}),
-    ("squad", "base", 32, 384, "bf16", {"attention": "cudnn", "attention_dropout": 0.0}),
     ("squad", "base", 32, 384, "fp16", {}),
     ("squad", "base", 32, 384, "fp32", {}),
     ("squad", "base", 64, 128, "bf16", {}),
     ("squad", "base", 32, 512, "bf16", {}),
     ("squad", "large", 32, 384, "bf16", {}),
-    ("squad", "large", 32, 384, "bf16", {"attention": "cudnn", "attention_dropout": 0.0}),
     ("pretraining", "base", 64, 128, "bf16", {}),
     ("pretraining", "large", 64, 128, "bf16", {}),
     ("predict", "base", 64, 384, "bf16", {}),
@@ -199,7 +197,7 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for each in figures:
         case = each["case"]
-        what = f"{case['kind']} {case['size']}" + (", cuDNN" if case["attention"] == "cudnn" else "")
+        what = f"{case['kind']} {case['size']}"
         shape = "" if case["kind"] == "update" else f"{case['batch_size']} x {case['seq_length']}"
         largest = f"{each['largest_batch']:,}" if "largest_batch" in each else ""
         rows.append(

@@ -22,7 +22,6 @@ SIZES = {
 }  # fmt: skip
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "opt-barrier", "after-all"}
 PARTS = {"slice", "dynamic-slice", "gather"}  # read a part of their first operand
-CUDNN = {"__cudnn$fmhaSoftmax": 2, "__cudnn$fmhaSoftmaxBackward": 5}  # matrix products, forward and backward
 INSTRUCTION = re.compile(r"\s*(?:ROOT )?%([\w.$\-]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)$")
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$\-]+) \([^\n]*\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
 
@@ -166,8 +165,6 @@ def _kernels(computations: dict[str, Computation], name: str) -> Iterator[Kernel
 def _kind(kernel: Instruction, inside: Sequence[Instruction]) -> str:
     operations = {each.operation for each in inside}
     target = _target(kernel)
-    if target in CUDNN:
-        return "attention"
     if "dot" in operations or target.startswith("__cublas"):
         return "product"
     for operation, kind in (("scatter", "scatter"), ("reduce", "reduction")):
@@ -212,10 +209,6 @@ def _flops(
 ) -> tuple[int, str]:
     """Of the kernel's matrix products, two for each multiplication; and the dtype of their left operand."""
     target = _target(kernel)
-    if target in CUDNN:
-        (dtype, query), (_, key) = (arrays(around.instructions[name].shape)[0] for name in kernel.operands[:2])
-        # Q [B, T, N, D] times K [B, S, N, D]: each product has B N T S D multiplications.
-        return 2 * CUDNN[target] * math.prod(query) * key[1], dtype
     if target.startswith("__cublas"):
         contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', kernel.rest)
         return _product(kernel, contracted.group(1).replace('"', "") if contracted else "", around)

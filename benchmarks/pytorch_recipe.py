@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
+from benchmarks.rivals import in_rows
 from distributed.order import Order
 from distributed.plan import PlanSettings, make_plan
 from distributed.rows import Rows
@@ -63,8 +64,7 @@ def train(model, head: torch.nn.Linear, flags, rows: Rows, seed: int, collate: C
 
 def inputs_of(batch) -> dict[str, torch.Tensor]:
     """The inputs of a transformers model, int64 [B, T]."""
-    names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "example_ids"}
-    return {theirs: torch.from_numpy(batch[ours].astype(np.int64)) for theirs, ours in names.items()}
+    return {name: torch.from_numpy(array.astype(np.int64)) for name, array in in_rows(batch).items()}
 
 
 def add_flags(parser, sizes: Iterable[tuple[str, int]]) -> None:

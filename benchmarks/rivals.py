@@ -45,12 +45,18 @@ def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator
         chosen = [many[place] for place in np.concatenate(shuffled)]
     for indices in chosen:
         batch = collate(rows.take(indices))
+        answers = {name: batch[name] for name in ("start_position", "end_position")}
+        inputs = in_rows(batch)
         # Widths are multiples of 8, even if --max_seq_length is not.
-        missing = max(0, settings["max_seq_length"] - batch["input_ids"].shape[1]) if padded else 0
-        yield {
-            name: np.pad(values, [(0, 0), (0, missing)]) if values.ndim == 2 else values
-            for name, values in batch.items()
-        }
+        missing = max(0, settings["max_seq_length"] - inputs["input_ids"].shape[1]) if padded else 0
+        yield answers | {name: np.pad(array, [(0, 0), (0, missing)]) for name, array in inputs.items()}
+
+
+def in_rows(batch: Batch) -> Batch:
+    """The input of other models, int32 [B, T], from a batch of one group."""
+    shape, rows = batch["groups"][0], batch["rows"]
+    inputs = {name: batch[name][rows].reshape(shape) for name in ("input_ids", "token_type_ids")}
+    return inputs | {"attention_mask": batch["attention_mask"].reshape(shape)}
 
 
 def evenly(number: int, count: int) -> np.ndarray:
@@ -67,7 +73,7 @@ def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
     model = BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     forward = torch.compile(model, dynamic=True) if is_compiled else model
-    names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "example_ids",
+    names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "attention_mask",
              "start_positions": "start_position", "end_positions": "end_position"}  # fmt: skip
 
     def step(batch: Batch) -> object:
@@ -108,7 +114,7 @@ def keras_hub_model(settings: dict[str, Any]) -> Any:
 
 def keras_hub_inputs(batch: Batch) -> tuple[Batch, list[np.ndarray]]:
     """A batch as inputs of KerasHub's model, and its targets: start and end."""
-    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "example_ids"}
+    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
     inputs = {theirs: batch[ours] for theirs, ours in names.items()}
     return inputs, [batch["start_position"], batch["end_position"]]
 

@@ -11,7 +11,7 @@ from these the exported function's results are on this machine (benchmarks/step_
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,11 +136,9 @@ class Export:
         if self.config.values == "arguments":
             values = numbered("parameter", [value.numpy() for _, value in self._given])
         elif self.config.values == "all":
-            plain = replace(self.config, attention="plain")  # cuDNN's attention cannot run on a CPU
-            here = self if plain == self.config else Export(plain)
-            reference = Export(plain, "fp32").result_values(is_compiled=False)
+            reference = Export(self.config, "fp32").result_values(is_compiled=False)
             values = numbered("parameter", self.parameter_values()) | numbered("reference", reference)
-            described["errors_on_cpu"] = errors(here.result_values(), reference, described)
+            described["errors_on_cpu"] = errors(self.result_values(), reference, described)
         if values:
             np.savez_compressed(f"{path}.npz", **values)
         Path(f"{path}.json").write_text(json.dumps(described, indent=1) + "\n")

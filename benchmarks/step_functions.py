@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ringbase.settings import Settings, check_at_least, setting
-from tasks.batches import INPUTS
 from tasks.bench.load import SIZES, VOCABULARY, model_config
 
 if TYPE_CHECKING:
@@ -49,9 +48,6 @@ class ExportConfig(Settings):
     attention_dropout: float | None = setting(
         None, "dropout rate of the attention", "model", shown_default="--dropout"
     )
-    attention: Literal["plain", "cudnn"] = setting(
-        "plain", "cudnn calls NVIDIA's fused kernels; it needs --attention_dropout 0", "model"
-    )
     values: Literal["none", "arguments", "all"] = setting(
         "none", "also write the arguments, or all parameters and TensorFlow's results in float32", "load"
     )
@@ -63,8 +59,6 @@ class ExportConfig(Settings):
         check_at_least(self, QUESTION_TOKENS + 2, "seq_length")
         if self.size not in SIZES and not (self.size.isdecimal() and int(self.size)):
             raise ValueError(f"--size must be {', '.join(SIZES)} or a number of layers, got {self.size!r}")
-        if self.attention == "cudnn" and self.attention_rate:
-            raise ValueError(f"--attention cudnn needs --attention_dropout 0, got {self.attention_rate}")
 
     @property
     def attention_rate(self) -> float:
@@ -90,7 +84,6 @@ def functions(config: ExportConfig) -> Functions:
 
     is_pretraining = config.kind == "pretraining"
     model = Bert(bert_config(config), "pretraining" if is_pretraining else "span")
-    model.calls_cudnn = config.attention == "cudnn"
     for number, variable in enumerate(model.trainable_variables):
         variable.assign(variable + NOISE * tf.random.stateless_normal(variable.shape, [number, 0]))
     batch = batch_of(config)
@@ -183,7 +176,7 @@ def lengths_of(config: ExportConfig) -> np.ndarray:
 
 def batch_of(config: ExportConfig) -> "Batch":
     """One group of rows of random tokens, as the programs make it for XLA."""
-    from bert.packing import FixedGroups
+    from bert.batch import fixed
     from tasks.pretraining import examples
     from tasks.squad import program
 
@@ -204,13 +197,8 @@ def batch_of(config: ExportConfig) -> "Batch":
         "masked_lm_ids": (tokens[: masked_offsets[-1]], masked_offsets),
     }  # fmt: skip
 
-    def grouping(lengths: np.ndarray) -> tuple[np.ndarray, FixedGroups]:
-        return np.arange(rows), FixedGroups(((rows, width),))
-
+    grouping = fixed(((rows, width),))
     if config.kind == "pretraining":
         most = int(np.max(masked))
         return examples.collate(fields, None, 0, grouping, lambda length: most)
-    batch = program.collate(fields, grouping)
-    if config.kind == "predict":
-        return {name: batch[name] for name in (*INPUTS, "groups")}
-    return batch
+    return program.collate(fields, grouping)

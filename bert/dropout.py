@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,27 +36,6 @@ def folded(key: tf.Tensor, on_host: bool = True) -> tf.Tensor:
         return tf.random.stateless_uniform([], key, minval=None, maxval=None, dtype=tf.int32)
 
 
-class Extent(NamedTuple):
-    """The shape of what is drawn at once, and what follows from it: a graph needs it once for all its layers.
-
-    Attributes:
-      shape: int32 [rank].
-      size: the number of draws, int32 [1].
-      num_words: the number of 64-bit words that hold them, int32 [].
-    """
-
-    shape: tf.Tensor
-    size: tf.Tensor
-    num_words: tf.Tensor
-
-    @classmethod
-    def of(cls, shape: Sequence[Any], rate: float) -> "Extent":
-        """The extent of dropout of this rate for fewer than 2^31 elements. `shape` has numbers, or int32 []."""
-        # No tf.reduce_prod: a GPU would compute it, and the host wait for it.
-        size, draws_per_word = math.prod(shape), 64 // num_bits(rate)
-        return cls(tf.stack(shape), tf.stack([size]), (size + draws_per_word - 1) // draws_per_word)
-
-
 @dataclass(frozen=True)
 class Dropout:
     """Zeroes elements with probability `effective_rate(rate)` and scales the rest to preserve the mean.
@@ -66,15 +45,13 @@ class Dropout:
         off.
       place: the number of this dropout in the model; no two share their random numbers.
       words: the generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
-      extent: of what is drawn; None if each call computes it.
       group: the number of the group of rows, for generators that draw for each group alone.
     """
 
     rate: float
     key: tf.Tensor | None
-    place: int
+    place: int | tf.Tensor
     words: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = random_words
-    extent: Extent | None = None
     group: int = 0
 
     @property
@@ -92,20 +69,20 @@ class Dropout:
         steps = 1 << num_bits(self.rate)
         return steps // 2 - 1 - round(self.rate * steps)
 
-    def draws(self, shape: Sequence[Any] | None = None) -> tf.Tensor:
-        """int8 or int16, uniform over all values of the type; of this shape, or else of the extent."""
-        extent = self.extent if shape is None else Extent.of(shape, self.rate)
-        assert extent is not None
+    def draws(self, shape: Sequence[Any]) -> tf.Tensor:
+        """int8 or int16, uniform over all values of the type, of this shape: numbers, or int32 []; fewer than 2^31
+        elements."""
         assert self.words is not None
         # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix product before
-        # it.
-        words = self.words(extent.num_words, tf.stack([self.key, self.place]))
+        # it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.
+        size, draws_per_word = math.prod(shape), 64 // num_bits(self.rate)
+        words = self.words((size + draws_per_word - 1) // draws_per_word, tf.stack([self.key, self.place]))
         drawn = tf.bitcast(words, tf.int8 if num_bits(self.rate) == 8 else tf.int16)
-        return tf.reshape(tf.strided_slice(tf.reshape(drawn, [-1]), [0], extent.size), extent.shape)
+        return tf.reshape(tf.strided_slice(tf.reshape(drawn, [-1]), [0], [size]), shape)
 
     def kept(self, x: tf.Tensor) -> tf.Tensor:
         """bool, which elements of x stay."""
-        return self.draws(None if self.extent else tf.unstack(tf.shape(x))) <= self.highest_kept
+        return self.draws(tf.unstack(tf.shape(x))) <= self.highest_kept
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         if not self.is_on:

@@ -1,4 +1,9 @@
-"""The functions of bert/ops.py for CPUs: those of `ops_xla`, with compiled random numbers and attention."""
+"""The functions of bert/ops.py for training on CPUs; XLA compiles those between the products with weights.
+
+Each TensorFlow operation is a pass over memory, and on CPUs these passes take as long as the products. A compiled
+part needs one pass forward and one backward; the backward pass recomputes what it needs. XLA compiles for each
+number of rows, of which bert/batch.py makes few.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -7,7 +12,7 @@ import tensorflow as tf
 
 from bert import ops
 from bert.dropout import Dropout
-from bert.ops_xla import activated, biased, missing, padding_rows, residual  # noqa: F401  the same here
+from bert.ops import residual_sum, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
@@ -16,35 +21,175 @@ IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to 
 # 1 MiB of cache per core and 32 MiB shared).
 TURN_BYTES = 2 << 20
 
+compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
+
 
 def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """At least `count` words, rounded up so that XLA compiles for few different counts.
+    """At least `count` words, rounded up so that XLA compiles for few different counts: to a multiple of 4,096, or
+    of an eighth of the power of two below.
 
     XLA's Threefry (Salmon et al. 2011) takes 40 % of the time of TensorFlow's Philox.
     """
-    return _threefry(count + missing(count, FEWEST_WORDS, WORD_PARTS), seed)
+    powers = tf.constant([1 << exponent for exponent in range((FEWEST_WORDS * WORD_PARTS).bit_length(), 31)])
+    unit = tf.maximum(tf.reduce_max(tf.minimum(count // powers, 1) * (powers // WORD_PARTS)), FEWEST_WORDS)
+    return _threefry(count + -count % unit, seed)
 
 
-@functools.partial(tf.function, jit_compile=True, autograph=False)
+@compiled
 def _threefry(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return ops.random_words(count, seed, "threefry")
+
+
+# -- bias, activation, residual and LayerNorm ---------------------------------------------------------------------
+
+
+def column_sums(x: tf.Tensor) -> tf.Tensor:
+    """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of TensorFlow's sum over
+    rows; both add in float32."""
+    return tf.reshape(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x), [-1])
+
+
+def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return _of_rows_and_bias(None)(x, bias)
+
+
+def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    return _of_rows_and_bias(activation)(x, bias)
+
+
+@functools.cache
+def _of_rows_and_bias(activation: Callable[[tf.Tensor], tf.Tensor] | None) -> Callable[..., tf.Tensor]:
+    """Compiles activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays.
+
+    The matrix product before it could add the bias, but then oneDNN takes up to twice the time.
+    """
+
+    @compiled
+    def forward(x, bias):
+        return x + bias if activation is None else tf.cast(activation(wide(x) + wide(bias)), x.dtype)
+
+    @compiled
+    def backward(x, bias, gradient):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = forward(x, bias)
+        return tape.gradient(result, x, gradient)
+
+    @tf.custom_gradient
+    def differentiable(x, bias):
+        def gradients(gradient):
+            d_x = backward(x, bias, gradient)
+            return d_x, column_sums(d_x)
+
+        return forward(x, bias), gradients
+
+    return differentiable
+
+
+def residual(
+    hidden: tf.Tensor,
+    branch: tf.Tensor,
+    bias: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
+    dropout: Dropout,
+) -> tf.Tensor:
+    masks = [dropout.kept(branch)] if dropout.is_on else []
+    return _compiled_residual(epsilon, dropout.scale)(branch, bias, hidden, gamma, beta, *masks)
+
+
+@functools.cache
+def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]:
+    """`residual`, compiled by XLA. Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two
+    numbers per row."""
+
+    def total_of(branch, bias, hidden, masks):
+        return residual_sum(wide(branch) + wide(bias), hidden, scale, *masks)
+
+    def row_sums(x, weights):
+        """x [R, H] times weights [H] -> [R, 1]. A product takes a fraction of the time of XLA's sums."""
+        return tf.matmul(x, weights[:, None])
+
+    @compiled
+    def forward(branch, bias, hidden, gamma, beta, *masks):
+        total = total_of(branch, bias, hidden, masks)
+        mean = row_sums(total, tf.ones_like(gamma)) / gamma.shape[0]
+        squares = row_sums(tf.square(total - mean), tf.ones_like(gamma))
+        factor = tf.math.rsqrt(squares / gamma.shape[0] + epsilon)
+        return tf.cast((total - mean) * factor * gamma + beta, hidden.dtype), mean, factor
+
+    @compiled
+    def backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks):
+        normal = (total_of(branch, bias, hidden, masks) - mean) * factor
+        d_normed = wide(gradient)
+        product = d_normed * normal
+        along, mean = (row_sums(x, gamma) / gamma.shape[0] for x in (product, d_normed))
+        d_total = (d_normed * gamma - mean - normal * along) * factor
+        d_branch = tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
+        sums = column_sums(product), column_sums(d_normed)
+        return tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), *sums
+
+    @tf.custom_gradient
+    def differentiable(branch, bias, hidden, gamma, beta, *masks):
+        result, mean, factor = forward(branch, bias, hidden, gamma, beta, *masks)
+
+        def gradients(gradient):
+            d_branch, *rest = backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks)
+            return d_branch, column_sums(d_branch), *rest, *[None for _ in masks]
+
+        return result, gradients
+
+    return differentiable
+
+
+# -- attention ----------------------------------------------------------------------------------------------------
 
 
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout
 ) -> tf.Tensor:
-    """Processes the heads of long rows a few at a time, and compiles the operations between their products.
+    """Most of the cost of attention comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and
+    are read as rarely as possible. The gradient needs two of them: the softmax and the draws.
 
-    That is faster once XLA has compiled it for each value of T. Without a dropout key there is no training, and
-    without dropout and gradient there is nothing between the products to compile.
+    The heads of long rows are processed a few at a time, and what lies between their products is compiled. That is
+    faster once XLA has compiled it for each value of T.
     """
-    run = ops.all_at_once if dropout.key is None else _in_turns
-    return ops.attention(query, key, value, mask, draws, dropout, run)
+    if dropout.key is None:
+        return ops.attention(query, key, value, mask, draws, dropout)
+    scale, highest_kept, given = query.shape[-1] ** -0.5, dropout.highest_kept, [] if draws is None else [draws]
+
+    @tf.custom_gradient
+    def differentiable(query, key, value):
+        probs = ops.softmax(tf.matmul(query, key, transpose_b=True) * scale + mask)
+
+        def forward(is_compiled, probs, value, draws=None):
+            dropped = _dropped if is_compiled else ops.dropped
+            return [tf.matmul(dropped(probs, draws, highest_kept), value)]
+
+        def backward(is_compiled, query, key, value, probs, d_context, sums, draws=None):
+            d_dropped = tf.matmul(d_context, value, transpose_b=True)
+            between = _compiled_d_scores if is_compiled else _d_scores
+            d_scores, dropped = between(probs, d_dropped, sums, draws, draws, highest_kept)
+            d_query = tf.matmul(d_scores, key) * scale
+            d_key = tf.matmul(d_scores, query, transpose_a=True) * scale
+            return [d_query, d_key, tf.matmul(dropped, d_context, transpose_a=True)]
+
+        def gradient(d_context):
+            # The softmax's gradient is P (dP - rowsum(P dP)), and rowsum(P dP) = rowsum(dO O), which has far
+            # fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation 4.
+            sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
+            return _in_turns(backward, [query, key, value, probs, d_context, sums, *given], 3)
+
+        (context,) = _in_turns(forward, [probs, value, *given], 1)
+        return context, gradient
+
+    return differentiable(query, key, value)
 
 
 def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
-    """Calls `function` on a few heads of a row at a time, if rows are long. The data of one call then stays in the
-    cache, and the shapes that XLA compiles for differ only in the length."""
+    """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long. The data of one
+    call then stays in the cache, and the shapes that XLA compiles for differ only in the length."""
     rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
     numbers = tf.range(1, heads + 1)
     num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())  # one per thread of the rank
@@ -57,7 +202,7 @@ def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_re
         results = [tf.TensorArray(arrays[0].dtype, turns) for _ in range(num_results)]
 
         def turn(number, *results):
-            turn_results = function(COMPILED, *(part[number] for part in parts))
+            turn_results = function(True, *(part[number] for part in parts))
             written = (array.write(number, result) for array, result in zip(results, turn_results, strict=True))
             return number + 1, *written
 
@@ -66,23 +211,29 @@ def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_re
         return [tf.reshape(each, tf.concat([[rows, heads], tf.shape(each)[2:]], 0)) for each in stacked]
 
     is_worth_it = tf.logical_and(length >= IN_TURNS_FROM, rows > 0)
-    return tf.cond(is_worth_it, loop, lambda: ops.all_at_once(function, arrays, num_results))
+    return tf.cond(is_worth_it, loop, lambda: function(False, *arrays))
 
 
-def _dropped(highest_kept: int, probs, draws=None):
+@compiled
+def _dropped(probs, draws, highest_kept: int):
     """Selects on the bits: to select between two bfloat16 numbers, XLA's CPU code would convert them to float32
     and back."""
-    bits = {2: tf.uint16, 4: tf.uint32, 8: tf.uint64}[probs.dtype.size]
-    return tf.bitcast(ops.dropped(highest_kept, tf.bitcast(probs, bits), draws), probs.dtype)
+    bits = {2: tf.uint16, 4: tf.uint32}[probs.dtype.size]
+    return tf.bitcast(ops.dropped(tf.bitcast(probs, bits), draws, highest_kept), probs.dtype)
 
 
-def _d_scores(highest_kept: int, probs, d_dropped, sums, draws=None, same_draws=None):
+def _d_scores(probs, d_dropped, sums, draws, same_draws, highest_kept: int):
+    """The gradient of the scores, and the softmax after dropout.
+
+    The draws are passed twice. XLA cannot know that they are the same, so it computes both results in one loop
+    (bert/xla.py), instead of adding a second loop for the part that they share.
+    """
+    d_probs = ops.dropped(d_dropped, draws, highest_kept)
+    return probs * (d_probs - tf.cast(sums, probs.dtype)), ops.dropped(probs, same_draws, highest_kept)
+
+
+@compiled
+def _compiled_d_scores(probs, d_dropped, sums, draws, same_draws, highest_kept: int):
     """Rounds only at the end: in bfloat16 XLA's CPU code rounds after each operation, which takes longer."""
-    d_scores, _ = ops.d_scores(highest_kept, ops.wide(probs), ops.wide(d_dropped), sums, draws)
-    return tf.cast(d_scores, probs.dtype), _dropped(highest_kept, probs, same_draws)
-
-
-COMPILED = ops.BetweenProducts(
-    tf.function(_dropped, jit_compile=True, autograph=False),
-    tf.function(_d_scores, jit_compile=True, autograph=False),
-)
+    d_scores, _ = _d_scores(wide(probs), wide(d_dropped), sums, draws, None, highest_kept)
+    return tf.cast(d_scores, probs.dtype), _dropped(probs, same_draws, highest_kept)

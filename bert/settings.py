@@ -22,12 +22,6 @@ class PassSettings(Settings):
     packing: Literal["auto", "off"] = setting(
         "auto", "train rows of like length in groups instead of padding all to the longest of a batch", "training"
     )
-    attention: Literal["auto", "cudnn", "plain"] = setting(
-        "auto",
-        "auto and plain write the attention matrices; cudnn uses NVIDIA's fused kernels in the gradient that XLA "
-        "compiles as a whole, and auto will too once they have been measured",
-        "machine",
-    )
     recompute: bool = setting(
         False,
         "keep only the layers' outputs and compute the rest again in the backward pass, which saves memory",

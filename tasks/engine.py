@@ -43,12 +43,11 @@ class Engine:
         assert self.model is not None, "no model yet"
         return self.model.config
 
-    def scores(self, signature: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-        """The function (batch) -> the model's scores, without dropout. `signature` is that of its batches."""
-        import tensorflow as tf
+    def scores(self, batch: dict[str, Any]) -> Any:
+        """The model's scores, without dropout."""
+        from tasks.batches import traced_once
 
         if self.forward is None:
-            model = self.model
-            assert model is not None, "no model yet"
-            self.forward = tf.function(lambda batch: model(batch), input_signature=[signature], autograph=False)
-        return self.forward
+            assert self.model is not None, "no model yet"
+            self.forward = traced_once(self.model)
+        return self.forward(batch)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from bert import cudnn_attention, weights
+from bert import weights
+from bert.batch import with_checked_ids
 from bert.dropout import effective_rate
 from bert.model import Bert
 from bert.optimizer import change_schedule, make_optimizer
@@ -24,11 +25,10 @@ from distributed.train import resumed_step, train
 from distributed.versions import environment
 from distributed.world import World
 from ringbase.errors import InputError
-from tasks.batches import grouping_of, with_checked_ids
+from tasks.batches import grouping_of, layouts_of, padding_of
 from tasks.environment import result_file
 from tasks.evaluation import evaluation_interval
 from tasks.job import Job
-from tasks.padding import layouts_of, padding_of
 from tasks.settings import TrainingSettings
 from tasks.start import CHECKPOINTS, Start
 
@@ -66,7 +66,7 @@ def fit(config: TrainingSettings, job: Job, start: Start, training: Training, re
 
     `record` is what run.json says of the program's flags and the data's commit: "config" and "data_set".
     Returns the number of steps that the saved model was trained for. With `held_out.best`, the saved model is that
-    of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `tasks.batches.grouped`).
+    of the best evaluation. `training.feed.collate` must take an argument `grouping` (see `bert.batch.batch_of`).
 
     Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients stay
     non-finite, or memory runs out.
@@ -121,8 +121,6 @@ def prepared(packing: str, is_fixed: bool, job: Job, plan: Plan, training: Train
         held_out = replace(held_out, every=evaluation_interval(held_out, plan, feed, run))
     lengths = None if packing == "off" else feed.lengths
     layouts = layouts_of(plan, feed.order, lengths, feed.longest) if is_fixed else None
-    if world.rank == 0:
-        run.say(padding_of(packing, plan, feed, training.model.compiles, layouts))
     collate = with_checked_ids(feed.collate, training.model.config)
     feed = replace(
         feed,
@@ -131,6 +129,9 @@ def prepared(packing: str, is_fixed: bool, job: Job, plan: Plan, training: Train
         collates_of_shapes=[partial(feed.collate, grouping=one) for one in layouts.single()] if layouts else (),
         lengths=lengths,
     )
+    if world.rank == 0:
+        share = f"{padding_of(feed, plan):.1%} of the places in attention are padding"
+        run.say(f"packing {packing}: {share}" + " in the shapes for XLA" * is_fixed)
     return replace(training, feed=feed, held_out=held_out)
 
 
@@ -178,9 +179,6 @@ def training_step(config: TrainingSettings, job: Job, plan: Plan, training: Trai
         return step
     model.copies_layers = is_optimized
     model.recomputes = config.passes.recompute
-    model.calls_cudnn = cudnn_attention.is_chosen(
-        config.passes.attention, config.loop.xla, model.config, model.compute_dtype
-    )
     optimizer = AllreduceOptimizer(
         make_optimizer(config.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps),
         model.trainable_variables,

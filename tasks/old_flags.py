@@ -13,6 +13,7 @@ INSTEAD = {
     "overlap": "gradients are summed after the backward pass; with NCCL, --xla on compiles the sum into the step",
     "elastic_batch": "after a death the global batch stays; to change it, start again with fewer ranks",
     "sweep": "start the program once per file of flags, in a loop of the shell",
+    "attention": "there is one way to compute attention: leave the flag out",
     "predict_format": "standard input has a text per line; give a file with columns as --predict_file",
     "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",
     "max_seq_length": "no texts are cut here; a SavedModel takes rows of up to the model's number of positions",

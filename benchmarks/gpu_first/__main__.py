@@ -68,9 +68,9 @@ def parser() -> argparse.ArgumentParser:
         return added
 
     prepare = command("prepare", "export all functions into a folder, on a CPU", "folder")
-    prepare.add_argument("cases", nargs="*", help=f"of {', '.join([*cases.CASES, cases.ATTENTION])}; default all")
+    prepare.add_argument("cases", nargs="*", help=f"of {', '.join(cases.CASES)}; default all")
     export = command("export", "export one function, in this process")
-    export.add_argument("case", choices=[*cases.CASES, cases.ATTENTION])
+    export.add_argument("case", choices=[*cases.CASES])
     export.add_argument("folder", type=Path)
     run = command("run", "measure, and write the findings", "exported", "out")
     run.add_argument("--stage", type=int, choices=(1, 2), default=1, help="1: JAX and PyTorch; 2: TensorFlow")

@@ -1,8 +1,7 @@
 """The steps that JAX runs: `python -m benchmarks.gpu_first.jax_steps STEP FOLDER [CASE]`.
 
 values: the exported functions of a tiny model, against TensorFlow's results on the CPU. speed: the milliseconds of
-an exported function. attention: cuDNN's attention as RingBERT calls it, as JAX calls it, and in plain float32.
-profile: which kernels take the time.
+an exported function. profile: which kernels take the time.
 """
 
 import argparse
@@ -27,7 +26,7 @@ PRODUCT_SIZE = {"gpu": 8192, "cpu": 512}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("machine", "values", "speed", "attention", "profile"))
+    parser.add_argument("step", choices=("machine", "values", "speed", "profile"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("cases", nargs="*", help="default for values: all whose name begins with tiny")
     parser.add_argument("--logs", type=Path, default=Path("."), help="folder for optimized HLO")
@@ -42,8 +41,6 @@ def main() -> None:
                 attempt(check_values, name, path)
             case "speed":
                 measure_speed(name, path, flags.logs)
-            case "attention":
-                check_attention(name, path)
             case "profile":
                 profile(name, path)
     return None
@@ -115,65 +112,6 @@ def measure_speed(name: str, path: Path, logs: Path) -> None:
         **vars(times), flop_per_s=flop_per_s, product_flop_per_s=product, kernels=counts, peak_bytes=peak,
         temporary_bytes=memory.temp_size_in_bytes, compile_s=executable.compile_s,
     )  # fmt: skip
-
-
-# -- attention ----------------------------------------------------------------------------------------------------
-
-
-def check_attention(name: str, path: Path) -> None:
-    """Context and gradients, on rows of several lengths; milliseconds of forward and backward pass together."""
-    executable = Executable(path)
-    rows, length, heads, size = executable.description["parameters"][0]["shape"]
-    drawn = [jax.random.normal(jax.random.key(n), (rows, length, heads, size), jnp.bfloat16) for n in range(4)]
-    lengths = executable.parameters()[-1]
-    inside = jnp.arange(length)[None, :, None, None] < lengths[:, None, None, None]
-    arrays = [jnp.where(inside, array, 0).astype(array.dtype) for array in drawn]
-
-    def run(attend: Any, query: Any, key: Any, value: Any, d_context: Any) -> tuple:
-        context, backward = jax.vjp(attend, query, key, value)
-        return context, *backward(d_context.astype(context.dtype))
-
-    def by_jax(implementation: str) -> Any:
-        options = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}
-
-        def attend(query: Any, key: Any, value: Any) -> Any:
-            context = jax.nn.dot_product_attention(query, key, value, implementation=implementation, **options)
-            return jnp.where(inside, context, 0).astype(context.dtype)
-
-        return jax.jit(lambda *given: run(attend, *given))
-
-    with jax.default_matmul_precision("highest"):
-        exact = by_jax("xla")(*(array.astype(jnp.float32) for array in arrays))
-    norms = [float(jnp.linalg.norm(part)) for part in exact]
-
-    def measured(of: str, call: Any) -> list[float]:
-        parts = [part.astype(jnp.float32) for part in call()]
-        found = [
-            float(jnp.linalg.norm(part - true)) / norm
-            for part, true, norm in zip(parts, exact, norms, strict=True)
-        ]
-        times = times_of(call)
-        shown = ", ".join(f"{error:.2g}" for error in found)
-        say(f"{name} {of}", f"errors of context, dQ, dK, dV {shown}; {times.in_row_ms:.3f} ms", **vars(times))
-        return found
-
-    by_xla = by_jax("xla")
-    plain = measured("JAX's plain bfloat16", lambda: by_xla(*arrays))
-    ours = measured("RingBERT's call", lambda: executable([*arrays, lengths]))
-    say(
-        name,
-        f"RingBERT's cuDNN call against float32: {max(ours):.2g}; plain bfloat16 attention: {max(plain):.2g}",
-        all(one <= 2 * other + 1e-3 for one, other in zip(ours, plain, strict=True)), ours=ours, plain=plain,
-    )  # fmt: skip
-    by_cudnn = by_jax("cudnn")
-    theirs = measured("JAX's call", lambda: by_cudnn(*arrays))
-    say(
-        name,
-        "RingBERT's and JAX's calls of cuDNN are equally far from float32",
-        all(np.isclose(ours, theirs, rtol=0.2)),
-        ours=ours,
-        jax=theirs,
-    )
 
 
 # -- where the time goes ------------------------------------------------------------------------------------------

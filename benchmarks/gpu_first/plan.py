@@ -3,12 +3,11 @@
 import sys
 from pathlib import Path
 
-from benchmarks.gpu_first.cases import ATTENTION
 from benchmarks.gpu_first.runner import Step
 
 TIMED = (  # cases, each beside PyTorch's model at the same shape where there is one
-    "base_32", "base_32_cudnn", "base_32_no_attention_dropout", "large_32", "base_64", "large_64", "base_32_step",
-    "large_32_cudnn", "large_32_step", "base_32_predict", "base_32_pretraining", "large_32_no_attention_dropout",
+    "base_32", "base_32_no_attention_dropout", "large_32", "base_64", "large_64", "base_32_step",
+    "large_32_step", "base_32_predict", "base_32_pretraining", "large_32_no_attention_dropout",
     "large_32_predict", "large_32_pretraining",
 )  # fmt: skip
 RIVALS = {
@@ -28,7 +27,6 @@ def without_tensorflow(exported: Path, out: Path) -> list[Step]:
     steps = [
         of_jax("machine", "machine"),
         of_jax("values", "values", limit_s=240),
-        of_jax("attention", "attention", ATTENTION),
     ]
     for case in TIMED:
         steps.append(of_jax(f"speed_{case}", "speed", case, limit_s=150 if "large" in case else 100))

@@ -14,10 +14,9 @@ from tasks.environment import cache_folder
 from tasks.settings import ComputeSettings
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import BertConfig
 
-    from bert.packing import Grouping
+    from bert.batch import Grouping
     from distributed.feed import Batch, BatchSource
     from distributed.plan import Plan, PlanSettings
     from distributed.world import World
@@ -135,8 +134,8 @@ class RandomBatches:
     def micro_batches(self, plan: "Plan", rank: int, position: int) -> "list[Batch]":
         first = (plan.steps * rank + position // plan.global_batch_size) * plan.accumulation
         size = self.load.batch_size, self.load.seq_length, self.vocab_size
-        batches = [_random_batch(*size, seed) for seed in range(first, first + plan.accumulation)]
-        return [flat(batch) for batch in batches] if self.load.xla == "on" else batches
+        is_fixed = self.load.xla == "on"
+        return [_random_batch(*size, seed, is_fixed) for seed in range(first, first + plan.accumulation)]
 
 
 def feed_of_windows(
@@ -145,8 +144,7 @@ def feed_of_windows(
     """Real windows, in the order of `bert-squad`'s training and shared among the ranks in the same way."""
     from distributed.plan import make_plan
     from distributed.rows import Rows
-    from tasks.batches import grouping_of
-    from tasks.padding import layouts_of
+    from tasks.batches import grouping_of, layouts_of
     from tasks.squad.program import feed_of
 
     rows = Rows.open(path)
@@ -190,50 +188,22 @@ def windows_of(model: str, train_file: str, max_train_examples: int, max_seq_len
     return path
 
 
-def flat(batch: "Batch") -> "Batch":
-    """A batch of whole rows as one group of a fixed shape."""
-    from bert.packing import FixedGroups
-
-    rows, length = batch["input_ids"].shape
-    groups = FixedGroups(((rows, length),))
-    return {name: array.reshape(-1) for name, array in batch.items()} | {"groups": groups}
-
-
 def shapes_of(batch: "Batch") -> list[tuple[int, int]]:
     """Rows and length of each group of a micro-batch that has rows."""
-    pairs = batch["groups"].pairs if "groups" in batch else [batch["input_ids"].shape]
-    return [(int(rows), int(length)) for rows, length in pairs if rows]
+    return [(int(rows), int(length)) for rows, length in batch["groups"] if rows]
 
 
-def linear_rows_of(batch: "Batch") -> int:
-    """The rows that linear layers compute for a micro-batch, without those that are added for XLA."""
-    from bert.tokens import leaves_padding_out
-
-    places = batch["example_ids"]
-    return int((places > 0).sum()) if leaves_padding_out(batch) else places.size
-
-
-def lengths_of(batch: "Batch") -> "np.ndarray":
-    """The number of real tokens of each example of a micro-batch, int64 [B]."""
+def _random_batch(rows: int, length: int, vocabulary: int, seed: int, is_fixed: bool) -> "Batch":
     import numpy as np
 
-    inside = batch["example_ids"].reshape(-1).astype(np.int64)
-    rows, lengths = np.array(shapes_of(batch)).T
-    widths = np.repeat(lengths, rows)
-    num_tokens = np.add.reduceat(inside, np.cumsum(widths) - widths)
-    return num_tokens[num_tokens > 0]
-
-
-def _random_batch(rows: int, length: int, vocabulary: int, seed: int) -> "Batch":
-    import numpy as np
+    from bert.batch import fixed
+    from tasks.squad.program import collate
 
     generator = np.random.default_rng(seed)
-    whole = np.zeros((rows, length), np.int32)
-    return {
-        "input_ids": generator.integers(0, vocabulary, (rows, length), dtype=np.int32),
-        "token_type_ids": whole,
-        "position_ids": whole + np.arange(length, dtype=np.int32),
-        "example_ids": whole + 1,
-        "start_position": generator.integers(0, length, rows, dtype=np.int32),
-        "end_position": generator.integers(0, length, rows, dtype=np.int32),
+    ids = generator.integers(0, vocabulary, rows * length, dtype=np.int32)
+    answers = {f"{end}_position": generator.integers(0, length, rows, dtype=np.int32) for end in ("start", "end")}
+    tokens: dict = {
+        "input_ids": (ids, np.arange(0, len(ids) + 1, length)),
+        "question_tokens": np.full(rows, length),
     }
+    return collate(tokens | answers, fixed(((rows, length),)) if is_fixed else None)

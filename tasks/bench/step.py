@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringbase.settings import check_at_least, setting
-from tasks.bench.load import StepLoad, linear_rows_of, shapes_of
+from tasks.bench.load import StepLoad, shapes_of
 from tasks.bench.products import matrix_peak, matrix_products, model_flop
 from tasks.bench.settings import FiguresSettings
 from tasks.bench.timing import medians, ratio
@@ -81,7 +81,7 @@ def beside_products(
     bert_config, world = training.bert_config, training.world
     compute_s, alone_s, peaks = [], [], []
     for batches in recent:
-        shapes = [(linear_rows_of(batch), shapes_of(batch)) for batch in batches]
+        shapes = [(len(batch["input_ids"]), shapes_of(batch)) for batch in batches]
         compute_s.append(training.gradient_seconds(batches))
         alone_s.append(matrix_products(bert_config, config.precision, shapes, world))
         peaks.append(matrix_peak(config.precision, world))

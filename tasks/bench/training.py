@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from bert.cudnn_attention import is_chosen
+from bert.batch import row_lengths
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
@@ -19,7 +19,7 @@ from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan
 from distributed.world import World
-from tasks.bench.load import StepLoad, config_of, feed_and_plan, lengths_of, shapes_of
+from tasks.bench.load import StepLoad, config_of, feed_and_plan, shapes_of
 from tasks.bench.timing import line_up, seconds_of
 from tasks.squad.program import span_loss
 
@@ -32,7 +32,7 @@ class MeasuredStep:
 
     Attributes:
       seconds, parts: seconds of the whole step, and of each part by name.
-      shapes: rows and length of each group of each micro-batch, without the few rows of padding added for XLA.
+      shapes: rows and length of each group of each micro-batch.
       lengths: the number of real tokens of each example, int64.
     """
 
@@ -52,7 +52,6 @@ class BenchTraining:
         self.feed, self.plan = feed_and_plan(load, world, self.bert_config.vocab_size)
         self.model = Bert(self.bert_config, "span")
         self.model.recomputes = load.recompute
-        self.model.calls_cudnn = is_chosen(load.attention, load.xla, self.bert_config, self.model.compute_dtype)
         self.optimizer = AllreduceOptimizer(
             AdamWeightDecay(1e-5),
             self.model.trainable_variables,
@@ -87,7 +86,7 @@ class BenchTraining:
                 seconds, parts = time.perf_counter() - start_s, clock.read()
                 if number >= self.load.num_warmup:
                     shapes = [shapes_of(batch) for batch in batches]
-                    lengths = np.concatenate([lengths_of(batch) for batch in batches])
+                    lengths = np.concatenate([row_lengths(batch) for batch in batches])
                     measured.append(MeasuredStep(seconds, parts, shapes, lengths))
                     kept.append(batches)
         return measured, list(kept)

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
-from distributed.feed import Batch, batch_maker
+from bert.batch import with_checked_ids
+from distributed.feed import batch_maker
 from distributed.predict import predict
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.batches import INPUTS, prediction_batches, with_checked_ids
+from tasks.batches import prediction_batches
 from tasks.classifier import metrics
 from tasks.classifier.rows import DataSet, collate
 from tasks.classifier.tasks import Labels, Task, submission
@@ -26,18 +26,11 @@ ScoreRows = Callable[[Rows, int], np.ndarray | None]
 def scorer(job: Job, max_seq_length: int) -> ScoreRows:
     """A function of the job's model: (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None
     off rank 0."""
-    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
-    signature["first_tokens"] = tf.TensorSpec([None], tf.int32)
-    forward = job.engine.scores(signature)
-
-    def inputs(fields: dict) -> Batch:
-        batch = collate(fields)
-        return {name: batch[name] for name in signature}
 
     def score_rows(rows: Rows, batch_size: int) -> np.ndarray | None:
         batches = prediction_batches(rows.lengths("input_ids"), batch_size, max_seq_length)
-        make_batch = batch_maker(rows, with_checked_ids(inputs, job.engine.config))
-        outputs = predict(job.world, job.run, batches, make_batch, forward)
+        make_batch = batch_maker(rows, with_checked_ids(collate, job.engine.config))
+        outputs = predict(job.world, job.run, batches, make_batch, job.engine.scores)
         if outputs is None:
             return None
         scores_BL = np.empty((len(rows), outputs[0].shape[1]), np.float32)

@@ -6,11 +6,10 @@ Tensors have their shape as a suffix: B rows, L labels.
 import numpy as np
 import tensorflow as tf
 
-from bert.inputs import is_example
+from bert.batch import num_examples
 from distributed.feed import Batch
 from distributed.rows import Rows
 from ringbase.errors import InputError
-from tasks.batches import num_examples
 from tasks.classifier.tasks import Labels
 
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
@@ -61,8 +60,8 @@ def label_loss(scores_BL: tf.Tensor, batch: dict[str, tf.Tensor], weight_of_labe
     """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
     label = batch["label"]
     if label.dtype.is_floating:
-        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label) * is_example(batch))
+        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label) * batch["is_example"])
     losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
     if weight_of_label is not None:
         losses_B *= tf.gather(tf.constant(weight_of_label), label)
-    return tf.reduce_sum(losses_B * is_example(batch))
+    return tf.reduce_sum(losses_B * batch["is_example"])

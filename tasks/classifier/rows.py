@@ -8,7 +8,7 @@ from functools import cache, partial
 import numpy as np
 import pyarrow as pa
 
-from bert.packing import Grouping
+from bert.batch import Grouping, batch_of
 from bert.text.tokenizer import Tokenizer, check_unknown
 from distributed.feed import Batch
 from distributed.rows import Rows
@@ -17,7 +17,6 @@ from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.hashing import digest
 from ringbase.ragged import Ragged, joined, offsets_of, padded
-from tasks.batches import encoder_inputs, grouped
 from tasks.cache import Recipe, Tables, prepared, with_facts
 from tasks.classifier.reading import Source, Texts
 from tasks.classifier.settings import ExampleSettings
@@ -161,6 +160,5 @@ def _label_column(texts: Texts, labels: Labels) -> pa.Array:
 
 def collate(fields: dict, grouping: Grouping | None = None) -> Batch:
     """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
-    fields, groups = grouped(fields, grouping)
-    batch = encoder_inputs(fields, groups)
+    fields, batch = batch_of(fields, grouping)
     return batch | {"label": padded(fields["label"], len(batch["first_tokens"]))}

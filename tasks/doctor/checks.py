@@ -83,10 +83,7 @@ def check_training(config: Config, exam: Examination, collectives: Collectives |
     exam.run(Check(TRAINING, "ranks against one", with_collectives(truth.check_ranks), SAME_BITS, 180, needs))
     resume = with_collectives(truth.check_resume, folder=folder)
     exam.run(Check(TRAINING, "save and resume", resume, SAME_BITS, 180, (*needs, "output folder")))
-    # Last, because training uses these two only on request.
-    exam.run(
-        Check(TRAINING, "cuDNN attention", computing.check_cudnn, advice, 180, ("float32 on the CPU", *needs))
-    )
+    # Last, because training uses this only on request.
     exam.run(Check(TRAINING, "sum in the step", with_collectives(truth.check_sum_in_step), SAME_BITS, 180, needs))
     timed = with_collectives(speed.check_speed, config=config)
     exam.run(Check(SPEED, "BERT-base", timed, "see bert-bench step", 240, needs))

@@ -9,7 +9,6 @@ import pyarrow as pa
 import tensorflow as tf
 from transformers import BertConfig
 
-from bert.cudnn_attention import is_chosen
 from bert.model import COMPILED_WIDTH, Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
@@ -20,12 +19,12 @@ from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.world import World
+from tasks.batches import layouts_of
 from tasks.doctor.reference import Window
-from tasks.padding import layouts_of
 from tasks.squad.program import collate, feed_of, span_loss
 
 if TYPE_CHECKING:
-    from bert.packing import Layouts
+    from bert.batch import Layouts
 
 SEED, LENGTH, VOCABULARY, HEADS = 7, 48, 500, 4
 # Adam divides by the root of the second moment, which turns rounding errors of near-zero gradients into whole
@@ -77,7 +76,6 @@ class Trial:
     Args:
       model: from `small_model`; by default the one of float32.
       xla: "gradient" and "step": XLA compiles the whole gradient, or the whole step, as with --xla on.
-      attention: the flag of this name.
     """
 
     def __init__(
@@ -86,12 +84,10 @@ class Trial:
         collectives: Collectives,
         model: Bert | None = None,
         xla: Xla = "off",
-        attention: Literal["cudnn", "plain"] = "plain",
         global_batch: int = 8,
     ):
         self.world, self.global_batch, self.is_fixed = world, global_batch, xla != "off"
         self.model = model or small_model("fp32")
-        self.model.calls_cudnn = is_chosen(attention, "on", self.model.config, self.model.compute_dtype)
         self.feed = feed_for(windows(2 * global_batch))
         self.optimizer = AllreduceOptimizer(
             AdamWeightDecay(RATE, epsilon=EPSILON),

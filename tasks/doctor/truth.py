@@ -4,22 +4,19 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import tensorflow as tf
 
 from bert import weights
-from bert.cudnn_attention import is_chosen
 from distributed.checkpoint import Checkpoints
 from distributed.collectives import Collectives
 from distributed.collectives.local import LocalCollectives
 from distributed.doctor.examination import Finding, failed, not_tested, ok
 from distributed.state import State
 from distributed.world import World
-from ringbase.errors import InputError
 from tasks.doctor import reference
-from tasks.doctor.trial import HEADS, SEED, Trial, Xla, small_config, small_model, windows
+from tasks.doctor.trial import HEADS, SEED, Trial, Xla, small_model, windows
 from tasks.squad.program import collate, span_loss
 
 BATCH = 8
@@ -81,15 +78,11 @@ class Truth:
         expected = sum(float(np.sum(part * direction[name])) for name, part in self.gradient.items())
         return abs(reference.slope(tensors, direction, examples, HEADS) - expected) / abs(expected)
 
-    def check_precision(
-        self, world: World, precision: str, xla: Xla, attention: Literal["cudnn", "plain"] = "plain"
-    ) -> Finding:
+    def check_precision(self, world: World, precision: str, xla: Xla) -> Finding:
         """Loss and gradient of the compiled model on this rank's device against the CPU's plain float32."""
         if not world.device.is_gpu and (precision, xla) == ("fp16", "gradient"):
             return not_tested("fp16 is for GPUs")
-        trial = Trial(
-            alone(world), LocalCollectives(), small_model(precision), xla, attention=attention, global_batch=BATCH
-        )
+        trial = Trial(alone(world), LocalCollectives(), small_model(precision), xla, global_batch=BATCH)
         loss, gradient = trial.first_gradient()
         loss_error = abs(loss - self.loss) / self.loss
         error = norm({name: gradient[name] - part for name, part in self.gradient.items()}) / norm(self.gradient)
@@ -100,14 +93,6 @@ class Truth:
             limit = f"{LOSS_TOLERANCES[precision]:g} and {TOLERANCES[precision]:g}"
             return failed(f"{text}: must be at most {limit}", WRONG, **details)
         return ok(text, **details)
-
-    def check_cudnn(self, world: World) -> Finding:
-        """The same with attention by cuDNN, which training uses on request only."""
-        try:
-            is_chosen("cudnn", "on", small_config(), "bfloat16")
-        except InputError as error:
-            return not_tested(str(error).partition(": ")[2])
-        return on_request(self.check_precision(world, "bf16", "gradient", "cudnn"), "--attention cudnn")
 
 
 def on_request(finding: Finding, flag: str) -> Finding:

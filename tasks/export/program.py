@@ -106,18 +106,19 @@ class Exported(tf.Module):
         batch, length = tf.unstack(tf.shape(input_ids))
         message = f"a row has more tokens than the model's {most} positions"
         with tf.control_dependencies([tf.debugging.assert_less_equal(length, most, message)]):
-            position_ids = tf.tile(tf.range(length)[None], [batch, 1])
+            position_ids = tf.tile(tf.range(length), [batch])
         found = self._model(
             {
-                "input_ids": input_ids,
-                "token_type_ids": token_type_ids,
+                "input_ids": tf.reshape(input_ids, [-1]),
+                "token_type_ids": tf.reshape(token_type_ids, [-1]),
                 "position_ids": position_ids,
-                "example_ids": attention_mask,
+                "attention_mask": tf.reshape(attention_mask, [-1]),
+                "groups": (tf.stack([batch, length]),),
                 "first_tokens": tf.range(batch) * length,
             }
         )
         if self._head == "span":
-            start_BT, end_BT = tf.unstack(found, axis=2)
+            start_BT, end_BT = tf.unstack(tf.reshape(found, [batch, length, 2]), axis=2)
             return {"start_logits": start_BT, "end_logits": end_BT}
         if self._head == "features":
             hidden_BTH = tf.reshape(found, [batch, length, self._config.hidden_size])

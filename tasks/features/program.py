@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
+from bert.batch import batch_of, with_checked_ids
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from distributed.feed import batch_maker
@@ -26,7 +27,7 @@ from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from ringbase.ragged import joined
-from tasks.batches import INPUTS, encoder_inputs, grouped, with_checked_ids
+from tasks.batches import traced_once
 from tasks.features.settings import FeaturesConfig
 from tasks.fit import load_for_prediction
 from tasks.job import Job, run_on_ranks
@@ -69,8 +70,8 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
             for numbers, output in zip(batches, outputs or [], strict=False):
                 values, offsets = rows.take(numbers)["input_ids"]
                 for row, number in enumerate(numbers):
-                    ids = values[offsets[row] : offsets[row + 1]]
-                    yield int(number), ids, output[row, : len(ids)]
+                    own = slice(offsets[row], offsets[row + 1])
+                    yield int(number), values[own], output[own]
             bar.update(min(len(rows), (start + step) * config.batch_size))
 
     write(config, start.words, list(layers), vectors(), is_writer=run.is_writer)
@@ -79,17 +80,13 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
 
 
 def states_of(model: Bert, layers: Sequence[int]) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-    """A compiled function: the encoder's inputs [B, T] -> hidden states, float32 [B, T, layers, H]. Hidden state 0
-    is the embeddings' output."""
+    """A graph function: batch -> hidden states, float32 [R, layers, H]; state 0 is the embeddings' output."""
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         states = model.hidden_states(batch)
-        chosen = tf.stack([tf.cast(states[layer], tf.float32) for layer in layers], 1)
-        batch_and_length = tf.shape(batch["input_ids"])
-        return tf.reshape(chosen, tf.concat([batch_and_length, tf.shape(chosen)[1:]], 0))
+        return tf.stack([tf.cast(states[layer], tf.float32) for layer in layers], 1)
 
-    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
-    return tf.function(forward, input_signature=[signature], autograph=False)
+    return traced_once(forward)
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
@@ -123,9 +120,8 @@ def tokenize(config: FeaturesConfig, tokenizer: Tokenizer) -> pa.Table:
 
 
 def collate(fields: dict) -> dict:
-    """Lines -> the encoder's inputs [B, T]."""
-    batch = encoder_inputs(*grouped(fields))
-    return {name: batch[name] for name in INPUTS}
+    """Lines -> the model's input, in their order."""
+    return batch_of(fields)[1]
 
 
 def write(

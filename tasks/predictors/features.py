@@ -7,11 +7,12 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
+from bert.batch import with_checked_ids
 from distributed.feed import batch_maker
 from distributed.predict import predict
 from distributed.rows import Rows
 from ringbase.errors import InputError
-from tasks.batches import prediction_batches, with_checked_ids
+from tasks.batches import prediction_batches
 from tasks.classifier.settings import ExampleSettings
 from tasks.features.program import collate, states_of
 from tasks.predictors.inputs import LONGEST_SHOWN, TextOrPair, checked_texts, text_rows
@@ -139,9 +140,10 @@ class Features:
         make_batch = batch_maker(rows, with_checked_ids(collate, self._trained.config))
         results: list[Any] = [None] * len(rows)
 
-        def keep_all(batch: int, states_BTLH: np.ndarray) -> None:
-            for row, number in enumerate(batches[batch].tolist()):
-                results[number] = keep(number, states_BTLH[row, : lengths[number], 0])
+        def keep_all(batch: int, states_RLH: np.ndarray) -> None:
+            own = np.split(states_RLH[:, 0], np.cumsum(lengths[batches[batch]]))
+            for number, states_TH in zip(batches[batch].tolist(), own, strict=False):
+                results[number] = keep(number, states_TH)
 
         with self._trained.lock:
             predict(job.world, job.run, batches, make_batch, self._states, digest=keep_all, label="features")

@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
+from bert.batch import with_checked_ids
 from bert.model import Bert
 from distributed.evaluation import HeldOut
 from distributed.feed import batch_maker
-from distributed.gradient import batch_signature
 from distributed.predict import predict
-from tasks.batches import prediction_batches, with_checked_ids
+from tasks.batches import prediction_batches, traced_once
 from tasks.job import Job
 from tasks.pretraining.examples import collate, losses
 from tasks.pretraining.settings import EvaluationSettings
@@ -41,8 +41,7 @@ def evaluator(settings: EvaluationSettings, job: Job, model: Bert, shards: Shard
         return tf.stack(counts)
 
     make_batch = batch_maker(shards.rows, with_checked_ids(prepare, model.config))
-    signature = batch_signature(make_batch(rows[:1]))
-    forward = tf.function(count, input_signature=[signature], autograph=False)
+    forward = traced_once(count)
 
     def total(outputs: list[np.ndarray]) -> dict[str, float]:
         sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)

@@ -1,7 +1,7 @@
 """bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert `run_squad.py`).
 
 Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -> files. Tensors have their shape
-as a suffix: B rows, T positions of a row, 2 for start and end.
+as a suffix: R tokens, B rows of T places, 2 for start and end.
 """
 
 import time
@@ -11,14 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from bert import hub
-from bert.inputs import example_numbers, in_groups
+from bert.batch import num_examples
+from bert.model import in_places, split_groups
 from distributed import phases
 from distributed.feed import Feed
 from distributed.order import Order
 from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.settings import flat
-from tasks.batches import num_examples
 from tasks.cache import Prepared
 from tasks.environment import result_file
 from tasks.fit import Training, fit, load_for_prediction
@@ -92,21 +92,23 @@ def feed_of(windows: Rows, seed: int, max_seq_length: int) -> Feed:
     )
 
 
-def span_loss(scores: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+def span_loss(scores_R2: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """The sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, without padding."""
-    groups = zip(in_groups(scores, batch), in_groups(example_numbers(batch), batch), strict=True)
+    groups = zip(in_places(scores_R2, batch), split_groups(batch["attention_mask"], batch), strict=True)
     targets_B2 = tf.stack([batch["start_position"], batch["end_position"]], 1)
+    is_example_B = batch["is_example"]
     sums = []
-    for scores_BT2, example_ids_BT in groups:
-        padding_B1T = tf.cast(example_ids_BT == 0, scores_BT2.dtype)[:, None]
+    for scores_BT2, mask_BT in groups:
+        padding_B1T = 1 - tf.cast(mask_BT, scores_BT2.dtype)[:, None]
         log_probs_B2T = tf.nn.log_softmax(tf.transpose(scores_BT2, [0, 2, 1]) - LARGE * padding_B1T)
-        rows, length = tf.unstack(tf.shape(example_ids_BT))
+        rows, length = tf.unstack(tf.shape(mask_BT))
         here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
+        is_here_B, is_example_B = is_example_B[:rows], is_example_B[rows:]
         # GPUs compute shapes for the gradients of tf.gather with batch_dims and of sums without keepdims, and the
         # host waits for them.
         here_B2T = tf.one_hot(here_B2, length, dtype=scores_BT2.dtype)
         log_probs_B21 = tf.reduce_sum(log_probs_B2T * here_B2T, -1, keepdims=True)
-        sums.append(tf.reduce_sum(log_probs_B21 * (1 - padding_B1T[:, :, :1])))  # some rows are all padding
+        sums.append(tf.reduce_sum(log_probs_B21 * is_here_B[:, None, None]))
     return -tf.add_n(sums) / 2
 
 

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
-from bert.packing import Grouping
+from bert.batch import Grouping, batch_of, with_checked_ids
 from distributed.feed import Batch, batch_maker
 from distributed.predict import predict
 from distributed.rows import Rows
 from ringbase.ragged import padded
-from tasks.batches import INPUTS, encoder_inputs, grouped, prediction_batches, with_checked_ids
+from tasks.batches import prediction_batches
 from tasks.job import Job
 
 
@@ -24,8 +23,7 @@ class ScoreWindows(Protocol):
 
 def collate(fields: dict, grouping: Grouping | None = None) -> Batch:
     """Windows -> the encoder's inputs and the answers' positions [B]."""
-    fields, groups = grouped(fields, grouping)
-    batch = encoder_inputs(fields | {"sentence_a_tokens": fields["question_tokens"]}, groups)
+    fields, batch = batch_of(fields | {"sentence_a_tokens": fields["question_tokens"]}, grouping)
     answers = ("start_position", "end_position")
     lengths = np.diff(fields["input_ids"][1])
     assert all((fields[name] < lengths).all() for name in answers), "an answer outside its window"
@@ -36,25 +34,20 @@ def window_scorer(job: Job, max_seq_length: int) -> ScoreWindows:
     """A function of the job's model: (windows, batch size, digest) -> start and end scores of every window,
     float32 [tokens, 2], or what `digest(window number, scores)` returns, on rank 0; None elsewhere. A batch has at
     most as many tokens as this number of windows of `max_seq_length`."""
-    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
-    forward = job.engine.scores(signature)
-
-    def inputs(fields: dict) -> Batch:
-        batch = collate(fields)
-        return {name: batch[name] for name in INPUTS}
 
     def score_windows(
         windows: Rows, batch_size: int, digest: Callable[[int, np.ndarray], Any] | None = None
     ) -> list[Any] | None:
         lengths = np.diff(windows.column("input_ids")[1])
         batches = prediction_batches(lengths, batch_size, max_seq_length)
-        make_batch = batch_maker(windows, with_checked_ids(inputs, job.engine.config))
+        make_batch = batch_maker(windows, with_checked_ids(collate, job.engine.config))
 
-        def by_window(number: int, scores_BT2: np.ndarray) -> list[Any]:
-            own = [(window, scores_BT2[row, : lengths[window]]) for row, window in enumerate(batches[number])]
+        def by_window(number: int, scores_R2: np.ndarray) -> list[Any]:
+            ends = np.cumsum(lengths[batches[number]])
+            own = zip(batches[number], np.split(scores_R2, ends), strict=False)
             return [scores if digest is None else digest(window, scores) for window, scores in own]
 
-        outputs = predict(job.world, job.run, batches, make_batch, forward, digest=by_window)
+        outputs = predict(job.world, job.run, batches, make_batch, job.engine.scores, digest=by_window)
         if outputs is None:
             return None
         of_window = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*outputs), strict=True))

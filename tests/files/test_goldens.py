@@ -87,7 +87,9 @@ def test_a_resumed_run_ends_as_one_without_a_break(run, copy, resumed, finished,
     found = load_file(copy.joinpath(output_dir, *seed, "model", "model.safetensors"))
     expected = load_file(GOLDEN / finished / "model" / "model.safetensors")
     for name in found.keys() | expected.keys():
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=tolerance, err_msg=name)
+        # The gradients of the keys' biases are 0 but for rounding, of which Adam makes whole steps.
+        atol = 5 * tolerance if name.endswith("key.bias") else tolerance
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
 
 
 def test_evaluations_and_loss_scale_go_on(run, copy):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import tensorflow as tf
 
+from bert import batch as batches
+from bert.batch import ByLength, in_one_group, rounded_up
 from bert.model import Bert
-from bert.packing import ByLength, FixedGroups, Groups, in_one_group, rounded_up
 from distributed.gradient import batch_signature
-from tasks.batches import encoder_inputs, grouped
 from tasks.classifier import rows as classifier
 from tasks.classifier.loss import example_weights, label_loss
 from tasks.pretraining import examples as pretraining
@@ -61,12 +61,12 @@ def grouping_of(name: str):
     """Row lengths -> the order of the rows in the batch, and its groups."""
 
     def padded_more(lengths):
-        return np.arange(len(lengths)), Groups((np.array([len(lengths), rounded_up(max(lengths)) + 8], np.int32),))
+        return np.arange(len(lengths)), (np.array([len(lengths), rounded_up(max(lengths)) + 8], np.int32),)
 
     def fixed(lengths):
         longest, second = rounded_up(np.sort(lengths)[::-1][:2])
         order = np.argsort(-np.asarray(lengths), kind="stable")
-        return order, FixedGroups(((1, int(longest)), (len(lengths), int(second))))  # the last row is empty
+        return order, ((1, int(longest)), (len(lengths), int(second)))  # the last row is empty
 
     return {"padded": in_one_group, "padded more": padded_more, "by length": ByLength(3), "compiled": fixed}[name]
 
@@ -98,14 +98,14 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
         case "pretraining":
             return pretraining.collate(fields, None, 1, chosen, most=lambda length: length)
         case _:
-            return encoder_inputs(*grouped(fields, chosen))
+            return batches.batch_of(fields, chosen)[1]
 
 
 def weights_of(head: str, batch: dict) -> dict[str, float]:
     """The weight of each loss term in a batch, which divides the term's sum."""
     match head:
         case "span":
-            return {"loss": float(squad.num_examples(batch))}
+            return {"loss": float(batches.num_examples(batch))}
         case "classifier":
             return {"loss": float(example_weights(batch, None).sum())}
         case _:
@@ -179,6 +179,6 @@ class Computer:
                     found[number] = np.concatenate([here.ravel(), scores["nsp"][place]])
                     masked += len(here)
                 case _:
-                    flat, first = tf.reshape(scores, [-1, scores.shape[-1]]), batch["first_tokens"][place]
-                    found[number] = flat[first : first + len(rows[number].input_ids)].numpy()
+                    first = batch["first_tokens"][place]
+                    found[number] = scores[first : first + len(rows[number].input_ids)].numpy()
         return [found[number] for number in range(len(rows))]

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 from harness import texts
-from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import configuration, weights
@@ -14,28 +13,6 @@ from bert.model import COMPILED_WIDTH, Bert
 from bert.text import tokenizer
 
 KEY = tf.constant([3, 5], tf.int32)
-
-
-def golden(goldens, name: str):
-    """The model as we load it, PyTorch's numbers, and the same inputs in our form."""
-    there = load_file(goldens / name / "golden.safetensors")
-    config = configuration.read_config(goldens / name)
-    model = Bert(config, name.split("_")[0])
-    weights.load(model, goldens / name)
-    return model, there, inputs_of(there)
-
-
-def inputs_of(there) -> dict[str, tf.Tensor]:
-    rows, length = there["input_ids"].shape
-    arrays = {
-        "input_ids": there["input_ids"],
-        "token_type_ids": there["token_type_ids"],
-        "position_ids": np.broadcast_to(np.arange(length), (rows, length)),
-        "example_ids": there["attention_mask"],
-        "first_tokens": np.arange(rows) * length,
-        "masked_tokens": there.get("masked_tokens", np.zeros(0)),
-    }
-    return {name: tf.constant(array, tf.int32) for name, array in arrays.items()}
 
 
 def error(ours, theirs) -> float:

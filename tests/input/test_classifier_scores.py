@@ -67,7 +67,7 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
 def loss_of(outputs, label, weight=None):
     """The mean loss of rows of one token each."""
     size = len(label)
-    batch = {"label": label, "example_ids": np.ones(size, np.int32), "first_tokens": np.arange(size, dtype="i4")}
+    batch = {"label": label, "is_example": np.ones(size, np.float32)}
     tensors = {name: tf.constant(array) for name, array in batch.items()}
     return float(label_loss(tf.constant(outputs), tensors, weight)) / example_weights(batch, weight).sum()
 

@@ -4,12 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from harness.batches import GROUPINGS, batch_of, random_rows, weights_of
+from harness.batches import GROUPINGS, batch_of, grouping_of, random_rows, weights_of
 from transformers import BertConfig
 
+from bert import batch as batches
+from bert.batch import with_checked_ids
 from distributed.order import divided, fixed_batches
 from ringbase.errors import InputError
-from tasks.batches import encoder_inputs, grouped, with_checked_ids
 
 
 def test_groups_by_length_have_the_fewest_padded_tokens():
@@ -24,7 +25,7 @@ def test_groups_by_length_have_the_fewest_padded_tokens():
             for cuts in itertools.combinations(range(1, len(lengths)), count)
         )
         batch = batch_of("features", random_rows(lengths, 50), "by length")
-        assert batch["input_ids"].size == fewest
+        assert batch["attention_mask"].size == fewest
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -32,6 +33,15 @@ def test_weights_count_examples_and_masked_tokens_and_no_padding(grouping):
     rows = random_rows([9, 40, 12], 50)
     weights = [weights_of(head, batch_of(head, rows, grouping)) for head in ("span", "classifier", "pretraining")]
     assert weights == [{"loss": 3.0}, {"loss": 3.0}, {"mlm": sum(len(row.masked) for row in rows), "nsp": 3.0}]
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_targets_of_tokens_lie_in_the_rows_of_their_tokens(grouping):
+    ids = np.arange(1, 62, dtype=np.int32)
+    fields = {"input_ids": (ids, np.array([0, 9, 49, 61])), "sentence_a_tokens": np.array([3, 4, 5])}
+    fields, batch = batches.batch_of(fields, grouping_of(grouping))
+    targets = batches.token_targets(fields["input_ids"][0], batch)
+    np.testing.assert_array_equal(targets, batch["input_ids"])
 
 
 @pytest.mark.parametrize("is_dealt", [False, True], ids=["by tokens", "by rows"])
@@ -77,7 +87,7 @@ def test_ids_that_the_model_has_no_entries_for_are_refused(table, entries):
     sizes = {"vocab_size": 51, "type_vocab_size": 2, "max_position_embeddings": 40}
 
     def batch(fields):
-        return encoder_inputs(*grouped(fields))
+        return batches.batch_of(fields)[1]
 
     with_checked_ids(batch, BertConfig(**sizes))(fields)
     with pytest.raises(InputError, match=f"7.*{table} {entries}"):

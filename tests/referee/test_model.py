@@ -3,22 +3,20 @@ papers' formulas in float64, however rows are padded and grouped, and whatever X
 
 import functools
 import json
-from math import erf, pi, sqrt, tanh
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import models
 from harness.batches import Computed, Computer, Row, random_rows
 from harness.models import KEY, error, wide_model
 from harness.plain_bert import plain
 from harness.real_data import real
+from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from bert import configuration, weights
 from bert.model import Bert
-from bert.ops import ACTIVATIONS
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 HEADS = ["span_gelu", "classifier_gelu", "pretraining_gelu", "pretraining_gelu_new"]
@@ -33,29 +31,24 @@ TO_PYTORCH = 1e-4
 @functools.cache
 def golden(name: str) -> tuple[Computer, dict[str, np.ndarray], list[Row]]:
     """The model as we load it, PyTorch's numbers, and the rows of which they are."""
-    model, there, _ = models.golden(GOLDENS, name)
-    return Computer(model), there, rows_of(there)
-
-
-def rows_of(there: dict[str, np.ndarray]) -> list[Row]:
-    length = there["input_ids"].shape[1]
-    rows = []
+    there = load_file(GOLDENS / name / "golden.safetensors")
+    model = Bert(configuration.read_config(GOLDENS / name), name.split("_")[0])
+    weights.load(model, GOLDENS / name)
+    rows, length = [], there["input_ids"].shape[1]
+    none = np.zeros(len(there["input_ids"]), int)
     for number, mask in enumerate(there["attention_mask"].astype(bool)):
         masked = zip(there.get("masked_tokens", []), there.get("masked_ids", []), strict=True)
-        ends = [
-            int(there[f"{end}_positions"][number]) if f"{end}_positions" in there else 0
-            for end in ("start", "end")
-        ]
+        start, end = (int(there.get(f"{end}_positions", none)[number]) for end in ("start", "end"))
         rows.append(
             Row(
                 there["input_ids"][number, mask].tolist(),
                 int((there["token_type_ids"][number, mask] == 0).sum()),
-                (ends[0], ends[1]),
-                int(there["labels"][number]) if "labels" in there else 0,
+                (start, end),
+                int(there.get("labels", none)[number]),
                 {int(token % length): int(id_) for token, id_ in masked if token // length == number},
             )
         )
-    return rows
+    return Computer(model), there, rows
 
 
 def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarray]:
@@ -113,24 +106,11 @@ def test_a_row_has_the_same_scores_alone_and_among_others(name):
             assert error(compute([row], grouping).scores[0], together[number + 3]) < 1e-5  # other orders of sums
 
 
-def test_a_lost_row_is_seen():
-    """The comparisons of gradients can fail."""
-    compute, _, rows = golden("span_gelu")
-    whole, less = compute(rows).gradients, compute(rows[:2]).gradients
-    assert max(error(less[name], whole[name]) for name in whole if name.endswith("kernel")) > 0.1
-
-
-def features_of(model: Bert) -> Computer:
-    """A model without a head that has the same weights."""
-    features = Bert(model.config, "features")
-    for name, variable in features.named_tensors().items():
-        variable.assign(model.named_tensors()[name])
-    return Computer(features)
-
-
 def test_features_are_the_hidden_states_of_pytorch():
-    compute, there, rows = golden("span_gelu")
-    found = features_of(compute.model)(rows, "by length").scores
+    _, there, rows = golden("span_gelu")
+    model = Bert(configuration.read_config(GOLDENS / "span_gelu"), "features")
+    weights.load(model, GOLDENS / "span_gelu")
+    found = Computer(model)(rows, "by length").scores
     for number, row in enumerate(rows):
         assert error(found[number], there["hidden_2"][number, : len(row.input_ids)]) < TO_PYTORCH
 
@@ -139,11 +119,10 @@ def test_features_are_the_hidden_states_of_pytorch():
 def test_a_real_model_has_the_hidden_states_of_pytorch():
     there = json.loads((GOLDENS / "minilm.json").read_text())
     folder = real("minilm/model.safetensors").parent
-    model = Bert(configuration.read_config(folder), "span")
-    report = weights.load(model, folder, new=weights.HEAD_TENSORS["span"])
+    model = Bert(configuration.read_config(folder), "features")
+    report = weights.load(model, folder)
     assert report.unused == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
-    assert report.missing == list(weights.HEAD_TENSORS["span"])
-    (state,) = features_of(model)([Row(there["input_ids"], len(there["input_ids"]))]).scores
+    (state,) = Computer(model)([Row(there["input_ids"], len(there["input_ids"]))]).scores
     ours = [float(state[token, part]) for token, part in there["places"]]
     np.testing.assert_allclose(ours, there["values"][-1], rtol=0, atol=TO_PYTORCH * np.abs(state).max())
     assert np.linalg.norm(state) == pytest.approx(there["norms"][-1], rel=TO_PYTORCH)
@@ -202,14 +181,6 @@ def test_a_model_wide_enough_for_compiled_parts_computes_the_formulas(
     assert max(off.values()) < to_gradients, off
     if precision != "float32":  # or else nothing was computed in fewer bits
         assert max(off.values()) > 10 * TOLERANCES["float32"][1]
-
-
-def test_activations_are_those_of_google():
-    x = np.linspace(-4, 4, 81, dtype=np.float32)
-    exact = [v * 0.5 * (1 + erf(v / sqrt(2))) for v in x.tolist()]
-    tanh_form = [v * 0.5 * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v**3))) for v in x.tolist()]
-    np.testing.assert_allclose(ACTIVATIONS["gelu"](x), exact, atol=1e-6)  # values to 4, float32's unit there 2e-7
-    np.testing.assert_allclose(ACTIVATIONS["gelu_new"](x), tanh_form, atol=1e-6)
 
 
 # -- initial values and settings ----------------------------------------------------------------------------------

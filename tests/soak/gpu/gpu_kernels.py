@@ -185,9 +185,9 @@ def cases(folder: Path) -> Iterator[tuple[str, type, Callable, list[str]]]:
     labels += ["--text_column=a", "--text_pair_column=b", "--label_column=label"]
     shards = [f"--input_file={folder}/shards/*.arrow", "--do_eval"]
     programs = [
-        ("bert-squad", squad.Config, squad.run_squad, [*spans, "--max_query_length=16", "--doc_stride=12"]),
-        ("bert-classifier", classifier.Config, classifier.run_classifier, labels),
-        ("bert-pretraining", pretraining.Config, pretraining.run_pretraining, shards),
+        ("bert-squad", squad.SquadConfig, squad.run_squad, [*spans, "--max_query_length=16", "--doc_stride=12"]),
+        ("bert-classifier", classifier.ClassifierConfig, classifier.run_classifier, labels),
+        ("bert-pretraining", pretraining.PretrainingConfig, pretraining.run_pretraining, shards),
     ]
     variants = [[f"--precision={bits}"] for bits in ("fp32", "bf16", "fp16")]
     variants += [["--optimizer=lamb"], ["--recompute"], ["--gradient_accumulation_steps=2"]]
@@ -208,7 +208,7 @@ def main(only: str = "") -> int:
             if only not in name:
                 continue
             config = flags.parse(config_class, [*argv, f"--output_dir={path}/{number}"], prog=name, description="")
-            job.set_precision(config.precision)
+            job.set_precision(config.machine.precision)
             as_with_gpu = mock.patch.object(
                 tf.config, "get_visible_devices", lambda k: gpus if k == "GPU" else visible(k)
             )

@@ -1,0 +1,241 @@
+"""Rows of tokens -> the model's input. All padding is decided here.
+
+The hidden state has a row for each token, R rows in all, and linear layers see them at once. Attention sees each
+example in a row of its own. Rows of similar length form a group, so that little of it is padding: group k has B_k
+rows of T_k places. All groups together have B rows and P places. A batch is a dict of arrays:
+
+    input_ids, token_type_ids, position_ids    int32 [R]; 0 where a row of the hidden state has no token
+    attention_mask                             int32 [P], 1 for each place with a token
+    groups                                     for each group its number of rows and its length
+    places, rows                               int32 [R] and [P]: the place of each row and the row of each place
+    first_tokens                               int32 [B]: the row of each example's first token
+    is_example                                 float32 [B]: 0 for rows of attention that hold no example
+
+Tokens without a place, P, and places without a token, the number of tokens, lead to each other's padding. R is one
+of few numbers, because code that XLA compiles is compiled for each of them.
+
+XLA compiles a whole pass for fixed groups, which are pairs of Python numbers and not arrays. There R is P, each
+token's row is its place, and `places` and `rows` are left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringbase.errors import InputError
+from ringbase.ragged import padded, reordered
+
+if TYPE_CHECKING:
+    from transformers import BertConfig
+
+Groups = tuple[Any, ...]  # pairs of Python numbers if they are fixed, else arrays int32 [2]
+# Lengths of rows, int [n] -> their order in the batch, and groups, which may have room for more rows.
+Grouping = Callable[[np.ndarray], tuple[np.ndarray, Groups]]
+Batch = dict[str, Any]
+
+LENGTH_MULTIPLE = 8  # lengths of groups are rounded up to a multiple of this
+FEWEST_ROWS, ROW_PARTS = 32, 16
+NUM_GROUPS = 4  # of --packing auto
+NUM_LAYOUTS, GROUPS_OF_LAYOUT = 4, 8
+
+
+def batch_of(fields: dict[str, Any], grouping: Grouping | None = None) -> tuple[dict[str, Any], Batch]:
+    """The fields in the order of the batch, and the model's input.
+
+    Args:
+      fields: arrays and ragged arrays of n examples; `input_ids` are their tokens, and `sentence_a_tokens`, int
+        [n], says how many of each have type 0, before those of type 1.
+      grouping: by default all rows form one group, in their order.
+    """
+    order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
+    fields = {name: reordered(values, order) for name, values in fields.items()}
+    values, offsets = fields["input_ids"]
+    rows, widths = np.array(groups, np.int64).reshape(-1, 2).T
+    widths = np.repeat(widths, rows)
+    lengths = padded(np.diff(offsets), len(widths))
+    starts = np.cumsum(widths) - widths
+    position = np.arange(widths.sum()) - np.repeat(starts, widths)
+    has_token = position < np.repeat(lengths, widths)
+    is_type_1 = position >= np.repeat(padded(fields["sentence_a_tokens"], len(widths)), widths)
+    places, num_tokens = np.flatnonzero(has_token), len(values)
+    batch: Batch = {"attention_mask": has_token.astype(np.int32), "groups": groups}
+    batch |= {"first_tokens": starts.astype(np.int32), "is_example": (lengths > 0).astype(np.float32)}
+    row_of_token, num_rows = places, len(position)
+    if not is_fixed(batch):
+        row_of_token, num_rows = np.arange(num_tokens), rounded_rows(num_tokens + 1)
+        batch["first_tokens"] = (np.cumsum(lengths) - lengths).astype(np.int32)
+        batch["places"] = padded(places.astype(np.int32), num_rows, len(position))
+        batch["rows"] = np.full(len(position), num_tokens, np.int32)
+        batch["rows"][places] = row_of_token
+    of_tokens = {"input_ids": values, "token_type_ids": is_type_1[places], "position_ids": position[places]}
+    for name, array in of_tokens.items():
+        batch[name] = np.zeros(num_rows, np.int32)
+        batch[name][row_of_token] = array
+    return fields, batch
+
+
+def token_targets(values: np.ndarray, batch: Batch, missing: int = 0) -> np.ndarray:
+    """A target for each token, in the order of the batch -> one for each row of the hidden state, [R]; `missing`
+    where there is no token."""
+    has_token = batch["attention_mask"] > 0
+    row_of_token = np.flatnonzero(has_token) if is_fixed(batch) else np.arange(has_token.sum())
+    targets = np.full(len(batch["input_ids"]), missing, values.dtype)
+    targets[row_of_token] = values
+    return targets
+
+
+def is_fixed(batch: Batch) -> bool:
+    """Whether XLA compiles the whole pass, for the groups of this batch."""
+    return isinstance(batch["groups"][0], tuple)
+
+
+def num_examples(batch: Batch) -> int:
+    return int(batch["is_example"].sum())
+
+
+def row_lengths(batch: Batch) -> np.ndarray:
+    """The number of tokens of each example, int64 [n]."""
+    rows, widths = np.array(batch["groups"], np.int64).reshape(-1, 2).T
+    widths = np.repeat(widths, rows)
+    lengths = np.add.reduceat(batch["attention_mask"].astype(np.int64), np.cumsum(widths) - widths)
+    return lengths[batch["is_example"] > 0]
+
+
+def num_places(groups: Groups) -> int:
+    return sum(int(rows) * int(length) for rows, length in groups)
+
+
+def rounded_up(lengths: Any) -> Any:
+    """A length, or an array of lengths, rounded up as in a group."""
+    return -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+
+
+def rounded_rows(count: int) -> int:
+    """A multiple of 32; from 1,024 on, of a 16th of the power of two below. For many rows 2 % are added."""
+    unit = max(FEWEST_ROWS, (1 << count.bit_length() - 1) // ROW_PARTS)
+    return -(-count // unit) * unit
+
+
+def with_checked_ids(collate: Callable[..., Batch], config: "BertConfig") -> Callable[..., Batch]:
+    """`collate`, followed by a check that every id has its entry in the model's tables.
+
+    CPUs stop with an error at an id that has none, but GPUs compute on with zeros. Raises InputError.
+    """
+    tables = {name: "vocab_size" for name in ("input_ids", "masked_ids")}
+    tables |= {"token_type_ids": "type_vocab_size", "position_ids": "max_position_embeddings"}
+
+    def collate_and_check(fields: dict, **options) -> Batch:
+        batch = collate(fields, **options)
+        for name in tables.keys() & batch.keys():
+            highest, limit = int(batch[name].max(initial=0)), getattr(config, tables[name])
+            if highest >= limit:
+                raise InputError(
+                    f"rows {min(fields['row'])} to {max(fields['row'])} of the data: {highest} among the {name}, "
+                    f"but the model has {tables[name]} {limit}: the data was made for another model or is damaged"
+                )
+        return batch
+
+    return collate_and_check
+
+
+# -- groups -------------------------------------------------------------------------------------------------------
+
+
+def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+    """All rows, in their order, as long as the longest."""
+    shape = np.array([len(lengths), rounded_up(np.max(lengths))], np.int32)
+    return np.arange(len(lengths)), (shape,)
+
+
+def fixed(groups: Groups) -> Grouping:
+    """The grouping into these pairs of numbers, in descending order of length."""
+    return lambda lengths: (np.argsort(-np.asarray(lengths), kind="stable"), groups)
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs.
+
+    Dynamic programming over the distinct lengths finds the cuts with the fewest places. There are always
+    `num_groups` groups, so that one graph serves all batches; some may have no rows.
+    """
+
+    num_groups: int = NUM_GROUPS
+
+    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+        order = np.argsort(-np.asarray(lengths), kind="stable")
+        rounded = rounded_up(np.asarray(lengths, np.int64)[order])
+        shapes = np.full((self.num_groups, 2), (0, LENGTH_MULTIPLE), np.int32)
+        # A cut saves places only where the length changes, so there are few to try in any batch.
+        edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
+        for number, (start, stop) in enumerate(_cheapest_cuts(edges, rounded, self.num_groups)):
+            shapes[number] = stop - start, rounded[start]
+        return order, tuple(shapes)
+
+
+class Layouts:
+    """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest places that holds it.
+
+    The layouts are made from a sample of the run's batches, sorted by their number of tokens. The first third of
+    the sample gives a staircase: the maximum of the batches' longest rows, of their second longest rows, and so
+    on. Two thirds give a second staircase, and the whole sample a third one. `ByLength` cuts each into groups. The
+    last layout holds every batch.
+
+    Args:
+      sample: the row lengths of some batches, each int [at most num_rows].
+      num_rows, longest: the most rows, and the longest row, of any batch.
+    """
+
+    def __init__(self, sample: Sequence[np.ndarray], num_rows: int, longest: int):
+        stairs = np.ones((len(sample), num_rows), np.int64)  # an empty row needs a place too
+        for stair, lengths in zip(stairs, sample, strict=True):
+            stair[: len(lengths)] = -np.sort(-np.asarray(lengths))
+        by_tokens = stairs[np.argsort(stairs.sum(1), kind="stable")]
+        parts = [part.max(0) for part in np.array_split(by_tokens, NUM_LAYOUTS - 1) if len(part)]
+        parts = list(np.maximum.accumulate(parts)) if parts else []
+        distinct = set()
+        for stair in (*parts, np.full(num_rows, longest)):
+            _, groups = ByLength(GROUPS_OF_LAYOUT)(stair)
+            distinct.add(tuple((int(rows), int(length)) for rows, length in groups if rows))
+        self._layouts = sorted(distinct, key=lambda groups: (num_places(groups), groups))
+        self._widths = np.array([[n for rows, n in groups for _ in range(rows)] for groups in self._layouts])
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def single(self) -> list[Grouping]:
+        """Each layout as a grouping of its own, for rows that fit into it."""
+        return [fixed(layout) for layout in self._layouts]
+
+    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+        order = np.argsort(-np.asarray(lengths), kind="stable")
+        assert len(lengths) <= self._widths.shape[1], f"{len(lengths)} rows in {self._widths.shape[1]} places"
+        holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
+        assert holds.any(), f"a row of {np.max(lengths)} tokens"
+        return order, self._layouts[int(np.argmax(holds))]
+
+
+def _cheapest_cuts(edges: np.ndarray, lengths: np.ndarray, num_groups: int) -> list[tuple[int, int]]:
+    """The runs (start, stop) of at most `num_groups` groups whose rows are all as long as their first."""
+    num_runs = len(edges) - 1
+    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows times the length
+    # of run i.
+    width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
+    never = np.iinfo(np.int64).max // 4
+    price = np.where(width > 0, width * lengths[edges[:-1], None], never)
+    best = np.full(num_runs + 1, never)
+    best[0] = 0
+    choices = []
+    for _ in range(min(num_groups, num_runs)):
+        total = best[:-1, None] + price
+        choices.append(total.argmin(0))
+        best = np.minimum(total.min(0), never)
+    cuts: list[tuple[int, int]] = []
+    stop = num_runs
+    for choice in reversed(choices):
+        start = int(choice[stop])
+        cuts.insert(0, (int(edges[start]), int(edges[stop])))
+        stop = start
+    return cuts
