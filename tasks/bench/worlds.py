@@ -26,9 +26,11 @@ def on_ranks(device: DeviceSettings, figures: FiguresSettings, measure: Callable
         world.on_first(write, figures, found)
 
 
-def alone(figures: FiguresSettings, measure: Callable[[World], dict[str, Any]]) -> None:
+def alone(
+    figures: FiguresSettings, measure: Callable[[World], dict[str, Any]], program: str = "bert-bench"
+) -> None:
     """Calls `measure(world)` in a process without MPI, which may start others, and writes the figures."""
-    with World(program="bert-bench", user_errors=(InputError, OSError)) as world:
+    with World(program=program, user_errors=(InputError, OSError)) as world:
         if any(os.environ.get(size, "1") not in ("", "1") for size in SIZE_VARIABLES):
             raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
         write(figures, measure(world))
@@ -50,20 +52,28 @@ def run_module(
 
     Raises InputError, with `what` and the last line that contains "error": it failed.
     """
-    command = [sys.executable, "-m", *arguments]
-    if num_ranks > 1:
-        command = [sys.executable, "-m", "distributed.launch", "-np", str(num_ranks), "--", *command]
     done = subprocess.run(
-        command,
+        launched([sys.executable, "-m", *arguments], num_ranks),
         env={**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})},
         capture_output=True,
         text=True,
         preexec_fn=lambda: os.sched_setaffinity(0, cores or os.sched_getaffinity(0)),
     )
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()]
-        raise InputError(f"{what} failed: {(errors or lines or [f'exit status {done.returncode}'])[-1]}")
+        raise InputError(f"{what} failed: {last_error(done)}")
+
+
+def launched(command: Sequence[str], num_ranks: int) -> list[str]:
+    """The command that starts `command` on ranks of this machine."""
+    launch = [sys.executable, "-m", "distributed.launch", "-np", str(num_ranks), "--"]
+    return [*launch, *command] if num_ranks > 1 else list(command)
+
+
+def last_error(done: "subprocess.CompletedProcess[str]") -> str:
+    """The error of a failed program: its last line that contains "error", else its last line."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1]
 
 
 def figures_of(what: str, *arguments: str, num_ranks: int = 1, cores: Sequence[int] = ()) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from benchmarks.gpu_first.runner import Journal, Step, run_all
+
 from benchmarks.gpu_roofline import H200, Kernel, kernels
 
 ROOT = Path(__file__).resolve().parents[3]
