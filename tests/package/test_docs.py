@@ -20,7 +20,8 @@ PAGES = [
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 MOST_CHARACTERS = 13_500
 OTHERS_FLAGS = {
-    "every", "minutes", "stage", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/ and scripts/
+    "every", "minutes", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/, scripts/, examples/
+    "jax_python", "torch_python", "google_dir", "size", "table", "attention_dropout",
     "bind_to", "with_ft", "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # mpirun, srun, sbatch
     "require_hashes", "no_deps", "no_build_isolation", "upgrade", "strict", "dist",  # pip, scripts/, pytest
     "output", "output_filename", "hostfile", "network_interfaces", "min_np", "max_np", "host_discovery_script",
@@ -28,7 +29,7 @@ OTHERS_FLAGS = {
     "stall_check_shutdown_time_seconds", "cycle_time_ms", "hierarchical_allreduce", "timeline_filename",
     "gloo",  # horovodrun
 }  # fmt: skip
-BENCHMARKS = ("compare", "prepare", "update", "corpus_google", "step_export", "gpu_compile")
+BENCHMARKS = ("compare",)
 
 
 def name_of(page: Path) -> str:
