@@ -21,10 +21,8 @@ def _check_packages() -> None:
         file = Path(spec.origin).resolve() if spec and spec.origin else None
         if file != SITE / name / "__init__.py":
             found = f"finds {file.parent if file else 'nothing'} instead of ringbert's package"
-        elif (
-            not file.with_name("py.typed").is_file() or b"ringbert" not in file.with_name("py.typed").read_bytes()
-        ):
-            found = f"finds {file.parent} with files of another package"
+        elif b"ringbert" not in file.read_bytes():
+            found = f"finds another package's files in {file.parent}"
         else:
             continue
         raise SystemExit(
