@@ -27,7 +27,7 @@ from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import flags
-from tasks.bench.settings import FiguresSettings, TurnSettings
+from tasks.bench.settings import TurnSettings
 from tasks.bench.timing import in_turn, ratio
 from tasks.bench.worlds import ROOT, alone, last_error, launched
 from tasks.environment import cache_folder, set_environment
@@ -78,7 +78,6 @@ class CompareConfig(Settings):
         None, "Python that has the other programs, absl-py and pyarrow", "machine", shown_default="this one"
     )
     turns: TurnSettings
-    figures: FiguresSettings
 
     def check(self) -> None:
         if unknown := set(self.all_parts) - set(PARTS):
@@ -98,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.compare"
     config = flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__))
     set_environment()
-    alone(config.figures, partial(bench_compare, config), prog)
+    alone(config.turns, partial(bench_compare, config), prog)
 
 
 def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:

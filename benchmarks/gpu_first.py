@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.bench.inputs import write_inputs
+from tasks.bench.inputs import model_config, write_inputs
 
 NUM_STEPS, CHECKPOINT_STEPS = 300, 100
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,9 +66,10 @@ def steps(out: Path, num_ranks: int, torch_python: str | None) -> list[Step]:
         words = [str(number) for number in (layers, hidden, rows)]
         return [Step(f"torch_{name}", [torch_python, "-c", TORCH, *words], 240)] if torch_python else []
 
+    files = write_inputs(out, model_config("minilm"), 5000)
     squad = [*python, "tasks.squad", "--do_train", f"--output_dir={out / 'squad'}", "--log_steps=10",
              f"--num_train_steps={NUM_STEPS}", f"--save_checkpoints_steps={CHECKPOINT_STEPS}",
-             "--train_batch_size=16", *write_inputs("squad", "minilm", 2000, 128, out)]  # fmt: skip
+             "--train_batch_size=16", *(f"--{flag}={path}" for flag, path in files.items())]  # fmt: skip
     doctor = ["tasks.doctor", "--precision=bf16", f"--output_dir={out}"]
     shared = ("--precision=bf16", "--share_gpus")
     return [

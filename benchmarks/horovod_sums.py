@@ -24,7 +24,7 @@ from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import flags
-from tasks.bench.settings import FiguresSettings, TurnSettings
+from tasks.bench.settings import TurnSettings
 from tasks.bench.timing import in_turn, ratio
 from tasks.bench.worlds import ROOT, alone, last_error
 from tasks.environment import set_environment
@@ -50,7 +50,6 @@ class SumsConfig(Settings):
     num_pairs: int = setting(15, "pairs of steps per turn, without and with the sum", "load", at_least=1)
     num_warmup: int = setting(4, "pairs before the measurement", "load", at_least=2)
     turns: TurnSettings
-    figures: FiguresSettings
 
     def check(self) -> None:
         if unknown := [name for name in self.models.split(",") if name not in gradient_step.SHAPES]:
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.horovod_sums"
     config = flags.parse(SumsConfig, argv, prog=prog, description=str(__doc__))
     set_environment()
-    alone(config.figures, partial(bench_sums, config), prog)
+    alone(config.turns, partial(bench_sums, config), prog)
 
 
 def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:

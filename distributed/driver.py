@@ -48,17 +48,6 @@ def gpus() -> list[Gpu]:
     return [_gpu(driver, index) for index in range(count.value)]
 
 
-def cuda_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver supports; None without a driver."""
-    try:
-        driver = ctypes.CDLL(LIBRARY)
-    except OSError:
-        return None
-    version = ctypes.c_int()
-    _check(driver, "cuDriverGetVersion", driver.cuDriverGetVersion(ctypes.byref(version)))
-    return version.value // 1000, version.value % 1000 // 10
-
-
 def _gpu(driver: ctypes.CDLL, index: int) -> Gpu:
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     uuid, name, bus_id = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(32)

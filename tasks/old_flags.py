@@ -16,6 +16,7 @@ INSTEAD = {
     "train_file": "this program takes no training file; bert-squad logs how long its steps take",
     "data_dir": "only bert-classifier reads GLUE's folders",
     "num_pairs": "its products are no longer timed alone; the share of one large product's speed is printed",
+    "programs": "a file named by RINGBERT_PHASES gets the same times from any program that trains",
     "picture": "--output_file writes the figures",
     "megabytes": "bert-bench allreduce measures sums, and bert-bench corpus builds the whole --input_file",
     "one_core_megabytes": "the whole --input_file is built, on one core and on all",

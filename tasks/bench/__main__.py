@@ -3,7 +3,7 @@
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench allreduce
     bert-bench scaling --model_size minilm
-    bert-bench start --programs squad,classifier --ranks 1,2
+    bert-bench start --ranks 1,2
     bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt
 
 `step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each rank and in total.

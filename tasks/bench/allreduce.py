@@ -17,7 +17,7 @@ from tasks.bench.worlds import on_ranks
 
 
 def run(config: AllreduceConfig) -> None:
-    on_ranks(config.device, config.figures, lambda world: bench_allreduce(config, world))
+    on_ranks(config.device, config.turns, lambda world: bench_allreduce(config, world))
 
 
 def bench_allreduce(config: AllreduceConfig, world: World) -> dict[str, Any]:

@@ -35,7 +35,7 @@ SEED = 42
 
 
 def run(config: CorpusConfig) -> None:
-    alone(config.figures, partial(bench_corpus, config))
+    alone(config.turns, partial(bench_corpus, config))
 
 
 def bench_corpus(config: CorpusConfig, world: World) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def layouts(max_ranks: int | None, cores: Sequence[int], num_gpus: int) -> list[
 
 
 def run(config: ScalingConfig) -> None:
-    alone(config.figures, partial(bench_scaling, config))
+    alone(config.turns, partial(bench_scaling, config))
 
 
 def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from tasks.settings import MachineSettings
 
 MOST_MEGABYTES = 100_000
 MOST_RANKS = 4096
-PROGRAMS = ("squad", "classifier", "pretraining")
-LEAST_EXAMPLES = 20  # a next sentence needs two documents
 # hidden size, layers, heads, intermediate size
 SIZES = {
     "tiny": (128, 2, 2, 512),
@@ -39,7 +37,7 @@ class FiguresSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnSettings(Settings):
+class TurnSettings(FiguresSettings):
     """How often a benchmark measures."""
 
     repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
@@ -78,7 +76,6 @@ class ScalingConfig(Settings):
 
     load: LoadSettings
     turns: TurnSettings
-    figures: FiguresSettings
     max_ranks: int | None = setting(
         None,
         "largest number of ranks",
@@ -102,7 +99,6 @@ class AllreduceConfig(Settings):
     turns: TurnSettings
     device: DeviceSettings
     backend: BackendSettings
-    figures: FiguresSettings
 
     def check(self) -> None:
         refuse_local(self.backend)
@@ -123,51 +119,20 @@ class AllreduceConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig(Settings):
-    """Time from the command to the first training steps, with an empty and with a filled cache."""
+    """Time from the command to the first steps of bert-squad, with an empty and with a filled cache."""
 
-    programs: str = setting(",".join(PROGRAMS), "trainings to start, separated by commas", "load")
-    ranks: str = setting("1,2", "numbers of ranks to start them on, separated by commas", "load")
+    ranks: str = setting("1,2", "numbers of ranks to start it on, separated by commas", "load")
     size: SizeSettings
-    num_examples: int = setting(
-        10_000,
-        "number of made-up questions, labelled texts and sentences",
-        "load",
-        at_least=LEAST_EXAMPLES,
-        at_most=MOST_ROWS,
-    )
+    num_examples: int = setting(10_000, "number of made-up questions", "load", at_least=1, at_most=MOST_ROWS)
     batch_size: int = setting(8, "rows per rank and step", "load", at_least=1, at_most=MOST_ROWS)
-    seq_length: int | None = setting(
-        None,
-        "maximum number of tokens per row",
-        "load",
-        shown_default="384 for squad, else 128",
-        at_least=8,
-        at_most=LONGEST_ROW,
-    )
-    turns: TurnSettings
+    seq_length: int = setting(384, "maximum number of tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
     xla: Literal["auto", "on", "off"] = setting("auto", "let XLA compile the whole gradient", "machine")
     machine: MachineSettings
-    figures: FiguresSettings
+    turns: TurnSettings
 
     def check(self) -> None:
-        names, words = self.program_names, self.ranks.split(",")
-        if not set(names) <= set(PROGRAMS) or len(set(names)) < len(names):
-            raise ValueError(
-                f"--programs must be different names out of {', '.join(PROGRAMS)}, separated by commas, got "
-                f"{self.programs!r}"
-            )
-        if not all(re.fullmatch("[0-9]{1,4}", word) and 1 <= int(word) <= MOST_RANKS for word in words):
-            raise ValueError(
-                f"--ranks must be numbers from 1 to {MOST_RANKS:,}, separated by commas, got {self.ranks!r}"
-            )
-
-    @property
-    def program_names(self) -> list[str]:
-        return self.programs.split(",")
-
-    def length_of(self, program: str) -> int:
-        """The maximum number of tokens per row."""
-        return self.seq_length or (384 if program == "squad" else 128)
+        if not all(re.fullmatch("[0-9]{1,4}", word) and int(word) for word in self.ranks.split(",")):
+            raise ValueError(f"--ranks must be numbers from 1 to 9999, separated by commas, got {self.ranks!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +149,6 @@ class CorpusConfig(Settings):
     )
     batch_size: int = setting(32, "rows per batch when the shards are read", "load", at_least=1, at_most=MOST_ROWS)
     turns: TurnSettings
-    figures: FiguresSettings
 
 
 def refuse_local(settings: BackendSettings) -> None:

@@ -1,7 +1,7 @@
-"""bert-bench start: the time from the command to the first and the second training step, phase by phase.
+"""bert-bench start: the time from the command to bert-squad's first and second training step, phase by phase.
 
-Each training runs twice, in processes of its own: cold, with an empty RINGBERT_CACHE, and warm, with the cache
-that the first run has filled. The programs record when each phase ends (`distributed.phases`).
+The training runs twice, in processes of its own: cold, with an empty RINGBERT_CACHE, and warm, with the cache
+that the first run has filled. All programs record when each phase ends (`distributed.phases`).
 
     launch       interpreter and flags; with several ranks, bert-launch and mpirun too
     imports      TensorFlow
@@ -27,7 +27,7 @@ from typing import Any
 from distributed.phases import PHASES, VARIABLE
 from distributed.world import World
 from ringbase.settings import flat
-from tasks.bench.inputs import write_inputs
+from tasks.bench.inputs import model_config, write_inputs
 from tasks.bench.settings import StartConfig
 from tasks.bench.timing import in_turn, medians
 from tasks.bench.worlds import alone, run_module
@@ -40,57 +40,51 @@ NAMES = (*(f"{phase}_s" for phase in PHASES), *TOTALS.values())
 
 
 def run(config: StartConfig) -> None:
-    alone(config.figures, partial(bench_start, config))
+    alone(config.turns, partial(bench_start, config))
 
 
 def bench_start(config: StartConfig, world: World) -> dict[str, Any]:
-    """Starts every training on every number of ranks in turn, prints the medians as tables and returns them.
+    """Starts the training on every number of ranks in turn, prints the medians as a table and returns them.
 
     Raises InputError: a program failed.
     """
-    figures: dict[str, Any] = {}
-    repeat, size = config.turns.repeat, config.size.model_size
-    machine = [f"--{name}={value}" for name, value in flat(config.machine).items()]
-    shared = [
-        "--do_train",
-        f"--train_batch_size={config.batch_size}",
-        "--num_warmup_steps=0",
-        f"--xla={config.xla}",
-    ]
-    for program in config.program_names:
-        length = config.length_of(program)
-        with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-            inputs = write_inputs(program, size, config.num_examples, length, Path(folder))
-            flags = [*inputs, *shared, *machine]
-            ranks = {size: partial(start_twice, program, flags, int(size)) for size in config.ranks.split(",")}
-            turns = in_turn(ranks, repeat)
-        figures[program] = {
-            size: {cache: medians([pair[cache] for pair in pairs], NAMES) for cache in CACHES}
-            for size, pairs in turns.items()
-        }
-        world.say(
-            f"bert-{program}, {size}, {config.batch_size} rows of at most {length} tokens per rank, "
-            f"{config.machine.precision}; seconds, {f'medians of {repeat} turns' if repeat > 1 else 'one turn'}"
-        )
-        world.say("\n".join(table(figures[program])))
+    repeat, size, length = config.turns.repeat, config.size.model_size, config.seq_length
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
+        values = {
+            **write_inputs(Path(folder), model_config(size, length), config.num_examples), **flat(config.machine),
+            "max_seq_length": length, "max_query_length": min(64, length - 4), "xla": config.xla,
+            "train_batch_size": config.batch_size, "num_warmup_steps": 0, "do_train": True,
+        }  # fmt: skip
+        flags = [f"--{name}={value}" for name, value in values.items()]
+        starts = {ranks: partial(start_twice, flags, int(ranks)) for ranks in config.ranks.split(",")}
+        turns = in_turn(starts, repeat)
+    figures = {
+        ranks: {cache: medians([pair[cache] for pair in pairs], NAMES) for cache in CACHES}
+        for ranks, pairs in turns.items()
+    }
+    world.say(
+        f"bert-squad, {size}, {config.batch_size} rows of at most {length} tokens per rank, "
+        f"{config.machine.precision}; seconds, medians of {repeat} turns"
+    )
+    world.say("\n".join(table(figures)))
     return figures
 
 
-def start_twice(program: str, flags: Sequence[str], num_ranks: int) -> dict[str, Seconds]:
+def start_twice(flags: Sequence[str], num_ranks: int) -> dict[str, Seconds]:
     """The seconds of the phases with an empty cache, and with the cache that this run has filled."""
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-        return {cache: start_once(program, flags, num_ranks, Path(folder), cache) for cache in CACHES}
+        return {cache: start_once(flags, num_ranks, Path(folder), cache) for cache in CACHES}
 
 
-def start_once(program: str, flags: Sequence[str], num_ranks: int, folder: Path, name: str) -> Seconds:
+def start_once(flags: Sequence[str], num_ranks: int, folder: Path, name: str) -> Seconds:
     """Trains with the cache in `folder` and returns the seconds of the phases. Raises InputError: it failed."""
     record = folder / f"{name}.jsonl"
     steps = f"--num_train_steps={NUM_STEPS * num_ranks}"  # of one rank
-    arguments = [f"tasks.{program}", *flags, f"--output_dir={folder / name}", steps]
+    arguments = ["tasks.squad", *flags, f"--output_dir={folder / name}", steps]
     variables = {"RINGBERT_CACHE": str(folder / "cache"), VARIABLE: str(record)}
     start_s = time.time()
     ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
-    run_module(f"the {name} start of bert-{program} on {ranks}", arguments, num_ranks, variables)
+    run_module(f"the {name} start of bert-squad on {ranks}", arguments, num_ranks, variables)
     return seconds_of_phases(start_s, record.read_text(), num_ranks)
 
 

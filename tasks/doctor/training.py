@@ -23,7 +23,7 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import made
 from tasks.bench.allreduce import time_sums
-from tasks.bench.inputs import model_config, write_model, write_squad
+from tasks.bench.inputs import model_config, write_inputs
 from tasks.bench.settings import LoadSettings
 from tasks.bench.step import step_figures
 from tasks.doctor.page import Finding, failed, not_tested, ok, warning
@@ -34,7 +34,8 @@ from tasks.squad.program import run_squad
 from tasks.squad.settings import SquadConfig
 
 SIZE = 300_001  # numbers in a sum: odd, and more than one piece of every backend
-STEPS = 4
+STEPS, NUM_QUESTIONS = 4, 40
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # How far losses and gradient norms may be apart, as a share: sums in another order; other number formats.
 TOLERANCES = {"fp32": 1e-3, "bf16": 3e-2, "fp16": 3e-2}
 LOW_SHARE = 0.2  # of the largest product's speed
@@ -145,7 +146,7 @@ def trials(world: World, collectives: Collectives, output_dir: Path) -> Iterator
     folder = Path(world.on_first(lambda: tempfile.mkdtemp(prefix=".bert-doctor.", dir=nearest)))
     cache, before = cache_folder() / folder.name, os.environ.get("RINGBERT_CACHE")
     try:
-        inputs = world.on_each_machine(write_inputs, cache)
+        inputs = world.on_each_machine(write_inputs, cache, model_config("tiny", **NO_DROPOUT), NUM_QUESTIONS)
         os.environ["RINGBERT_CACHE"] = str(cache)
         yield Trials(world, collectives, folder, inputs)
     finally:
@@ -153,14 +154,6 @@ def trials(world: World, collectives: Collectives, output_dir: Path) -> Iterator
         os.environ.update({"RINGBERT_CACHE": before} if before else {})
         for written in [cache] * (world.local_rank == 0) + [folder] * (world.rank == 0):
             shutil.rmtree(written, ignore_errors=True)
-
-
-def write_inputs(folder: Path) -> dict[str, str]:
-    """Writes a model's files and questions. Returns the flags that name them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    flags = [*write_model(folder, config), f"--train_file={write_squad(folder, 40)}"]
-    return dict(flag.removeprefix("--").split("=", 1) for flag in flags)
 
 
 def check_speed(world: World, collectives: Collectives, machine: MachineSettings) -> Finding:
