@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +36,7 @@ from tasks.squad.settings import SquadConfig
 
 SIZE = 300_001  # numbers in a sum: odd, and more than one piece of every backend
 STEPS, NUM_QUESTIONS = 4, 40
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # How far losses and gradient norms may be apart, as a share: sums in another order; other number formats.
 TOLERANCES = {"fp32": 1e-3, "bf16": 3e-2, "fp16": 3e-2}
 LOW_SHARE = 0.2  # of the largest product's speed
