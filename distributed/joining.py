@@ -30,7 +30,7 @@ def communicator() -> tuple[Any, str]:
 def started() -> Any:
     """The module mpi4py.MPI, whose first import starts MPI and waits for all ranks.
 
-    SIGALRM ends a rank that waits for others too long, because no Python runs meanwhile. Raises ImportError without
+    SIGALRM ends a rank that waits too long for others: no Python runs meanwhile. Raises ImportError without
     mpi4py, RuntimeError without an MPI library.
     """
     is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))

@@ -1,7 +1,7 @@
 """Reads JSON, whole files and single lines, so that its readers need not expect what JSON only barely allows.
 
 Refused with one line: text that is not JSON or not UTF-8; more than `MOST_DEPTH` levels; a key that occurs twice
-in an object, of which one value would be lost; integers that are too large for a float; NaN and infinities, unless
+in an object, of which one value would be lost; numbers that are too large for a float; NaN and infinities, unless
 they are allowed; half a surrogate pair, which cannot be written as UTF-8.
 """
 
@@ -49,9 +49,12 @@ def parse_json(text: str, *, allow_nan: bool = False) -> Any:
         raise InputError(f"not valid JSON ({error})") from error
     if text.count("[") + text.count("{") > MOST_DEPTH and _is_deeper(value, MOST_DEPTH):
         raise InputError(f"nested more than {MOST_DEPTH} levels deep")
-    if _SURROGATE.search(text) and (half := _half_pair(value)):
-        place, character = half
-        raise InputError(f"{place} holds half a surrogate pair (\\u{ord(character):04x}), which is not Unicode")
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise InputError(f"half a surrogate pair (\\u{ord(half):04x}), which is not Unicode") from None
     return value
 
 
@@ -98,33 +101,8 @@ _DECODER_WITH_NAN = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integ
 
 def _is_deeper(value: Any, most: int) -> bool:
     """Whether a value has more than `most` levels of lists and objects, without recursion."""
-    level = [value] if isinstance(value, dict | list) else []
+    level = [value]
     for _ in range(most):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if type(parent) is dict else parent)
-            if type(child) in (dict, list)
-        ]
-    return bool(level)
-
-
-def _half_pair(value: Any, place: str = "") -> tuple[str, str] | None:
-    """The place and the character of the first half of a surrogate pair in a value of few levels."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            return place or "the text", value[error.start]
-        return None
-    if isinstance(value, dict):
-        for key, child in value.items():
-            if found := _half_pair(key, f"a key of {place}" if place else "a key"):
-                return found
-            if found := _half_pair(child, f"{place}.{key}" if place else key):
-                return found
-    if isinstance(value, list):
-        for number, child in enumerate(value):
-            if found := _half_pair(child, f"{place}[{number}]"):
-                return found
-    return None
+        level = [each for each in level if isinstance(each, dict | list)]
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+    return any(isinstance(each, dict | list) for each in level)

@@ -4,11 +4,15 @@ The ranks are processes of their own under `bert-launch`. So this process never 
 may have loaded TensorFlow. What the ranks print is shown here.
 """
 
+import codecs
 import os
 import re
 import shlex
+import signal
 import site
+import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +24,13 @@ from distributed.environment import SIZE_VARIABLES
 from ringbase.errors import InputError, Preempted
 from ringbase.json_files import read_object
 from tasks.environment import result_file
-from tasks.launching.display import Display, shows_bars
 from tasks.launching.jobs import Job, without_dashes
-from tasks.launching.process import Ended, run
 from tasks.signatures import with_checked_names
 
 ERROR = re.compile(r"(bert-[a-z]+): error(?: on [^ :]+)?: (.*)")
 LAUNCHER_FLAGS = {"argument -H/--hosts": "hosts", "-np": "ranks", "-H": "hosts", "-p": "ssh_port"}
 LAST_LINES = 20  # of a crashed program, in the message
+MOST_LINES = 200  # that are kept
 
 
 @dataclass(frozen=True)
@@ -97,15 +100,78 @@ def launch(
         *("--", *python(job.module), *job.argv()),
     ]
     variables = {**os.environ, **(environment or {}), records.PARENT: str(os.getpid())}
-    variables[records.TERMINAL] = str(int(progress and shows_bars()))
+    variables[records.TERMINAL] = str(int(progress and (in_notebook() or sys.stderr.isatty())))
     if path := python_path(variables.get("PYTHONPATH", "")):
         variables["PYTHONPATH"] = path
-    ended = run(command, variables, Display(is_shown=progress))
+    ended = run(command, variables, is_shown=progress)
     if ended.is_interrupted:
         raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")
     if ended.status:
         raise _error(job, ended)
     return _result(job)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its exit status (128 + the signal that killed it), the last lines that it printed, and
+    whether the user interrupted it."""
+
+    status: int
+    lines: Sequence[str]
+    is_interrupted: bool
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], is_shown: bool) -> Ended:
+    """Runs a command to its end and shows what it prints: in a notebook on standard output, which is not red.
+
+    KeyboardInterrupt passes SIGINT on and goes on until the process has ended. The process has its own group,
+    because a terminal and Jupyter send SIGINT to all of theirs.
+    """
+    is_interrupted, lines, partial = False, deque[str](maxlen=MOST_LINES), ""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    stream = sys.stdout if in_notebook() else sys.stderr
+    with subprocess.Popen(
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    ) as process:
+        assert process.stdout is not None
+        while True:
+            try:
+                while data := os.read(process.stdout.fileno(), 65536):
+                    text = decoder.decode(data)
+                    if is_shown:
+                        stream.write(text)
+                        stream.flush()
+                    *whole, partial = (partial + text).split("\n")
+                    lines += [last_text(line) for line in whole]
+                status = process.wait()
+                break
+            except KeyboardInterrupt:
+                is_interrupted = True
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+            except BaseException:  # standard error is closed
+                process.terminate()
+                raise
+    lines.append(last_text(partial))
+    return Ended(128 - status if status < 0 else status, lines, is_interrupted)
+
+
+def last_text(line: str) -> str:
+    """What is seen of a line whose parts end with a carriage return: each overwrites the one before."""
+    parts = [part for part in re.split(r"\r|\x1b\[A", line) if part.strip()]
+    return parts[-1].rstrip() if parts else ""
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")
 
 
 def check_job(job: object) -> None:
@@ -179,7 +245,7 @@ def _error(job: Job, ended: Ended) -> Exception:
         return InputError(without_dashes(message, type(job)))
     if ended.status == Preempted.STATUS:
         return RuntimeError(f"{job.program} was saved and stopped by a signal; launch it again to continue")
-    last = "\n".join(ended.lines[-LAST_LINES:])
+    last = "\n".join([*ended.lines][-LAST_LINES:])
     return RuntimeError(f"{job.program} failed with exit status {ended.status}; its last lines:\n{last}")
 
 
