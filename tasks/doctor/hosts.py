@@ -23,15 +23,15 @@ def check_hosts(world: World) -> Finding:
     """The name, the address and the ranks of each host, and how many threads each rank computes with."""
     places = world.all_gather((socket.gethostname(), host_address(world)))
     ranks_of = Counter(places)
-    shown = [f"{name} ({address}), {count} ranks" for (name, address), count in list(ranks_of.items())[:4]]
-    text = f"{len(ranks_of)} hosts: {'; '.join(shown)}{'; …' * (len(ranks_of) > 4)}"
+    shown = [f"{name} ({address}), ranks: {count}" for (name, address), count in list(ranks_of.items())[:4]]
+    text = f"{'; '.join(shown)}{f'; and {len(ranks_of) - 4} more hosts' * (len(ranks_of) > 4)}"
     if len(set(ranks_of.values())) > 1:
         advice = "start equally many ranks on each host; a step waits for the slowest"
         return warning(f"{text}: different numbers of ranks", advice)
     if world.notes and "bound" in world.notes[0]:
         note, _, advice = world.notes[0].partition("; ")
         return warning(note, advice)
-    return ok(f"{text}; {world.threads} threads per rank, on {len(world.machine_cores)} cores")
+    return ok(f"{text}; threads per rank: {world.threads}, cores: {len(world.machine_cores)}")
 
 
 def check_ports(world: World, is_needed: bool) -> Finding:
