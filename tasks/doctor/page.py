@@ -62,7 +62,7 @@ class Result:
 class Page:
     """Checks on all ranks, and their results so far, the same on every rank; rank 0 prints them as they come.
 
-    A check that does not end is named by the watchdog of `world`, which ends the job after --stall_timeout.
+    The watchdog of `world` names the ranks that do not reach the end of a check, and ends the job in time.
     """
 
     def __init__(self, world: World, heading: str, as_json: bool):
@@ -95,11 +95,11 @@ class Page:
         """
         began = time.monotonic()
         missing = [other for other in needs if other in self.failed]
-        with self.world.operation(f"the check {name}"):
-            finding = not_tested(f"{missing[0]} failed") if missing else guarded(find, advice)
+        finding = not_tested(f"{missing[0]} failed") if missing else guarded(find, advice)
         if finding.status == "failed" and self.world.size > 1:  # the others may wait for this rank
             print(f"rank {self.world.rank}: {name}: {finding.text}", file=sys.stderr, flush=True)
-        findings = self.world.all_gather(finding)
+        with self.world.operation(f"the end of the check {name}"):
+            findings = self.world.all_gather(finding)
         result = Result(group, name, *combined(findings), round(time.monotonic() - began, 2), findings[0].details)
         if not (self.results and self.results[-1].group == group):
             self._print(f"\n{group}")

@@ -53,8 +53,9 @@ def check_sums(world: World, collectives: Collectives) -> Finding:
     if world.size == 1:
         return not_tested(ONE_RANK)
     parts = [np.random.default_rng(rank).standard_normal(SIZE).astype(np.float32) for rank in range(world.size)]
-    total = np.array(collectives.all_reduce_sum(tf.constant(parts[world.rank])))
-    sent = np.array(collectives.broadcast(tf.constant(parts[world.rank])))
+    with world.operation("a sum on trial"):
+        total = np.array(collectives.all_reduce_sum(tf.constant(parts[world.rank])))
+        sent = np.array(collectives.broadcast(tf.constant(parts[world.rank])))
     bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), axis=0, dtype=np.float64)
     error = float(np.max(np.abs(total - np.sum(parts, axis=0, dtype=np.float64)) / bound))
     world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
