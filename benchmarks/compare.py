@@ -1,4 +1,4 @@
-"""Compares bert-squad's training on real windows, and its sums over the ranks, with other people's programs.
+"""Compares bert-squad's training on real windows with other people's programs.
 
     python -m benchmarks.compare --model MINILM_FOLDER --train_file train-v1.1.json --rival_python PYTHON
 
@@ -17,20 +17,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from benchmarks.compare_jobs import JOBS, check_files, compare_jobs, compare_prediction
+from bert.text import tokenizer
+from distributed.rows import Rows
+from distributed.run import Run
+from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.settings import check_at_least, setting
-from tasks import flags
-from tasks.bench.load import windows_of
-from tasks.bench.process import ROOT, last_error, on_ranks
-from tasks.bench.program import measure_alone
-from tasks.bench.settings import BufferSettings, TurnSettings, buffer_sizes
+from ringbase.settings import Settings, setting
+from tasks import cache, flags
+from tasks.bench.settings import TurnSettings
 from tasks.bench.timing import in_turn, ratio
-
-if TYPE_CHECKING:
-    from distributed.world import World
+from tasks.bench.worlds import ROOT, alone, last_error, launched
+from tasks.environment import cache_folder, set_environment
+from tasks.squad.reading import Source
+from tasks.squad.settings import WindowSettings
+from tasks.squad.windows import recipe
 
 LABELS = {
     "ringbert": "bert-squad, packed",
@@ -40,9 +43,8 @@ LABELS = {
     "keras_hub": "KerasHub, padded, same precision",
     "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
 }
-PARTS = ("training", "sums", "prediction", *JOBS)
+PARTS = ("training", "prediction", *JOBS)
 RIVALS = Path(__file__).with_name("rivals.py")
-NUM_SUMS = 7  # sums of each size in a turn
 TIME_LIMIT_S = 20 * 60  # for one contender in one turn
 TOOK_TOO_LONG = 124
 
@@ -52,39 +54,39 @@ class Absent(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig(BufferSettings, TurnSettings):
+class CompareConfig(Settings):
     """Training on SQuAD: windows per second, compared with PyTorch, KerasHub and MultiWorkerMirroredStrategy."""
 
     model: str = setting(help="folder of a model in Hugging Face layout", group="data")
     train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
-    max_train_examples: int = setting(2000, "use the first N questions", "data")
-    parts: str = setting("training,sums", f"what to compare, separated by commas: {', '.join(PARTS)}", "load")
+    max_train_examples: int = setting(2000, "use the first N questions", "data", at_least=1)
+    parts: str = setting("training", f"what to compare, separated by commas: {', '.join(PARTS)}", "load")
     predict_file: str | None = setting(None, "SQuAD JSON to predict, for squad and prediction", "data")
-    max_predict_examples: int = setting(10_570, "predict the first N questions, for prediction", "data")
-    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
-    max_seq_length: int = setting(384, "maximum number of tokens per window", "data")
-    batch_size: int = setting(32, "windows per step, over all ranks", "load")
-    num_ranks: int | None = setting(
-        None, "number of bert-squad's ranks", "load", shown_default="one for each core"
+    max_predict_examples: int = setting(
+        10_570, "predict the first N questions, for prediction", "data", at_least=1
     )
-    num_warmup: int = setting(4, "steps before the measurement", "load")
-    num_steps: int = setting(10, "measured steps", "load")
+    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
+    max_seq_length: int = setting(384, "maximum number of tokens per window", "data", at_least=8)
+    batch_size: int = setting(32, "windows per step, over all ranks", "load", at_least=1)
+    num_ranks: int | None = setting(
+        None, "number of bert-squad's ranks", "load", shown_default="one for each core", at_least=1
+    )
+    num_warmup: int = setting(4, "steps before the measurement", "load", at_least=0)
+    num_steps: int = setting(10, "measured steps", "load", at_least=1)
     precision: Literal["fp32", "bf16"] = setting("bf16", "number format of bert-squad and KerasHub", "machine")
     rival_python: str | None = setting(
         None, "Python that has the other programs, absl-py and pyarrow", "machine", shown_default="this one"
     )
-    megabytes: str = setting(
-        "88,440", "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas", "load"
-    )
+    turns: TurnSettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "max_train_examples", "max_seq_length", "batch_size", "num_ranks", "num_steps")
-        check_at_least(self, 0, "num_warmup")
-        check_at_least(self, 1, "max_predict_examples")
+    def check(self) -> None:
         if unknown := set(self.all_parts) - set(PARTS):
             raise ValueError(f"--parts {unknown.pop()!r} is none of {', '.join(PARTS)}")
         check_files(self.all_parts, self)
+
+    @property
+    def repeat(self) -> int:
+        return self.turns.repeat
 
     @property
     def all_parts(self) -> list[str]:
@@ -93,18 +95,18 @@ class CompareConfig(BufferSettings, TurnSettings):
 
 def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.compare"
-    measure_alone(prog, flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__)), bench_compare)
+    config = flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__))
+    set_environment()
+    alone(config.turns, partial(bench_compare, config), prog)
 
 
-def bench_compare(config: CompareConfig, world: "World") -> dict[str, Any]:
-    """Measures all contenders in turn: windows per second, seconds of a sum, and the ratios of ours to theirs."""
+def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
+    """Measures all contenders in turn: windows per second or seconds, and the ratios of ours to theirs."""
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         contest = Contest(config, Path(folder), world.say)
         figures: dict[str, Any] = {}
         if "training" in config.all_parts:
             figures |= compare_training(contest)
-        if "sums" in config.all_parts:
-            figures["sums"] = compare_sums(contest)
         try:
             if "prediction" in config.all_parts:
                 figures["prediction"] = compare_prediction(contest)
@@ -145,7 +147,7 @@ class Contest:
         described.write_text(json.dumps(settings))
         report.unlink(missing_ok=True)
         command = [self.rival_python, str(file), *words, str(described), str(report)]
-        done = run_on_cpus(on_ranks(command, num_ranks))
+        done = run_on_cpus(launched(command, num_ranks))
         if done.returncode == TOOK_TOO_LONG:
             raise Absent(f"it took more than {TIME_LIMIT_S / 60:.0f} minutes")
         if done.returncode or not report.is_file():
@@ -154,7 +156,7 @@ class Contest:
 
     def run_ours(self, *program: str, variables: Mapping[str, str] | None = None) -> None:
         """Runs one of our modules on the ranks, with these environment variables. Raises InputError: it failed."""
-        done = run_on_cpus(on_ranks([sys.executable, "-m", *program], self.num_ranks), variables)
+        done = run_on_cpus(launched([sys.executable, "-m", *program], self.num_ranks), variables)
         if done.returncode:
             raise InputError(f"{program[0]} failed: {last_error(done)}")
 
@@ -185,10 +187,7 @@ def compare_training(contest: Contest) -> dict[str, Any]:
     """Windows per second of every contender, and how many times as fast bert-squad is."""
     config, absent = contest.config, dict[str, str]()
     num_steps = config.num_warmup + config.num_steps
-    windows = windows_of(
-        config.model, config.train_file, config.max_train_examples, config.max_seq_length,
-        num_steps * config.batch_size,
-    )  # fmt: skip
+    windows = windows_of(config, num_steps * config.batch_size)
     settings = {
         "windows": str(windows), "model": str(Path(config.model).expanduser().resolve()),
         "batch_size": config.batch_size, "max_seq_length": config.max_seq_length, "seed": 42,
@@ -227,6 +226,22 @@ def compare_training(contest: Contest) -> dict[str, Any]:
     return figures
 
 
+def windows_of(config: CompareConfig, needed: int) -> Path:
+    """The file of windows that bert-squad prepares in its cache. Raises InputError: there is no such model or
+    file, or there are fewer windows than the steps need."""
+    length = config.max_seq_length
+    settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
+    source = Source(config.train_file, "--train_file", is_training=True, limit=config.max_train_examples)
+    words = tokenizer.load(None, Path(config.model).expanduser())
+    run = Run(Path(), is_writer=False)
+    key, make = recipe(settings, source, words, run)
+    cache.build(cache_folder() / key, make, run)
+    path = cache_folder() / key / "windows.arrow"
+    if (number := len(Rows.open(path))) < needed:
+        raise InputError(f"--max_train_examples gives {number:,} windows, but the steps need {needed:,}")
+    return path
+
+
 def step_seconds(contest: Contest) -> list[float]:
     """Runs bert-squad and returns the seconds of each measured step, from its metrics.jsonl."""
     config, output_dir = contest.config, tempfile.mkdtemp(dir=contest.folder)
@@ -241,48 +256,6 @@ def step_seconds(contest: Contest) -> list[float]:
     lines = [json.loads(line) for line in Path(output_dir, "metrics.jsonl").read_text().splitlines()]
     rates = [line["examples_per_s"] for line in lines if "examples_per_s" in line]
     return [config.batch_size / rate for rate in rates[config.num_warmup :]]
-
-
-# -- sums ---------------------------------------------------------------------------------------------------------
-
-
-def compare_sums(contest: Contest) -> dict[str, Any] | None:
-    """Seconds to sum buffers over all ranks, ours and Horovod's; None without Horovod."""
-    config, report = contest.config, contest.folder / "ours.json"
-    sizes = buffer_sizes(config)
-    settings = {
-        "megabytes": sizes, "repeat": NUM_SUMS, "num_ranks": contest.num_ranks,
-        "num_threads": max(1, contest.num_cores // contest.num_ranks),
-    }  # fmt: skip
-
-    def ours() -> dict[str, float]:
-        flags = (f"--megabytes={config.megabytes}", f"--repeat={NUM_SUMS}", f"--output_file={report}")
-        contest.run_ours("tasks.bench", "allreduce", *flags)
-        return {size: figures["ours_s"] for size, figures in json.loads(report.read_text()).items()}
-
-    def horovods() -> dict[str, float]:
-        return contest.run_rival("horovod", "horovod.torch", settings, contest.num_ranks)
-
-    try:
-        if contest.num_ranks == 1:
-            raise Absent("it needs several ranks (--num_ranks)")
-        seconds = in_turn({"horovod": horovods, "ours": ours}, config.repeat)
-    except Absent as reason:
-        contest.say(f"Horovod's all-reduce: left out: {reason}")
-        return None
-    figures = {}
-    contest.say(f"sum of float32 over {contest.num_ranks} ranks, medians of {config.repeat} turns of {NUM_SUMS}")
-    for size in (f"{size:g}" for size in sizes):
-        ours_s, horovod_s = ([turn[size] for turn in seconds[name]] for name in ("ours", "horovod"))
-        figures[size] = {
-            "ours_s": statistics.median(ours_s), "horovod_s": statistics.median(horovod_s),
-            "ratio": ratio(horovod_s, ours_s).median,
-        }  # fmt: skip
-        contest.say(
-            f"  {size} MB: {figures[size]['ours_s'] * 1e3:.1f} ms, Horovod {figures[size]['horovod_s'] * 1e3:.1f} "
-            f"ms, ours is {figures[size]['ratio']:.2f} times as fast"
-        )
-    return figures
 
 
 if __name__ == "__main__":

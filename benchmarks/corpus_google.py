@@ -1,100 +1,55 @@
 """Compares `bert-corpus build` with Google's `create_pretraining_data.py`, which runs unmodified.
 
-    python -m benchmarks.corpus_google --google_dir bert --input_file 'text/*.txt' --vocab_file vocab.txt
+    python -m benchmarks.corpus_google --google_dir bert --input_file text.txt --vocab_file vocab.txt
 
-Both programs read the same file and run on one core. `bert-bench corpus` makes the other measurements.
+Both programs read the same file (one sentence per line, a blank line after each document) and run on one core.
+`bert-bench corpus` makes the other measurements. One MB is 10^6 bytes of the text.
 """
 
+import argparse
+import json
 import os
+import shutil
+import statistics
 import struct
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ringbase.errors import InputError
-from ringbase.settings import setting
-from tasks import flags
-from tasks.bench.corpus import FORMATS, LABELS, MeasuredTextSettings, Workshop, prepare_text, rates_of
-from tasks.bench.process import ProgramError, Timing, run_timed
-from tasks.bench.program import measure_alone
+from benchmarks.timed_process import ProgramError, Timing, run_timed
 from tasks.bench.timing import in_turn, ratio
 
-if TYPE_CHECKING:
-    from distributed.world import World
-
+FOLDER = Path(__file__).resolve().parent
 GOOGLE = "google-research/bert"
-GOOGLES_FILES = ("create_pretraining_data.py", "tokenization.py")
+SETTINGS = {
+    "max_seq_length": 128, "max_predictions_per_seq": 20, "short_seq_prob": 0.1, "masked_lm_prob": 0.15,
+    "random_seed": 12345,
+}  # fmt: skip
+MB = 1e6
+FORMATS = {  # name -> label, flags of bert-corpus build
+    "tfrecord": ("bert-corpus build, static masks once, TFRecord", ("--format=tfrecord", "--dupe_factor=1")),
+    "static": ("bert-corpus build, static masks once, Arrow", ("--masking=static", "--dupe_factor=1")),
+    "arrow": ("bert-corpus build, defaults (dynamic masks, Arrow)", ()),
+}
+RATIOS = {  # of Google's time to ours
+    "": lambda timing: timing.seconds,
+    "_of_cpu": lambda timing: timing.cpu_s,
+    "_with_startup": lambda timing: timing.seconds + timing.startup_s,
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoogleConfig(MeasuredTextSettings):
-    """bert-corpus build compared with Google's script: speed, start-up and memory on one core."""
-
-    google_dir: str = setting(help=f"checkout of {GOOGLE}, whose script is measured", group="load")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    prog = "benchmarks.corpus_google"
-    measure_alone(prog, flags.parse(GoogleConfig, argv, prog=prog, description=str(__doc__)), bench_google)
+def build(folder: Path, flags: list[str], name: str) -> Timing:
+    """Runs `bert-corpus build` in one of FORMATS, into the folder of this name."""
+    shutil.rmtree(folder / name, ignore_errors=True)
+    arguments = ["build", f"--output_dir={folder / name}", "--num_workers=1", *flags, *FORMATS[name][1]]
+    return run_timed(FOLDER / "build_process.py", arguments)
 
 
-def bench_google(config: GoogleConfig, world: "World") -> dict[str, Any]:
-    """MB/s of Google's script and of ours on one core, in both formats, and the ratios.
-
-    Raises InputError: no text, an unusable vocabulary, or no usable checkout.
-    """
-    folder = Path(config.google_dir).expanduser().resolve()
-    for name in GOOGLES_FILES:
-        if not (folder / name).is_file():
-            raise InputError(f"--google_dir {config.google_dir}: no {name} there; give a checkout of {GOOGLE}")
-    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as temporary:
-        shop, text, megabytes = prepare_text(config, Path(temporary), config.one_core_megabytes, world)
-        builds = {**shop.builds_on_one_core(text), "google": partial(run_google, folder, shop, text)}
-        turns = in_turn(builds, config.repeat)
-        num_examples = {name: shop.num_examples(name) for name in FORMATS}
-        num_examples["google"] = num_records(shop.folder / "google")
-    labels = LABELS | {"google": f"{GOOGLE}, static masks once, TFRecord"}
-    world.say(f"one core, {megabytes:.3g} MB:")
-    figures = {"mb": megabytes, **rates_of(turns, megabytes, num_examples, labels, world)}
-    for name in FORMATS:
-        ratios = ratios_to_google(turns["google"], turns[name])
-        figures |= {f"ratio_{name}{suffix}": value.median for suffix, value in ratios.items()}
-        world.say(
-            f"  ratio {labels[name].removeprefix('bert-corpus build, ')}: {ratios[''].median:.1f} "
-            f"({ratios[''].lowest:.1f} to {ratios[''].highest:.1f}), of processor time "
-            f"{ratios['_of_cpu'].median:.1f}, start-up included {ratios['_with_startup'].median:.1f}"
-        )
-    return figures
-
-
-def ratios_to_google(google: Sequence[Timing], ours: Sequence[Timing]):
-    """Google's time divided by ours: without start-up, of processor time, and with start-up."""
-    times = {
-        "": lambda timing: timing.seconds,
-        "_of_cpu": lambda timing: timing.cpu_s,
-        "_with_startup": lambda timing: timing.seconds + timing.startup_s,
-    }
-    return {suffix: ratio(map(time, google), map(time, ours)) for suffix, time in times.items()}
-
-
-def run_google(google_dir: Path, shop: Workshop, text: Path) -> Timing:
-    """Runs Google's script on one core: static masks, a `dupe_factor` of 1, one TFRecord file.
-
-    Raises InputError: it failed.
-    """
-    output = shop.folder / "google"
+def run_google(google_dir: Path, output: Path, flags: list[str]) -> Timing:
+    """Runs Google's script: static masks, a `dupe_factor` of 1, one TFRecord file."""
     output.unlink(missing_ok=True)
-    arguments = [f"--input_file={text}", f"--output_file={output}", "--dupe_factor=1", *shop.shared_flags]
-    try:
-        timing = run_timed(Path(__file__).with_name("google_process.py"), [str(google_dir), *arguments], True)
-    except ProgramError as error:
-        raise InputError(f"--google_dir {google_dir}: its script failed: {error}") from error
-    if not output.is_file():
-        raise InputError(f"--google_dir {google_dir}: its script wrote no --output_file")
-    return timing
+    arguments = [str(google_dir), f"--output_file={output}", "--dupe_factor=1", *flags]
+    return run_timed(FOLDER / "google_process.py", arguments)
 
 
 def num_records(path: Path) -> int:
@@ -106,6 +61,58 @@ def num_records(path: Path) -> int:
             file.seek(length + 4, os.SEEK_CUR)
             number += 1
     return number
+
+
+def measured(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Prints and returns the speed, start-up time and peak memory of each contender, and the ratios."""
+    text, google = Path(options.input_file).resolve(), Path(options.google_dir).resolve()
+    values = {"input_file": text, "vocab_file": Path(options.vocab_file).resolve(), **SETTINGS}
+    flags = [f"--{name}={value}" for name, value in values.items()] + [f"--do_lower_case={options.do_lower_case}"]
+    builds = {name: partial(build, folder, flags, name) for name in FORMATS}
+    turns = in_turn({**builds, "google": partial(run_google, google, folder / "google", flags)}, options.repeat)
+    megabytes = text.stat().st_size / MB
+    figures: dict[str, object] = {"mb": megabytes, "google_examples": num_records(folder / "google")}
+    labels = {name: label for name, (label, _) in FORMATS.items()} | {
+        "google": f"{GOOGLE}, static masks, TFRecord"
+    }
+    print(f"one core, {megabytes:.3g} MB, medians of {options.repeat} turns:")
+    for name, timings in turns.items():
+        seconds, startup_s = (
+            statistics.median(getattr(t, of) for t in timings) for of in ("seconds", "startup_s")
+        )
+        peak_mb = max(timing.peak_bytes for timing in timings) / MB
+        figures[name] = {"mb_per_s": megabytes / seconds, "startup_s": startup_s, "peak_mb": peak_mb}
+        print(
+            f"  {labels[name]}: {megabytes / seconds:.2f} MB/s, plus {startup_s:.1f} s start-up, "
+            f"peak memory {peak_mb:.0f} MB"
+        )
+    for name in FORMATS:
+        ratios = {s: ratio(map(time, turns["google"]), map(time, turns[name])) for s, time in RATIOS.items()}
+        figures |= {f"ratio_{name}{suffix}": value.median for suffix, value in ratios.items()}
+        print(
+            f"  times Google's, {labels[name].removeprefix('bert-corpus build, ')}: {ratios[''].median:.1f} "
+            f"({ratios[''].lowest:.1f} to {ratios[''].highest:.1f}), of processor time "
+            f"{ratios['_of_cpu'].median:.1f}, start-up included {ratios['_with_startup'].median:.1f}"
+        )
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--google_dir", required=True, help=f"checkout of {GOOGLE}")
+    parser.add_argument("--input_file", required=True, help="text, one sentence per line")
+    parser.add_argument("--vocab_file", required=True, help="WordPiece vocabulary")
+    parser.add_argument("--do_lower_case", default="true", choices=("true", "false"))
+    parser.add_argument("--repeat", type=int, default=3, help="turns (default: 3)")
+    parser.add_argument("--output_file", help="JSON file for the figures")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
+        try:
+            figures = measured(options, Path(folder))
+        except (ProgramError, OSError) as error:
+            raise SystemExit(f"benchmarks.corpus_google: error: {error}") from error
+    if options.output_file:
+        Path(options.output_file).write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -16,20 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import gradient_step
 from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mpi, mpi_of
+from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.settings import check_at_least, setting
+from ringbase.settings import Settings, setting
 from tasks import flags
-from tasks.bench.process import ROOT, last_error
-from tasks.bench.program import measure_alone
 from tasks.bench.settings import TurnSettings
 from tasks.bench.timing import in_turn, ratio
-
-if TYPE_CHECKING:
-    from distributed.world import World
+from tasks.bench.worlds import ROOT, alone, last_error
+from tasks.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn
 OURS, HOROVOD = "ringbert.horovod", "horovod.tensorflow"
@@ -37,7 +35,7 @@ LABELS = {OURS: "RingBERT", HOROVOD: "Horovod"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumsConfig(TurnSettings):
+class SumsConfig(Settings):
     """The sum of gradients inside a step, compared with Horovod's."""
 
     rival_python: str = setting(help="Python that has Horovod and TensorFlow", group="machine")
@@ -47,26 +45,25 @@ class SumsConfig(TurnSettings):
     models: str = setting(
         ",".join(gradient_step.SHAPES), "models whose gradients are summed, separated by commas", "load"
     )
-    num_ranks: int = setting(2, "number of ranks", "load")
-    width: int = setting(384, "width of the matrices that are multiplied before each gradient", "load")
-    num_pairs: int = setting(15, "pairs of steps per turn, without and with the sum", "load")
-    num_warmup: int = setting(4, "pairs before the measurement", "load")
+    num_ranks: int = setting(2, "number of ranks", "load", at_least=2)
+    width: int = setting(384, "width of the matrices multiplied before each gradient", "load", at_least=1)
+    num_pairs: int = setting(15, "pairs of steps per turn, without and with the sum", "load", at_least=1)
+    num_warmup: int = setting(4, "pairs before the measurement", "load", at_least=2)
+    turns: TurnSettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 2, "num_ranks")
-        check_at_least(self, 1, "width", "num_pairs")
-        check_at_least(self, 2, "num_warmup")
+    def check(self) -> None:
         if unknown := [name for name in self.models.split(",") if name not in gradient_step.SHAPES]:
             raise ValueError(f"--models must be among {', '.join(gradient_step.SHAPES)}, got {unknown[0]!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.horovod_sums"
-    measure_alone(prog, flags.parse(SumsConfig, argv, prog=prog, description=str(__doc__)), bench_sums)
+    config = flags.parse(SumsConfig, argv, prog=prog, description=str(__doc__))
+    set_environment()
+    alone(config.turns, partial(bench_sums, config), prog)
 
 
-def bench_sums(config: SumsConfig, world: "World") -> dict[str, Any]:
+def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
     """For each model, both programs' medians over the turns, in seconds, and the ratios of Horovod's to ours."""
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
@@ -75,7 +72,7 @@ def bench_sums(config: SumsConfig, world: "World") -> dict[str, Any]:
             numbers = figures[model]
             world.say(
                 f"{model}: {numbers['variables']} variables, {numbers['parameters'] / 1e6:.1f} M parameters, "
-                f"{config.num_ranks} ranks, medians of {config.repeat} turns of {config.num_pairs} pairs of steps"
+                f"{config.num_ranks} ranks, medians of {config.turns.repeat} turns of {config.num_pairs} pairs"
             )
             for package, label in LABELS.items():
                 world.say(
@@ -91,7 +88,7 @@ def bench_sums(config: SumsConfig, world: "World") -> dict[str, Any]:
 
 def compare_sums(contest: "Contest") -> dict[str, Any]:
     """The figures of one model."""
-    turns = in_turn({package: partial(contest.run, package) for package in LABELS}, contest.config.repeat)
+    turns = in_turn({package: partial(contest.run, package) for package in LABELS}, contest.config.turns.repeat)
     shapes = list(gradient_step.SHAPES[contest.model]())
     figures: dict[str, Any] = {"variables": len(shapes), "parameters": sum(map(_size, shapes))}
     for package, results in turns.items():

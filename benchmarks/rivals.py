@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -161,29 +160,6 @@ def mirrored_step(settings: dict[str, Any]) -> Step:
     return step
 
 
-def horovod_sums(settings: dict[str, Any]) -> dict[str, float] | None:
-    """Median seconds of Horovod's in-place sum of a float32 buffer that was just computed, for each size in
-    settings["megabytes"] (10^6 bytes); None on other ranks than 0. Every rank of an MPI job calls it."""
-    import horovod.torch as hvd
-    import torch
-
-    torch.set_num_threads(settings["num_threads"])
-    hvd.init()
-    if hvd.size() != settings["num_ranks"]:
-        sys.exit(f"Horovod sees {hvd.size()} of {settings['num_ranks']} ranks: is it built with MPI?")
-    medians = {}
-    for size in settings["megabytes"]:
-        base, seconds = torch.randn(int(size * 1e6) // 4), []
-        for _ in range(settings["repeat"] + 1):
-            fresh = base * 1.0
-            hvd.barrier()
-            start_s = time.perf_counter()
-            hvd.allreduce_(fresh, op=hvd.Sum)
-            seconds.append(time.perf_counter() - start_s)
-        medians[f"{size:g}"] = statistics.median(seconds[1:])
-    return medians if hvd.rank() == 0 else None
-
-
 # True: padded to --max_seq_length. False: grouped by length and padded to the longest row of the batch.
 RIVALS: dict[str, tuple[bool, Callable[[dict[str, Any]], Step]]] = {
     "torch_example": (True, lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
@@ -197,10 +173,6 @@ RIVALS: dict[str, tuple[bool, Callable[[dict[str, Any]], Step]]] = {
 def main() -> None:
     name, settings_file, report_file = sys.argv[1:]
     settings = json.loads(Path(settings_file).read_text())
-    if name == "horovod":
-        if (medians := horovod_sums(settings)) is not None:
-            Path(report_file).write_text(json.dumps(medians))
-        return
     if name == "mirrored" and "TF_CONFIG" not in os.environ:
         sys.exit(start_ranks(settings["num_ranks"], settings["num_threads"]))
     if name == "mirrored":

@@ -1,1 +1,1 @@
-"""Data-parallel training of any Keras model over MPI. Knows nothing of BERT."""
+"""Data-parallel training of any Keras model over MPI, of ringbert. Knows nothing of BERT."""

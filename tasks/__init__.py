@@ -1,5 +1,34 @@
-"""The programs: each joins the model (`bert`) and the ranks (`distributed`) into one console command."""
+"""The programs: each joins the model (`bert`) and the ranks (`distributed`) into one console command.
 
-from tasks.installation import check_packages
+Dask installs a `distributed` too, bert-tensorflow a `bert`. So before anything of these is imported, the packages
+that Python would import are looked at: they must lie beside this one, and be ours.
+"""
 
-check_packages()
+import importlib.util
+import sys
+from pathlib import Path
+
+PACKAGES = ("ringbase", "ringbert", "bert", "distributed", "tasks")
+SITE = Path(__file__).resolve().parent.parent  # the folder that holds the five packages
+
+
+def _check_packages() -> None:
+    """Ends the process with a one-line error if another package hides ours or has put files among ours."""
+    program = Path(sys.argv[0]).name
+    prefix = f"{program}: error: " if program.startswith("bert-") else "error: "
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        file = Path(spec.origin).resolve() if spec and spec.origin else None
+        if file != SITE / name / "__init__.py":
+            found = f"finds {file.parent if file else 'nothing'} instead of ringbert's package"
+        elif b"ringbert" not in file.read_bytes():
+            found = f"finds another package's files in {file.parent}"
+        else:
+            continue
+        raise SystemExit(
+            f"{prefix}`import {name}` {found}: install ringbert in an environment of its own, or run from a "
+            "folder without a module of this name"
+        )
+
+
+_check_packages()

@@ -199,8 +199,8 @@ def _lines_of(path: str) -> list[str]:
 
 def _hint(name: str, fields: Iterable[Field], dashes: str) -> str:
     """What the user may have meant by an unknown flag, or by an unknown key of a file."""
-    if name in old_flags.INSTEAD:
-        return old_flags.INSTEAD[name]
+    if instead := old_flags.INSTEAD.get(name.replace("-", "_")):
+        return instead
     known = [known for field in fields if field.name not in old_flags.IGNORED for known in field.names]
     near = nearest(name.replace("-", "_"), known)
     return f"did you mean {dashes}{near}?" if near else "--help lists all flags"

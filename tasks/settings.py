@@ -82,19 +82,3 @@ class TrainingSettings(Settings):
         batch = None if plan.global_batch_size else plan.batch_size
         names = [*SCHEDULE, *(name for name, unset in LATER.items() if values[name] != unset)]
         return {f"--{name}": values[name] for name in names} | {"--train_batch_size": batch}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComputeSettings(DeviceSettings, BackendSettings):
-    """Where and how a program computes."""
-
-    precision: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32",
-        "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
-        "machine",
-    )
-    tf32: bool = setting(
-        False,
-        "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
-        "machine",
-    )

@@ -1,3 +1,45 @@
-from tasks.bench.program import main
+"""bert-bench: measures training steps, the start of trainings, sums over ranks and the building of corpora.
 
-main()
+    mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
+    mpirun -np 2 bert-bench allreduce
+    bert-bench scaling --model_size minilm
+    bert-bench start --ranks 1,2
+    bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt
+
+`step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each rank and in total.
+Comparisons with other people's programs are in the folder `benchmarks` of the sources.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tasks import flags
+from tasks.bench.settings import AllreduceConfig, CorpusConfig, ScalingConfig, StartConfig, StepConfig
+from tasks.entry import start
+
+COMMANDS: dict[str, type] = {
+    "step": StepConfig,
+    "allreduce": AllreduceConfig,
+    "scaling": ScalingConfig,
+    "start": StartConfig,
+    "corpus": CorpusConfig,
+}
+MOVED = {
+    "compare": "is now `python -m benchmarks.compare`, run in a checkout of the sources",
+    "prepare": "is gone: `bert-bench start` shows how long the data take",
+    "update": "is gone: `bert-bench step` shows how long the update takes",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv and argv[0] in MOVED:
+        flags.stop(f"bert-bench: error: bert-bench {argv[0]} {MOVED[argv[0]]}", 2)
+    config: Any
+    name, config = flags.parse_command(COMMANDS, argv, prog="bert-bench", description=str(__doc__))
+    start("bert-bench", f"tasks.bench.{name}", config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,32 @@
-"""Flags that several benchmarks share."""
+"""The flags of bert-bench, without TensorFlow."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from distributed.collectives import BackendSettings
-from ringbase.settings import Settings, check_at_least, check_at_most, setting
+from bert.settings import PassSettings
+from distributed.collectives import BackendSettings, CollectivesSettings
+from distributed.devices import DeviceSettings
+from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
+from tasks.settings import MachineSettings
 
 MOST_MEGABYTES = 100_000
-ModelSize = Literal["tiny", "minilm", "base", "large"]
+MOST_RANKS = 4096
+# hidden size, layers, heads, intermediate size
+SIZES = {
+    "tiny": (128, 2, 2, 512),
+    "minilm": (384, 6, 12, 1536),
+    "base": (768, 12, 12, 3072),
+    "large": (1024, 24, 16, 4096),
+}
+VOCABULARY = 30522
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeSettings(Settings):
+    """Which model is measured, without trained weights."""
+
+    model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published model size", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,39 +40,115 @@ class FiguresSettings(Settings):
 class TurnSettings(FiguresSettings):
     """How often a benchmark measures."""
 
-    repeat: int = setting(3, "number of turns; medians over them are printed", "load")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "repeat")
-        check_at_most(self, 10_000, "repeat")
+    repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BufferSettings(Settings):
-    """Which buffers are summed over the ranks."""
+class LoadSettings(Settings):
+    """What a measured step computes."""
+
+    size: SizeSettings
+    bert_config_file: str | None = setting(
+        None, "JSON file with a BERT configuration, instead of --model_size", "model"
+    )
+    batch_size: int = setting(8, "rows per rank and micro-batch", "load", at_least=1, at_most=MOST_ROWS)
+    seq_length: int = setting(384, "tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
+    gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load", at_least=1, at_most=MOST_ROWS)
+    num_warmup: int = setting(3, "steps before the measurement", "load", at_least=0, at_most=MOST_STEPS)
+    num_steps: int = setting(10, "measured steps", "load", at_least=1, at_most=MOST_STEPS)
+    xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
+    passes: PassSettings
+    collectives: CollectivesSettings
+    machine: MachineSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepConfig(Settings):
+    """SQuAD training steps on full rows of random tokens."""
+
+    load: LoadSettings
+    figures: FiguresSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingConfig(Settings):
+    """Training steps on 1 to N ranks of this machine, as a table."""
+
+    load: LoadSettings
+    turns: TurnSettings
+    max_ranks: int | None = setting(
+        None,
+        "largest number of ranks",
+        "load",
+        shown_default="one for each GPU, else one for each core",
+        at_least=1,
+        at_most=MOST_RANKS,
+    )
+
+    def check(self) -> None:
+        refuse_local(self.load.machine.backend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllreduceConfig(Settings):
+    """Sums of float32 buffers over all ranks, compared with one plain MPI Allreduce of the whole buffer."""
 
     megabytes: str = setting(
         "1,16,88,440", "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas", "load"
     )
+    turns: TurnSettings
+    device: DeviceSettings
+    backend: BackendSettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        buffer_sizes(self)
+    def check(self) -> None:
+        refuse_local(self.backend)
+        if not self.sizes or not all(0 < size <= MOST_MEGABYTES for size in self.sizes):
+            raise ValueError(
+                f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
+                f"{self.megabytes!r}"
+            )
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The sizes in units of 10^6 bytes; none if they are not numbers."""
+        try:
+            return tuple(float(size) for size in self.megabytes.split(","))
+        except ValueError:
+            return ()
 
 
-def buffer_sizes(settings: BufferSettings) -> tuple[float, ...]:
-    """The sizes in units of 10^6 bytes. Raises ValueError: they are not positive numbers."""
-    try:
-        sizes = tuple(float(size) for size in settings.megabytes.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or not all(0 < size <= MOST_MEGABYTES for size in sizes):
-        raise ValueError(
-            f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
-            f"{settings.megabytes!r}"
-        )
-    return sizes
+@dataclass(frozen=True, kw_only=True)
+class StartConfig(Settings):
+    """Time from the command to the first steps of bert-squad, with an empty and with a filled cache."""
+
+    ranks: str = setting("1,2", "numbers of ranks to start it on, separated by commas", "load")
+    size: SizeSettings
+    num_examples: int = setting(10_000, "number of made-up questions", "load", at_least=1, at_most=MOST_ROWS)
+    batch_size: int = setting(8, "rows per rank and step", "load", at_least=1, at_most=MOST_ROWS)
+    seq_length: int = setting(384, "maximum number of tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
+    xla: Literal["auto", "on", "off"] = setting("auto", "let XLA compile the whole gradient", "machine")
+    machine: MachineSettings
+    turns: TurnSettings
+
+    def check(self) -> None:
+        if not all(re.fullmatch("[0-9]{1,4}", word) and int(word) for word in self.ranks.split(",")):
+            raise ValueError(f"--ranks must be numbers from 1 to 9999, separated by commas, got {self.ranks!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusConfig(Settings):
+    """Speed and memory of bert-corpus build on one core and on all, and speed of reading its shards."""
+
+    input_file: str = setting(
+        help="plain text, one sentence per line, a blank line after each document; globs, separated by commas",
+        group="data",
+    )
+    vocab_file: str = setting(help="WordPiece vocabulary", group="data")
+    do_lower_case: bool | None = setting(
+        None, "lower-case and strip accents", "data", shown_default="as bert-corpus build does"
+    )
+    batch_size: int = setting(32, "rows per batch when the shards are read", "load", at_least=1, at_most=MOST_ROWS)
+    turns: TurnSettings
 
 
 def refuse_local(settings: BackendSettings) -> None:

@@ -1,102 +1,39 @@
-"""bert-bench step: times whole training steps, and their matrix products alone."""
+"""bert-bench step: times whole training steps and their parts, beside one large matrix product."""
 
 import math
 import resource
 import statistics
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from typing import Any
 
-from ringbase.settings import check_at_least, setting
-from tasks.bench.load import StepLoad, shapes_of
-from tasks.bench.products import matrix_peak, matrix_products, model_flop
-from tasks.bench.settings import FiguresSettings
-from tasks.bench.timing import medians, ratio
+import numpy as np
+import tensorflow as tf
+from transformers import BertConfig
 
-if TYPE_CHECKING:
-    from distributed.feed import Batch
-    from distributed.world import World
-    from tasks.bench.training import BenchTraining, MeasuredStep
+from distributed.collectives import Collectives, open_collectives
+from distributed.world import World
+from tasks.bench.settings import LoadSettings, StepConfig
+from tasks.bench.timing import medians
+from tasks.bench.training import PARTS, config_of, line_up, measured_steps
+from tasks.bench.worlds import on_ranks
 
-PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepConfig(StepLoad, FiguresSettings):
-    """SQuAD training steps on full rows of random tokens, or on the windows of a file."""
-
-    num_pairs: int = setting(
-        5, "number of last steps to compute again, in turn with only their matrix products", "load"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "num_pairs")
+PEAK_SIZES = {"cpu": 2048, "gpu": 8192}  # rows and columns of the matrices of the large product
+PEAK_S, CALLS = 0.1, 4  # how long the product is repeated; calls for one time measurement
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def bench_step(config: StepConfig, world: "World") -> dict[str, Any]:
-    """Times whole training steps on every rank. Returns the speed of all ranks and the parts of a step on this
-    one."""
-    from distributed.collectives import open_collectives
-    from tasks.bench.training import BenchTraining
-    from tasks.job import set_precision
-
-    set_precision(config.precision, config.tf32)
-    collectives = open_collectives(world, config.backend)
-    training = BenchTraining(config, world, collectives)
-    measured, recent = training.run(config.num_pairs)
-    figures = speed(measured, world) | beside_products(config, training, measured, recent)
-    figures["parameters"] = sum(math.prod(variable.shape) for variable in training.model.trainable_variables)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    figures["peak_host_bytes"] = max(world.all_gather(peak_bytes))
-    say_figures(config, collectives.name, figures, world)
-    collectives.close()
-    return figures
+def run(config: StepConfig) -> None:
+    on_ranks(config.load.machine.device, config.figures, lambda world: bench_step(config.load, world))
 
 
-def speed(measured: "list[MeasuredStep]", world: "World") -> dict[str, Any]:
-    """Examples and real tokens per second over all ranks; the share of places that are padding, and the parts of a
-    step, on this rank."""
-    import numpy as np
-
-    def rate(amounts: list[float]) -> tuple[float, float]:
-        rates = [amount / step.seconds for amount, step in zip(amounts, measured, strict=True)]
-        return float(np.mean(rates)), float(np.std(rates))
-
-    real = [float(step.lengths.sum()) for step in measured]
-    of_ranks = world.all_gather(rate([float(len(step.lengths)) for step in measured]))
-    examples, tokens = np.sum(of_ranks, axis=0), np.sum(world.all_gather(rate(real)), axis=0)
-    computed = sum(rows * length for step in measured for groups in step.shapes for rows, length in groups)
-    return {
-        "world_size": world.size, "examples_per_s": float(examples[0]), "deviation": float(examples[1]),
-        "of_ranks": of_ranks, "tokens_per_s": float(tokens[0]), "tokens_deviation": float(tokens[1]),
-        "padding": 1 - sum(real) / computed, **medians([step.parts for step in measured], PARTS),
-    }  # fmt: skip
-
-
-def beside_products(
-    config: StepConfig, training: "BenchTraining", measured: "list[MeasuredStep]", recent: "list[list[Batch]]"
-) -> dict[str, float]:
-    """Times the gradients of the last steps, in turn with only their matrix products; the model's FLOP per
-    second."""
-    bert_config, world = training.bert_config, training.world
-    compute_s, alone_s, peaks = [], [], []
-    for batches in recent:
-        shapes = [(len(batch["input_ids"]), shapes_of(batch)) for batch in batches]
-        compute_s.append(training.gradient_seconds(batches))
-        alone_s.append(matrix_products(bert_config, config.precision, shapes, world))
-        peaks.append(matrix_peak(config.precision, world))
-    work = sum(model_flop(bert_config, step.lengths) for step in measured)
-    return {
-        "products_alone_s": statistics.median(alone_s), "times_products": ratio(compute_s, alone_s).median,
-        "flop_per_s": work / sum(step.seconds for step in measured), "peak_flop_per_s": statistics.median(peaks),
-    }  # fmt: skip
-
-
-def say_figures(config: StepConfig, backend: str, figures: dict[str, Any], world: "World") -> None:
-    """Prints the figures."""
+def bench_step(load: LoadSettings, world: World) -> dict[str, Any]:
+    """Prints the speed of all ranks, and the parts of a step on rank 0."""
+    collectives = open_collectives(world, load.machine.backend.backend)
+    figures = step_figures(load, world, collectives)
     world.say(
-        f"{config.model_name}: {figures['parameters'] / 1e6:.1f} M parameters, {config.rows_name} per rank, "
-        f"{config.precision}, backend {backend}, {world.device.threads} threads per rank"
+        f"{load.bert_config_file or load.size.model_size}: {figures['parameters'] / 1e6:.1f} M parameters, "
+        f"{load.batch_size * load.gradient_accumulation_steps} x {load.seq_length} tokens per rank, "
+        f"{load.machine.precision}, backend {collectives.name}, {world.device.threads} threads per rank"
     )
     for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
         world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")
@@ -105,20 +42,56 @@ def say_figures(config: StepConfig, backend: str, figures: dict[str, Any], world
         f"{name.removesuffix('_s')} {figures[name] * 1e3:.0f} ms ({figures[name] / whole_s:.0%})" for name in PARTS
     )
     world.say(f"step (median): {', '.join(parts)}")
-    num_pairs = min(config.num_pairs, config.num_steps)
     flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
-    world.say(
-        f"rank 0: the matrix products of a step alone {figures['products_alone_s'] * 1e3:.0f} ms, "
-        f"compute takes {figures['times_products']:.2f} times that (median of {num_pairs} pairs); "
-        f"model {flop / 1e9:.0f} GFLOP/s, {flop / peak:.0%} of the {peak / 1e9:.0f} of one large product; "
-        f"{figures['padding']:.1%} of the places in rows are padding"
-    )
-    world.say(
-        f"total tokens/sec: {figures['tokens_per_s']:.0f} +- {figures['tokens_deviation']:.0f}, "
-        "padding not counted"
-    )
+    world.say(f"rank 0: {flop / 1e9:.0f} GFLOP/s, {flop / peak:.0%} of the {peak / 1e9:.0f} of one large product")
     world.say(f"peak memory of a rank on the host: {figures['peak_host_bytes'] / 1e9:.2f} GB")
+    world.say(f"total tokens/sec: {figures['tokens_per_s']:.0f}")
     world.say(
         f"total examples/sec: {figures['examples_per_s']:.2f} +- {figures['deviation']:.2f} "
         f"on {world.size} rank{'s' * (world.size > 1)}"
     )
+    collectives.close()
+    return figures
+
+
+def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict[str, Any]:
+    """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per second, of rank 0."""
+    model, measured = measured_steps(load, world, collectives)
+    rows = load.batch_size * load.gradient_accumulation_steps
+    rates = [rows / step["seconds"] for step in measured]
+    of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
+    examples, deviation = (float(value) for value in np.sum(of_ranks, axis=0))
+    work = rows * model_flop(config_of(load), load.seq_length)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "world_size": world.size, "examples_per_s": examples, "deviation": deviation, "of_ranks": of_ranks,
+        "tokens_per_s": examples * load.seq_length, **medians(measured, PARTS),
+        "flop_per_s": work * len(measured) / sum(step["seconds"] for step in measured),
+        "peak_flop_per_s": matrix_peak(load.machine.precision, world),
+        "parameters": sum(math.prod(variable.shape) for variable in model.trainable_variables),
+        "peak_host_bytes": max(world.all_gather(peak_bytes)),
+    }  # fmt: skip
+
+
+def model_flop(config: BertConfig, length: int) -> float:
+    """Floating-point operations of the matrix products of a row's training, forward and backward. Counted as in
+    Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without recomputation and the vocabulary."""
+    hidden = config.hidden_size
+    linear = 2 * length * (4 * hidden * hidden + 2 * hidden * config.intermediate_size)
+    attention = 2 * 2 * length**2 * hidden
+    return float(3 * config.num_hidden_layers * (linear + attention))
+
+
+def matrix_peak(precision: str, world: World) -> float:
+    """FLOP/s of one large matrix product, on all ranks at the same time. Reading a number waits for a GPU."""
+    size = PEAK_SIZES[world.device.kind]
+    x = tf.cast(tf.random.normal([size, size]), DTYPES[precision])
+    tf.matmul(x, x)[:1, :1].numpy()
+    line_up(world)
+    times: list[float] = []
+    while sum(times) * CALLS < PEAK_S or len(times) < 3:
+        start_s = time.perf_counter()
+        products = [tf.matmul(x, x) for _ in range(CALLS)]
+        products[-1][:1, :1].numpy()
+        times.append((time.perf_counter() - start_s) / CALLS)
+    return 2 * size**3 / statistics.median(times)

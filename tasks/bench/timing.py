@@ -5,12 +5,8 @@ and a ratio is the median of the ratios within each turn, not the ratio of two m
 """
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from distributed.world import World
+from typing import NamedTuple, TypeVar
 
 Result = TypeVar("Result")
 
@@ -49,17 +45,3 @@ def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> Ratio:
     """The ratios of two contenders' figures, turn by turn."""
     ratios = [one / other for one, other in zip(numerators, denominators, strict=True)]
     return Ratio(statistics.median(ratios), min(ratios), max(ratios))
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    """The wall-clock seconds of a call."""
-    start_s = time.perf_counter()
-    run()
-    return time.perf_counter() - start_s
-
-
-def line_up(world: "World") -> None:
-    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits, so some ranks would start
-    late."""
-    if world.comm is not None:
-        world.comm.Barrier()

@@ -1,107 +1,115 @@
-"""The training steps that bert-bench step measures: bert-squad's model, loss and steps on a `StepLoad`."""
+"""The training steps that `bert-bench step` and `bert-doctor` measure: those of bert-squad, on random tokens."""
 
 import time
-from collections import deque
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
+from transformers import BertConfig
 
-from bert.batch import row_lengths
+from bert import configuration
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
-from distributed.feed import Batch, BatchSource, prefetched
+from distributed.feed import Batch, Feed, prefetched
 from distributed.gradient import TrainingStep, WholeStep
 from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
-from distributed.plan import Plan
+from distributed.plan import Plan, PlanSettings, make_plan
+from distributed.rows import Rows, ragged
 from distributed.world import World
-from tasks.bench.load import StepLoad, config_of, feed_and_plan, shapes_of
-from tasks.bench.timing import line_up, seconds_of
-from tasks.squad.program import span_loss
+from tasks.batches import grouping_of, layouts_of
+from tasks.bench.inputs import model_config
+from tasks.bench.settings import LoadSettings
+from tasks.job import set_precision
+from tasks.squad.program import feed_of, span_loss
 
-SEED = 0  # for dropout
-
-
-@dataclass(frozen=True)
-class MeasuredStep:
-    """A measured step of a rank.
-
-    Attributes:
-      seconds, parts: seconds of the whole step, and of each part by name.
-      shapes: rows and length of each group of each micro-batch.
-      lengths: the number of real tokens of each example, int64.
-    """
-
-    seconds: float
-    parts: dict[str, float]
-    shapes: list[list[tuple[int, int]]]
-    lengths: np.ndarray
+SEED = 0
+PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 
 
-class BenchTraining:
-    """A model and everything that its training steps need."""
+def config_of(load: LoadSettings) -> BertConfig:
+    """The model's configuration. Raises InputError: --bert_config_file has none."""
+    if load.bert_config_file:
+        return configuration.config_from_file(load.bert_config_file)
+    return model_config(load.size.model_size, load.seq_length)
 
-    def __init__(self, load: StepLoad, world: World, collectives: Collectives):
-        self.load, self.world, self.bert_config = load, world, config_of(load)
-        self.feed: BatchSource
-        self.plan: Plan
-        self.feed, self.plan = feed_and_plan(load, world, self.bert_config.vocab_size)
-        self.model = Bert(self.bert_config, "span")
-        self.model.recomputes = load.recompute
-        self.optimizer = AllreduceOptimizer(
-            AdamWeightDecay(1e-5),
-            self.model.trainable_variables,
-            world,
-            collectives,
-            scales_loss=load.precision == "fp16",
-            compression=load.compression,
-        )
-        self.optimizer.broadcast_variables()
-        is_whole = load.xla == "on" and world.device.is_gpu and collectives.in_graph
-        kind = WholeStep if is_whole else partial(TrainingStep, is_fixed=load.xla == "on")
-        self.step: TrainingStep = kind(self._loss, self.feed.weights, self.optimizer, SEED)
 
-    def _loss(self, batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"loss": span_loss(self.model(batch, dropout_key=key), batch)}
+def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[Feed, Plan]:
+    """Full rows of random tokens, as the feed of `bert-squad`, and the plan of the steps."""
+    plan_settings = PlanSettings(
+        global_batch_size=load.batch_size * load.gradient_accumulation_steps * num_ranks,
+        num_train_steps=load.num_warmup + load.num_steps,
+        gradient_accumulation_steps=load.gradient_accumulation_steps,
+    )
+    count, generator = plan_settings.batch_size, np.random.default_rng(SEED)
+    tokens = generator.integers(0, vocab_size, (count, load.seq_length), dtype=np.int32)
+    answers = [pa.array(generator.integers(0, load.seq_length, count, dtype=np.int32)) for _ in range(2)]
+    columns = {
+        "input_ids": ragged(list(tokens), pa.int32()),
+        "question_tokens": pa.array(np.full(count, load.seq_length // 8, np.int32)),
+        "start_position": answers[0],
+        "end_position": answers[1],
+    }
+    feed = feed_of(Rows(pa.table(columns)), SEED, load.seq_length)
+    plan = make_plan(plan_settings, count, num_ranks)
+    lengths = None if load.passes.packing == "off" else feed.lengths
+    is_fixed = load.xla == "on"
+    layouts = layouts_of(plan, feed.order, lengths, load.seq_length) if is_fixed else None
+    collate = partial(feed.collate, grouping=layouts or grouping_of(load.passes.packing))
+    return replace(feed, collate=collate, lengths=lengths, is_fixed=is_fixed), plan
 
-    def run(self, num_kept: int) -> tuple[list[MeasuredStep], list[list[Batch]]]:
-        """Runs all steps of the plan. Returns those after the warmup, and the micro-batches of the last
-        `num_kept`."""
-        clock = StepClock(self.plan.global_batch_size, self.world.device.is_gpu)
-        measured: list[MeasuredStep] = []
-        kept: deque[list[Batch]] = deque(maxlen=num_kept)
-        made = prefetched(self._micro_batches, range(self.plan.steps))
-        with closing(made) as batches_of_steps:
-            for number in range(self.plan.steps):
-                line_up(self.world)
-                clock.skip()
-                start_s = time.perf_counter()
-                batches = next(batches_of_steps)
-                clock.mark("data_s")
-                self.step.take(batches, number, (), clock)
-                seconds, parts = time.perf_counter() - start_s, clock.read()
-                if number >= self.load.num_warmup:
-                    shapes = [shapes_of(batch) for batch in batches]
-                    lengths = np.concatenate([row_lengths(batch) for batch in batches])
-                    measured.append(MeasuredStep(seconds, parts, shapes, lengths))
-                    kept.append(batches)
-        return measured, list(kept)
 
-    def _micro_batches(self, number: int) -> list[Batch]:
-        return self.feed.micro_batches(self.plan, self.world.rank, number * self.plan.global_batch_size)
+def measured_steps(
+    load: LoadSettings, world: World, collectives: Collectives
+) -> tuple[Bert, list[dict[str, float]]]:
+    """Trains on every rank. Returns the model, and for each measured step the seconds of the whole step and of its
+    parts (`seconds`, `PARTS`)."""
+    set_precision(load.machine.precision, load.machine.tf32)
+    bert_config, is_fixed = config_of(load), load.xla == "on"
+    feed, plan = feed_and_plan(load, bert_config.vocab_size, world.size)
+    model = Bert(bert_config, "span")
+    model.recomputes = load.passes.recompute
+    optimizer = AllreduceOptimizer(
+        AdamWeightDecay(1e-5),
+        model.trainable_variables,
+        world,
+        collectives,
+        scales_loss=load.machine.precision == "fp16",
+        compression=load.collectives.compression,
+    )
+    optimizer.broadcast_variables()
 
-    def gradient_seconds(self, batches: list[Batch]) -> float:
-        """Computes the gradient of a step's micro-batches again. Returns the seconds that it takes."""
-        step = self.step
+    def loss(batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"loss": span_loss(model(batch, dropout_key=key), batch)}
 
-        def compute() -> None:
-            weights, _ = self.optimizer.reduce_weights(step.own_weights(batches))
-            keys = step.keys(self.plan.steps, len(batches))
-            step.gradient(batches, self.optimizer.inverse_weights(weights), keys)[-1].numpy()  # waits for a GPU
+    is_whole = is_fixed and world.device.is_gpu and collectives.in_graph
+    kind = WholeStep if is_whole else partial(TrainingStep, is_fixed=is_fixed)
+    step: TrainingStep = kind(loss, feed.weights, optimizer, SEED)
+    clock = StepClock(plan.global_batch_size, world.device.is_gpu)
 
-        line_up(self.world)
-        return seconds_of(compute)
+    def micro_batches(number: int) -> list[Batch]:
+        return feed.micro_batches(plan, world.rank, number * plan.global_batch_size)
+
+    measured = []
+    with closing(prefetched(micro_batches, range(plan.steps))) as batches_of_steps:
+        for number in range(plan.steps):
+            line_up(world)
+            clock.skip()
+            start_s = time.perf_counter()
+            batches = next(batches_of_steps)
+            clock.mark("data_s")
+            step.take(batches, number, (), clock)
+            seconds, parts = time.perf_counter() - start_s, clock.read()
+            if number >= load.num_warmup:
+                measured.append({"seconds": seconds, **parts})
+    return model, measured
+
+
+def line_up(world: World) -> None:
+    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would start late."""
+    if world.comm is not None:
+        world.comm.Barrier()

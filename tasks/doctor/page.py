@@ -1,115 +1,163 @@
-"""bert-doctor's page: one line per check, then what to do, then the verdict; or the same as JSON."""
+"""bert-doctor's page: checks on all ranks, a line for each, what to do, and the verdict; or the same as JSON."""
 
 import json
-import os
 import shutil
 import sys
 import textwrap
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from distributed.doctor.examination import Result
+from distributed.world import World
+from ringbase.errors import InputError, one_line
 
-MAX_WIDTH = 99
-NAME_WIDTH = 20
-MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not tested": "–"}
-ASCII_MARKS = {"ok": "ok", "warning": "!!", "failed": "XX", "not tested": "--"}
-COLOURS = {"ok": "32", "warning": "33", "failed": "31", "not tested": "2", "green": "32", "red": "31"}
-STATUSES = ("failed", "warning", "ok", "not tested")
+Status = Literal["ok", "warning", "failed", "not tested"]
+SEVERITY: tuple[Status, ...] = ("not tested", "ok", "warning", "failed")
+MARKS = {"ok": "ok", "warning": "!!", "failed": "XX", "not tested": "--"}
+MAX_WIDTH, NAME_WIDTH = 99, 20
+UNKNOWN = "this should not happen on a healthy machine: please report it with this page"
 
 
 @dataclass(frozen=True)
-class Style:
-    """How the page is drawn: columns, whether it may have characters beyond ASCII, and colours."""
+class Finding:
+    """What a check found on one rank, in one line, and what the user can do about it."""
 
-    width: int = MAX_WIDTH
-    is_unicode: bool = True
-    has_colours: bool = False
+    status: Status
+    text: str
+    advice: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, file: TextIO) -> "Style":
-        """What the file, perhaps a terminal, can show."""
-        is_terminal = file.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ  # mpirun's is not the user's
-        width = min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)
-        is_unicode = (file.encoding or "").lower().replace("-", "") == "utf8"
-        return cls(width, is_unicode, is_terminal and "NO_COLOR" not in os.environ)
 
-    def mark(self, status: str) -> str:
-        return self.coloured((MARKS if self.is_unicode else ASCII_MARKS)[status], status)
+def ok(text: str, **details: Any) -> Finding:
+    return Finding("ok", text, details=details)
 
-    def coloured(self, text: str, kind: str) -> str:
-        return f"\033[{COLOURS[kind]}m{text}\033[0m" if self.has_colours else text
 
-    def entry(self, status: str, name: str, text: str) -> str:
-        """A mark, a name, and a text that is wrapped beside them."""
-        column = len((MARKS if self.is_unicode else ASCII_MARKS)[status]) + NAME_WIDTH + 3
-        lines = textwrap.wrap(
-            self.encoded(text), max(20, self.width - column), break_on_hyphens=False, break_long_words=True
-        )
-        first, *rest = lines or [""]
-        head = f"  {self.mark(status)} {name:<{NAME_WIDTH}}{first}"
-        return "\n".join([head, *(" " * column + line for line in rest)])
+def warning(text: str, advice: str, **details: Any) -> Finding:
+    return Finding("warning", text, advice, details)
 
-    def encoded(self, text: str) -> str:
-        """The text, with a question mark for each character that cannot be shown."""
-        return text if self.is_unicode else text.replace("µ", "u").encode("ascii", "replace").decode()
+
+def failed(text: str, advice: str, **details: Any) -> Finding:
+    return Finding("failed", text, advice, details)
+
+
+def not_tested(reason: str) -> Finding:
+    return Finding("not tested", f"not tested: {reason}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found over all ranks. `advice` says what to do, one sentence per cause."""
+
+    group: str
+    name: str
+    status: Status
+    text: str
+    advice: tuple[str, ...]
+    seconds: float
+    details: Mapping[str, Any]
 
 
 class Page:
-    """Prints the results as they come, or as JSON at the end. A reader who closes the pipe loses only the rest."""
+    """Checks on all ranks, and their results so far, the same on every rank; rank 0 prints them as they come.
 
-    def __init__(self, as_json: bool, file: TextIO | None = None):
-        self.as_json, self.file = as_json, file or sys.stdout
-        self.style = Style.of(self.file)
-        self._heading = self._group = ""
+    The watchdog of `world` names the ranks that do not reach the end of a check, and ends the job in time.
+    """
 
-    def begin(self, heading: str) -> None:
-        """Sets the first line, which is printed with the first result."""
-        self._heading = heading
+    def __init__(self, world: World, heading: str, as_json: bool):
+        self.world, self.as_json, self.results = world, as_json, list[Result]()
+        self._width, self._began = (
+            min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns),
+            time.monotonic(),
+        )
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
+        self._print(heading)
 
-    def show(self, result: "Result") -> None:
-        """Prints the line of one result."""
-        if self.as_json:
-            return
-        if not self._group:
-            self._print(self.style.encoded(self._heading))
-        if result.group != self._group:
-            self._group = result.group
-            self._print(f"\n{result.group}")
-        text = f"not tested: {result.text}" if result.status == "not tested" else result.text
-        self._print(self.style.entry(result.status, result.name, text))
+    @property
+    def failed(self) -> list[str]:
+        """The names of the checks that failed."""
+        return [result.name for result in self.results if result.status == "failed"]
 
-    def end(self, results: Sequence["Result"], facts: dict[str, Any]) -> None:
-        """Prints what to do and the verdict, or everything as JSON."""
-        if self.as_json:
-            checks = [result.as_json() for result in results]
-            whole = {"verdict": verdict(results), **facts, "counts": counts(results), "checks": checks}
-            self._print(json.dumps(whole, indent=1, default=str))
-            return
-        advised = [result for result in results if result.advice]
-        if advised:
-            self._print("\nwhat to do")
+    def check(
+        self,
+        group: str,
+        name: str,
+        find: Callable[[], Finding],
+        advice: str = UNKNOWN,
+        needs: tuple[str, ...] = (),
+    ) -> None:
+        """Runs a check on every rank and prints what they found together.
+
+        Args:
+          advice: what to do if it raises an exception.
+          needs: the names of checks; if one of them has failed, this one is not tested.
+        """
+        began = time.monotonic()
+        missing = [other for other in needs if other in self.failed]
+        finding = not_tested(f"{missing[0]} failed") if missing else guarded(find, advice)
+        if finding.status == "failed" and self.world.size > 1:  # the others may wait for this rank
+            print(f"rank {self.world.rank}: {name}: {finding.text}", file=sys.stderr, flush=True)
+        with self.world.operation(f"the end of the check {name}"):
+            findings = self.world.all_gather(finding)
+        result = Result(group, name, *combined(findings), round(time.monotonic() - began, 2), findings[0].details)
+        if not (self.results and self.results[-1].group == group):
+            self._print(f"\n{group}")
+        self.results.append(result)
+        self._print(self._entry(result, result.text))
+
+    def end(self, facts: Mapping[str, Any]) -> int:
+        """Prints what to do and the verdict, or everything as JSON. Returns the exit status."""
+        counted = Counter(result.status for result in self.results)
+        counts = {status: counted[status] for status in reversed(SEVERITY)}
+        verdict, seconds = "red" if self.failed else "green", round(time.monotonic() - self._began, 1)
+        if self.as_json and self.world.rank == 0:
+            checks = [asdict(result) for result in self.results]
+            whole = {"verdict": verdict, **facts, "seconds": seconds, "counts": counts, "checks": checks}
+            print(json.dumps(whole, indent=1, default=str), flush=True)
+        advised = [result for result in self.results if result.advice]
+        self._print("\nwhat to do" * bool(advised))
         for result in advised:
-            self._print(self.style.entry(result.status, result.name, "; ".join(result.advice)))
-        numbers = ", ".join(f"{number} {status}" for status, number in counts(results).items() if number)
-        word = verdict(results)
-        self._print(f"\n{self.style.coloured(word, word)}: {numbers}; {facts['seconds']:.0f} s")
+            self._print(self._entry(result, "; ".join(result.advice)))
+        numbers = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        self._print(f"\n{verdict}: {numbers}; {seconds:.0f} s")
+        return int(verdict == "red")
+
+    def _entry(self, result: Result, text: str) -> str:
+        """A mark, a name, and a text that is wrapped beside them."""
+        head = f"  {MARKS[result.status]} {result.name:<{NAME_WIDTH}}"
+        width = max(20, self._width - len(head))
+        return head + f"\n{' ' * len(head)}".join(textwrap.wrap(text, width, break_on_hyphens=False) or [""])
 
     def _print(self, text: str) -> None:
-        try:
-            print(text, file=self.file, flush=True)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())  # or the flush at the end would fail too
+        if text and self.world.rank == 0 and not self.as_json:
+            print(text, flush=True)
 
 
-def counts(results: Sequence["Result"]) -> dict[str, int]:
-    """How many checks have each status."""
-    found: Counter[str] = Counter(result.status for result in results)
-    return {status: found[status] for status in STATUSES}
+def guarded(find: Callable[[], Finding], advice: str) -> Finding:
+    """What the check finds; an exception is a failed check."""
+    try:
+        return find()
+    except InputError as error:
+        text, _, own = one_line(error).partition("; ")
+        return failed(text, own or advice)
+    except Exception as error:
+        return failed(f"{type(error).__name__}: {one_line(error)}"[:300], advice)
 
 
-def verdict(results: Sequence["Result"]) -> str:
-    return "red" if counts(results)["failed"] else "green"
+def combined(findings: list[Finding]) -> tuple[Status, str, tuple[str, ...]]:
+    """The worst of the ranks' findings: status, text and advice. Each text once, with the ranks that say it unless
+    all do."""
+    worst = max((finding.status for finding in findings), key=SEVERITY.index)
+    alike = {rank: finding for rank, finding in enumerate(findings) if finding.status == worst}
+    texts: dict[str, list[str]] = {}
+    for rank, finding in alike.items():
+        texts.setdefault(finding.text, []).append(str(rank))
+    if worst in ("ok", "not tested"):
+        text = next(iter(texts))  # rank 0's, or the first's
+    else:
+        text = "; ".join(
+            said if len(ranks) == len(findings) else f"rank{'s' * (len(ranks) > 1)} {','.join(ranks)}: {said}"
+            for said, ranks in texts.items()
+        )
+    return worst, text, tuple(dict.fromkeys(finding.advice for finding in alike.values() if finding.advice))

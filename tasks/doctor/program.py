@@ -4,138 +4,84 @@
     bert-launch -np 8 -H host1:4,host2:4 -- bert-doctor
     srun --mpi=pmix --ntasks-per-node=4 bert-doctor --json
 
-Run it as you would run a training: on the same hosts, with the same number of ranks. It looks at the software, the
-hosts, the GPUs, the disks and the network, and computes with small models whose results are known. The exit status
-is 0 if nothing failed, else 1.
+It starts as a training does, so what keeps trainings from starting ends it in the same way, with one line. Then it
+looks at the software, the hosts, the disks, the network and the GPUs, and trains small models.
 """
 
-import os
-import socket
-import threading
+import contextlib
+import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+
+import tensorflow as tf
 
 import ringbase
-from ringbase.errors import InputError, one_line
-from tasks import flags
-from tasks.doctor.page import Page, verdict
-from tasks.doctor.settings import Config
-from tasks.environment import import_tensorflow, set_environment
+from distributed.collectives import Collectives, open_collectives
+from distributed.world import World
+from tasks.doctor import hosts, software, training
+from tasks.doctor.page import Finding, Page, not_tested, ok
+from tasks.doctor.settings import DoctorConfig
+from tasks.environment import cache_folder
 
-if TYPE_CHECKING:
-    from distributed.doctor.examination import Examination
-    from distributed.world import World
-
-JOIN_S = 90.0  # ranks that cannot reach each other wait for ever
-SECONDS_FOR_FIRST = 5.0  # a launcher ends all processes as soon as one fails, so the first must print before
-SOFTWARE = "software"
-DESCRIPTION = """Check whether RingBERT works on this machine or cluster, and print one page with what to do.
-Run it as you would run a training: under the same launcher, on the same hosts, with the same number of ranks. The
-exit status is 0 if no check failed, else 1."""
+SAME_BITS = "the same command on one rank, and --backend mpi, show whether the sums or the devices are at fault"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    config = flags.parse(Config, argv, prog="bert-doctor", description=DESCRIPTION)
-    start_s = time.perf_counter()
-    set_environment()
-    problem = tensorflow_problem()
-    page = Page(config.json)
-    joined = watched(page, start_s)
-    from distributed.environment import check_launcher, launched_rank
-    from distributed.joining import communicator
-    from distributed.world import World
-
-    comm, why_alone = communicator()
-    try:
-        check_launcher(1 if comm is None else comm.size, why_alone)
-    except InputError:  # each process is alone, and one page is enough
-        joined.set()
-        if launched_rank() != "0":
-            time.sleep(SECONDS_FOR_FIRST)
-            raise SystemExit(1) from None
-        diagnose(config, World(program="bert-doctor"), page, why_alone, problem).end(1)
-    with World.join(None, "bert-doctor", stalls=None) as world:
-        world.barrier()
-        joined.set()
-        exam = diagnose(config, world, page, why_alone, problem)
-    exam.end(int(verdict(exam.results) == "red"))
+def run(config: DoctorConfig) -> None:
+    with World.join(config.machine.device, "bert-doctor", stalls=config.machine.stalls) as world:
+        ranks = f"{world.size} rank{'s' * (world.size > 1)} on {world.num_nodes} host{'s' * (world.num_nodes > 1)}"
+        heading = f"RingBERT {ringbase.__version__}: {ranks}, {time.strftime('%Y-%m-%d %H:%M')}"
+        page = Page(world, heading, config.json)
+        with contextlib.ExitStack() as backend:
+            check_machines(config, world, page)
+            check_training(config, world, page, backend)
+        status = page.end({"ringbert": ringbase.__version__, "ranks": world.size, "hosts": world.num_nodes})
+    if status:
+        sys.exit(status)
 
 
-def tensorflow_problem() -> str:
-    """Imports TensorFlow. Returns the reason if that fails."""
-    try:
-        import_tensorflow()
-        import tensorflow  # noqa: F401
-    except ImportError as error:
-        return one_line(error)
-    return ""
+def check_machines(config: DoctorConfig, world: World, page: Page) -> None:
+    """Software, hosts, disks and GPUs: nothing of this uses the backend."""
+    folder, backend = Path(config.output_dir).expanduser(), config.machine.backend.backend
+    is_needed = backend in ("nccl", "ring") or (backend == "auto" and world.device.is_gpu)
+    page.check("software", "versions", partial(software.check_versions, world))
+    page.check("software", "files", software.check_files)
+    page.check("software", "MPI", partial(software.check_mpi, world))
+    page.check("hosts", "hosts", partial(hosts.check_hosts, world))
+    page.check("hosts", "ports", partial(hosts.check_ports, world, is_needed))
+    other = "give another folder as --output_dir, or free some space"
+    page.check("hosts", "output folder", partial(hosts.check_disk, world.rank == 0, folder, other))
+    other = "set RINGBERT_CACHE to a folder on another disk, or free some space"
+    page.check("hosts", "cache folder", partial(hosts.check_disk, world.local_rank == 0, cache_folder(), other))
+    page.check("hosts", "GPUs", partial(hosts.check_gpus, world))
 
 
-def watched(page: Page, start_s: float) -> threading.Event:
-    """Ends this process with a red page unless the event is set in time, as when ranks cannot reach each other."""
-    joined = threading.Event()
+def check_training(config: DoctorConfig, world: World, page: Page, backend: contextlib.ExitStack) -> None:
+    """The backend and what it sums; trainings, and their speed."""
+    opened: list[Collectives] = []
 
-    def watch() -> None:
-        if joined.wait(JOIN_S):
-            return
-        from distributed.doctor.examination import Result
-        from distributed.environment import launched_rank
-
-        text = f"the ranks have not reached each other within {JOIN_S:.0f} s"
-        advice = (
-            "open all TCP ports between the hosts, or name the network for MPI, with Open MPI "
-            "--mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include 10.0.0.0/24"
+    def open_backend() -> Finding:
+        opened.append(
+            backend.enter_context(contextlib.closing(open_collectives(world, config.machine.backend.backend)))
         )
-        result = Result(SOFTWARE, "MPI", "failed", text, (advice,), JOIN_S, {})
-        if launched_rank() == "0":
-            page.begin(f"bert-doctor on {socket.gethostname()}")
-            page.show(result)
-            page.end([result], {"seconds": time.perf_counter() - start_s})
-        else:
-            time.sleep(SECONDS_FOR_FIRST)
-        os._exit(1)
+        return ok(opened[0].name)
 
-    threading.Thread(target=watch, daemon=True).start()
-    return joined
-
-
-def diagnose(config: Config, world: "World", page: Page, why_alone: str, problem: str) -> "Examination":
-    """Runs all checks and prints the page on rank 0."""
-    from distributed.doctor import software
-    from distributed.doctor.examination import Check, Examination, Finding, failed, not_tested
-
-    start_s = time.perf_counter()
-    exam = Examination(world, page.show)
-    ranks = f"{world.size} rank{'s' * (world.size > 1)} on {world.num_nodes} host{'s' * (world.num_nodes > 1)}"
-    page.begin(f"RingBERT {ringbase.__version__}: {ranks}, {time.strftime('%Y-%m-%d %H:%M')}")
-
-    def tensorflow(world: "World") -> Finding:
-        return failed(problem, software.INSTALL) if problem else software.check_tensorflow(world)
-
-    exam.run(Check(SOFTWARE, "versions", software.check_versions))
-    exam.run(Check(SOFTWARE, "MPI", lambda world: software.check_mpi(world, why_alone)))
-    exam.run(Check(SOFTWARE, "TensorFlow", tensorflow))
-    blocking = next((name for name in ("MPI", "TensorFlow") if exam.status(name) == "failed"), None)
-    if blocking:
-        exam.run(Check("all other checks", "", lambda world: not_tested(f"{blocking} failed")))
-    else:
-        from tasks.doctor import checks
-
-        checks.check_hosts(config, exam)
-        checks.check_devices(config, exam)
-        collectives = checks.check_sums(config, exam)
-        checks.check_training(config, exam, collectives)
-    if world.rank == 0:
-        facts = {
-            "ringbert": ringbase.__version__,
-            "ranks": world.size,
-            "hosts": world.num_nodes,
-            "seconds": round(time.perf_counter() - start_s, 1),
-        }
-        page.end(exam.results, facts)
-    return exam
-
-
-if __name__ == "__main__":
-    main()
+    needs: tuple[str, ...] = ("ports", "backend")
+    page.check("training", "backend", open_backend, needs=("ports",))
+    page.check("training", "sums", lambda: training.check_sums(world, opened[0]), SAME_BITS, needs)
+    page.check("training", "bandwidth", lambda: training.check_bandwidth(world, opened[0]), SAME_BITS, needs)
+    if config.quick:
+        page.check("training", "small models", lambda: not_tested("--quick"))
+        return
+    needs = (*needs, "sums", "output folder", "cache folder")
+    if not set(needs) & set(page.failed):
+        tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
+        with training.trials(world, opened[0], Path(config.output_dir).expanduser()) as trials:
+            page.check("training", "ranks against one", trials.check_ranks, SAME_BITS)
+            page.check("training", "save and resume", trials.check_resume, SAME_BITS, ("ranks against one",))
+            formats = (("fp32", "on"), ("bf16", "off"), ("bf16", "on"), ("fp16", "on"))
+            for precision, xla in formats if world.device.is_gpu else formats[:3]:
+                check = partial(trials.check_precision, precision, xla)
+                page.check("training", f"{precision} --xla {xla}", check, training.WRONG, ("ranks against one",))
+    speed = lambda: training.check_speed(world, opened[0], config.machine)  # noqa: E731
+    page.check("speed", "BERT-base", speed, "see bert-bench step", needs)

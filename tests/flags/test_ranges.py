@@ -21,7 +21,7 @@ WHOLE = {
     **dict.fromkeys(["num_warmup_steps", "num_warmup"], (0, MOST_STEPS)),
     **dict.fromkeys(["seed", "random_seed"], (0, MOST_SEED)),
     **dict.fromkeys(["doc_stride", "max_answer_length", "max_predictions_per_seq"], (1, LONGEST)),
-    **dict.fromkeys(["max_train_examples", "max_predict_examples", "max_bytes", "num_pairs"], (1, None)),
+    **dict.fromkeys(["max_train_examples", "max_predict_examples", "max_bytes"], (1, None)),
     "max_query_length": (1, None),  # --max_seq_length limits it
     "n_best_size": (1, 1000),
     "num_shards": (1, 100_000),
@@ -29,16 +29,15 @@ WHOLE = {
     "num_workers": (1, 1024),
     "vocab_size": (6, 1 << 24),
     "min_frequency": (0, 1 << 32),
-    "num_examples": (20, MOST_ROWS),
+    "num_examples": (1, MOST_ROWS),
     "top_k": (1, 1000),
     "repeat": (1, 10_000),
-    "seq_length": (1, LONGEST),
+    "seq_length": (8, LONGEST),
     "max_seq_length": (4, LONGEST),
     "bert-squad max_seq_length": (68, LONGEST),  # --max_query_length and four more
     "bert-ask max_seq_length": (5, LONGEST),
     "bert-pretraining max_seq_length": (1, LONGEST),
     "bert-corpus build max_seq_length": (5, LONGEST),
-    "bert-bench start seq_length": (8, LONGEST),
 }
 # The same for real numbers; in brackets what is just outside.
 REAL = {

@@ -28,12 +28,12 @@ SETTINGS = {
     "bert-features": "tasks.features.settings:FeaturesConfig",
     "bert-ask": "tasks.ask:Config",
     "bert-export": "tasks.export.__main__:ExportConfig",
-    "bert-doctor": "tasks.doctor.settings:Config",
-    "bert-bench step": "tasks.bench.step:StepConfig",
-    "bert-bench allreduce": "tasks.bench.allreduce:AllreduceConfig",
-    "bert-bench scaling": "tasks.bench.scaling:ScalingConfig",
-    "bert-bench start": "tasks.bench.start:StartConfig",
-    "bert-bench corpus": "tasks.bench.corpus:CorpusConfig",
+    "bert-doctor": "tasks.doctor.settings:DoctorConfig",
+    "bert-bench step": "tasks.bench.settings:StepConfig",
+    "bert-bench allreduce": "tasks.bench.settings:AllreduceConfig",
+    "bert-bench scaling": "tasks.bench.settings:ScalingConfig",
+    "bert-bench start": "tasks.bench.settings:StartConfig",
+    "bert-bench corpus": "tasks.bench.settings:CorpusConfig",
 }
 # The fewest flags with which a command does something.
 LEAST: dict[str, tuple[str, ...]] = {

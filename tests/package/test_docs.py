@@ -21,7 +21,8 @@ PAGES = [
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 MOST_CHARACTERS = 13_500
 OTHERS_FLAGS = {
-    "every", "minutes", "stage", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/ and scripts/
+    "every", "minutes", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/, scripts/, examples/
+    "no_index", "find_links", "jax_python", "torch_python", "google_dir", "size", "table", "attention_dropout",
     "bind_to", "with_ft", "mpi", "nodes", "ntasks_per_node", "gpus_per_task", "time",  # mpirun, srun, sbatch
     "require_hashes", "no_deps", "no_build_isolation", "upgrade", "strict", "dist",  # pip, scripts/, pytest
     "output", "output_filename", "hostfile", "network_interfaces", "min_np", "max_np", "host_discovery_script",
@@ -29,7 +30,7 @@ OTHERS_FLAGS = {
     "stall_check_shutdown_time_seconds", "cycle_time_ms", "hierarchical_allreduce", "timeline_filename",
     "gloo",  # horovodrun
 }  # fmt: skip
-BENCHMARKS = ("compare", "prepare", "update", "corpus_google", "step_export", "gpu_compile")
+BENCHMARKS = ("compare", "horovod_sums")
 
 
 def name_of(page: Path) -> str:
@@ -107,7 +108,7 @@ def test_commands_are_read_by_todays_programs(page, monkeypatch):
 
 
 def test_the_commands_are_found():
-    assert sum(len(commands_in(page)) for page in PAGES) > 25
+    assert sum(len(commands_in(page)) for page in PAGES) > 20
     assert {page.name for page in RECIPES if not commands_in(page)} <= {"quickstart.toml"}
 
 
@@ -126,7 +127,7 @@ def test_flags_that_are_named_exist(page, flags):
     named = {name.replace("-", "_") for name in re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text())}
     assert "num_train_epochs" in flags
     assert "num_train_epoch" not in flags
-    refused = set(INSTEAD) if page.name == "flags.md" else set()
+    refused = set(INSTEAD) if page.name in ("flags.md", "CHANGELOG.md") else set()
     assert sorted(named - flags - OTHERS_FLAGS - refused) == []
 
 

@@ -1,4 +1,4 @@
-"""What runs on a new GPU machine, as far as it runs without one: counting bytes and FLOP, and keeping findings.
+"""What runs on a new GPU machine, as far as it runs without one: counting bytes and FLOP, and what is kept.
 
 `goldens/roofline.hlo` is what XLA made for an H200 (JAX 0.10.2, `benchmarks/jax_compile.py`) of
 
@@ -8,14 +8,11 @@
 """
 
 import sys
-from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_first.runner import Journal, Step, run_all
+from benchmarks.gpu_first import Step, run
 from benchmarks.gpu_roofline import H200, Kernel, kernels
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_bytes_and_flop_of_compiled_code(goldens):
@@ -39,15 +36,9 @@ def test_a_kernel_takes_the_longer_of_its_two_times():
         assert Kernel("name.3", "product", "bf16[1]", moved, flops, dtype).seconds(H200) == pytest.approx(seconds)
 
 
-def test_findings_are_kept_when_steps_fail_or_hang(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    codes = {
-        "broken": "say('b', 'before the end'); raise SystemExit('x')",
-        "hangs": "import time; time.sleep(100)",
-    }
-    say = "from benchmarks.gpu_first.findings import say\n"
-    steps = [Step(name, [sys.executable, "-c", say + code], 10) for name, code in codes.items()]
-    assert not run_all(steps, tmp_path, minutes=2)
-    journal = Journal(tmp_path)
-    assert [entry["text"] for entry in journal.entries if "text" in entry] == ["before the end"]
-    assert [entry["status"] for entry in journal.entries if "status" in entry] == [1, None]
+def test_what_a_command_left_is_kept_when_it_fails_or_hangs(tmp_path):
+    codes = {"broken": "print('before the end'); raise SystemExit('x')", "hangs": "import time; time.sleep(100)"}
+    steps = [Step(name, [sys.executable, "-c", code], 10) for name, code in codes.items()]
+    found = [run(step, tmp_path) for step in steps]
+    assert found[0]["last_lines"] == ["before the end", "x"]
+    assert [each["status"] for each in found] == [1, None]

@@ -1,19 +1,17 @@
 """`bert-corpus` as a program that `run_timed` times."""
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 # Modules that a build imports while it works. The programs it is compared with import everything at the start.
-IMPORTED_LATER = ("tasks.corpus.program", "numpy.random")
+IMPORTED_LATER = ("bert.corpus.build", "bert.weights", "distributed.world", "numpy.random", "pyarrow.compute")
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[], object]:
-    from transformers import BertTokenizerFast
-
-    from tasks.corpus.__main__ import main
-
-    assert BertTokenizerFast is not None  # transformers imports a class on first use
-    for name in IMPORTED_LATER:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    for name in (*IMPORTED_LATER, "transformers"):
         importlib.import_module(name)
-    return partial(main, arguments)
+    return partial(importlib.import_module("tasks.corpus.__main__").main, arguments)

@@ -1,1 +1,0 @@
-"""Checks of a machine or a cluster, on all ranks together: software, hosts, devices, disks, networks, sums."""
