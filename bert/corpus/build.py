@@ -6,18 +6,18 @@ same bytes, and a build that was killed continues with the files that it finds.
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 from bert.corpus.manifest import MANIFEST, TOKENIZER, Manifest, differences, read_manifest, write_manifest
 from bert.corpus.settings import BuildSettings
-from bert.corpus.units import find_units, input_facts
+from bert.corpus.units import find_units
 from bert.corpus.work import CorpusWork
 from bert.corpus.workers import call_all
-from bert.text.tokenizer import Tokenizer, check_unknown
-from ringbase.errors import InputError, shortened
+from bert.text.tokenizer import Tokenizer
+from ringbase.errors import InputError
 from ringbase.files import write_json
-from ringbase.hashing import digest, sha256
+from ringbase.hashing import sha256
 from ringbase.json_files import read_json
 
 MOST_RANDOM_NEXT = 0.9
@@ -42,45 +42,36 @@ def build(
       or unfinished work, with other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
-    units, empty = find_units(settings.text)
-    work = CorpusWork(settings, tokenizer, tuple(units))
+    work = CorpusWork(settings, tokenizer, tuple(find_units(settings.text)))
+    facts, unfinished = work.facts(), work.folder / "settings.json"
     if (work.output_dir / MANIFEST).is_file():
         manifest = read_manifest(work.output_dir, "--output_dir")
-        _refuse_others({name: manifest.get(name) for name in work.facts}, work.facts, work, "a finished corpus")
+        _refuse_others({name: manifest.get(name) for name in facts}, facts, work, "a finished corpus")
         say(f"{work.output_dir} is complete: nothing to do")
         return manifest
-    if empty:
-        say(f"warning: {len(empty)} input file{'s are' if len(empty) > 1 else ' is'} empty: {shortened(empty, 3)}")
     if rank == 0:
-        _prepare_folder(work)
+        if any(work.folder.glob("unit-*")):
+            _refuse_others(read_json(unfinished), facts, work, "unfinished work")
+        work.folder.mkdir(parents=True, exist_ok=True)
+        write_json(unfinished, facts, indent=1)
     barrier()
 
-    def make(what: str, method: str, path: Callable[[int], Any], number: int) -> None:
+    def make(what: str, function: Callable[[int], None], path: Callable[[int], Path], number: int) -> None:
         missing = [n for n in range(rank, number, num_ranks) if not path(n).is_file()]
-        call_all(work, method, missing, num_workers, lambda progress: say(f"{what}: {progress}"))
+        call_all(function, missing, num_workers, lambda progress: say(f"{what}: {progress}"))
         barrier()
 
-    make("units of text", "make_unit", work.unit_path, len(units))
+    make("units of text", work.make_unit, work.unit_path, len(work.units))
     counts = work.counts()
     _check_counts(counts, work)
-    make("shards", "make_shard", work.shard_marker, work.num_shards)
+    make("shards", work.make_shard, work.shard_marker, work.num_shards)
     if rank == 0:
-        _finish(work, counts, say)
+        _finish(work, facts, counts, say)
     barrier()
     return read_manifest(work.output_dir)
 
 
-def _prepare_folder(work: CorpusWork) -> None:
-    """Makes the folder of unfinished work, or checks that the work in it has the same settings and input."""
-    path = work.folder / "settings.json"
-    facts = work.facts | {"digest of the input files' times": digest(input_facts(work.settings.text))}
-    if path.is_file() and any(work.folder.glob("unit-*")):
-        _refuse_others(read_json(path), facts, work, "unfinished work")
-    work.folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, facts, indent=1)
-
-
-def _refuse_others(stored: Mapping[str, Any], facts: Mapping[str, Any], work: CorpusWork, what: str) -> None:
+def _refuse_others(stored: Manifest, facts: Manifest, work: CorpusWork, what: str) -> None:
     if different := differences(stored, facts):
         raise InputError(
             f"--output_dir {work.output_dir} holds {what} with other settings: {different}: give another "
@@ -89,36 +80,31 @@ def _refuse_others(stored: Mapping[str, Any], facts: Mapping[str, Any], work: Co
 
 
 def _check_counts(counts: Counter[str], work: CorpusWork) -> None:
-    settings, source = work.settings, work.settings.text.source
+    source = work.settings.text.source
     if not counts["examples"]:
         raise InputError(f"{source} contains no text")
-    share = counts["unknown"] / counts["tokens"]
-    check_unknown(share, source, work.tokenizer, settings.unknown.allow_unknown)
-    if counts["documents"] == 1 and settings.examples.next_sentence:
+    work.check_unknown(counts, source)
+    if counts["documents"] == 1 and work.settings.examples.next_sentence:
         raise InputError(
             "the corpus is one document, but a random next sentence must come from another one: separate "
             "documents by blank lines (--document_separator), or give --nonext_sentence"
         )
-    if counts["examples"] < work.num_shards:
-        raise InputError(
-            f"--num_shards must be at most the number of examples, {counts['examples']}, got {work.num_shards}"
-        )
 
 
-def _finish(work: CorpusWork, counts: Counter[str], say: Callable[[str], None]) -> None:
+def _finish(work: CorpusWork, facts: Manifest, counts: Counter[str], say: Callable[[str], None]) -> None:
     """Writes the tokenizer and the manifest, and removes the unfinished work."""
-    folder, num_examples, random_next = work.output_dir / TOKENIZER, counts["examples"], counts["random_next"]
+    if counts["random_next"] > MOST_RANDOM_NEXT * counts["examples"]:
+        say(
+            f"warning: the next sentence is random in {counts['random_next']:,} of {counts['examples']:,} "
+            "examples, because documents of one sentence have no other: check --document_separator and "
+            "--split_sentences, or give --nonext_sentence"
+        )
+    folder = work.output_dir / TOKENIZER
     shutil.rmtree(folder, ignore_errors=True)
     work.tokenizer.save(folder)
-    if random_next > MOST_RANDOM_NEXT * num_examples:
-        say(
-            f"warning: the next sentence is random in {random_next:,} of {num_examples:,} examples, because "
-            "documents of one sentence have no other: check --document_separator and --split_sentences, or give "
-            "--nonext_sentence"
-        )
-    manifest = work.facts | {
-        "counts": {name: counts[name] for name in ("documents", "sentences", "tokens", "examples", "random_next")}
-        | {"unknown_share": counts["unknown"] / counts["tokens"]},
+    unknown_share = counts.pop("unknown") / counts["tokens"]
+    manifest = facts | {
+        "counts": counts | {"unknown_share": unknown_share},
         "tokenizer_files": {path.name: sha256(path) for path in sorted(folder.iterdir())},
         "shards": [read_json(work.shard_marker(number)) for number in range(work.num_shards)],
     }

@@ -1,10 +1,8 @@
 """Reads units of text as streams of documents, each a list of sentences."""
 
-import gzip
 import io
 import itertools
 import os
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO
 
@@ -40,11 +38,11 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
 
 def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:
     """The sentences of the whole input, or of evenly spread parts of it that hold about `max_bytes`."""
-    units, _ = find_units(text)
+    units = find_units(text)
     share = len(units) if max_bytes is None else max(1, min(len(units), max_bytes // SMALLEST_SAMPLE_BYTES))
-    for unit in (units[number * len(units) // share] for number in range(share)):
+    for number in range(share):
         left = float("inf") if max_bytes is None else max_bytes / share
-        for sentence in itertools.chain.from_iterable(documents(unit, text)):
+        for sentence in itertools.chain.from_iterable(documents(units[number * len(units) // share], text)):
             if left <= 0:
                 break
             yield sentence
@@ -68,19 +66,17 @@ def _lines_of(piece: Piece, text: TextSettings) -> Iterator[tuple[int, str]]:
 
 
 def _unpacked_lines(path: str) -> Iterator[tuple[int, str]]:
-    try:
-        limit = most_unpacked(os.path.getsize(path))
-        is_gzip = path.lower().endswith(".gz")
-        packed = gzip.GzipFile(path) if is_gzip else pa.input_stream(path, compression="zstd")
-        with io.BufferedReader(packed, READ_BYTES) as file:
-            for position, line in _lines(file, path, 0, 1 << 62):
-                if position > limit:
-                    raise unpacks_to_too_much(f"--input_file {path}", limit)
-                yield position, line
-    except (EOFError, zlib.error, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise InputError(f"--input_file {path}: damaged or cut short: {error}") from error
+    limit = most_unpacked(os.path.getsize(path))
+    with pa.OSFile(path) as packed:
+        try:
+            kind = "gzip" if path.lower().endswith(".gz") else "zstd"
+            with io.BufferedReader(pa.input_stream(packed, compression=kind), READ_BYTES) as file:
+                for position, line in _lines(file, path, 0, 1 << 62):
+                    if position > limit:
+                        raise unpacks_to_too_much(f"--input_file {path}", limit)
+                    yield position, line
+        except OSError as error:
+            raise InputError(f"--input_file {path}: damaged or cut short: {error}") from error
 
 
 def _boundary(file: IO[bytes], path: str, place: int, blanks: int) -> int:

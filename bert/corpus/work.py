@@ -6,7 +6,6 @@ examples to the bins of the corpus. `make_shard` reads its bins from all units, 
 
 import functools
 import itertools
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +22,23 @@ from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings
 from bert.corpus.shards import write_arrow
 from bert.corpus.tfrecord import write_records
-from bert.corpus.units import Unit, input_facts
+from bert.corpus.units import Unit, input_sizes
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer, check_unknown
 from ringbase.errors import InputError
 from ringbase.files import replacing, write_json
 from ringbase.hashing import HashingWriter, digest
+from ringbase.json_files import read_json
 from ringbase.ragged import offsets_of
+from ringbase.settings import flat
 
 # Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers
 # can write it.
 SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
 BIN_BYTES = 128 << 20  # of text, whose examples are sorted in memory at once
 BATCH_TOKENS = 1 << 17  # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
+
+encoder_of = functools.lru_cache(1)(Encoder)  # a worker's, which remembers words
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,7 @@ class CorpusWork:
     def bins_per_shard(self) -> int:
         return -(-self.num_bytes // (self.num_shards * BIN_BYTES)) or 1
 
-    @functools.cached_property
-    def encoder(self) -> Encoder:
-        return Encoder(self.tokenizer)
-
-    @functools.cached_property
+    @property
     def masks(self) -> Masking | None:
         """The parameters of static masks; None with dynamic masks."""
         settings = self.settings.examples
@@ -86,49 +85,48 @@ class CorpusWork:
     # -- first pass: a unit of text -> examples -------------------------------------------------------------------
 
     def unit_path(self, number: int) -> Path:
-        """The examples of a unit: a batch for each bin, again for each part and duplicate, and an empty one, which
-        has the counts."""
+        """The examples of a unit: a record batch for each bin, again for each part and duplicate. Their counts
+        are in a JSON file beside it."""
         return self.folder / f"unit-{number:06d}.arrow"
 
     def make_unit(self, number: int) -> None:
         settings, num_bins = self.settings.examples, self.num_shards * self.bins_per_shard
-        counts = Counter[str]()
+        counts, masks = Counter[str](), self.masks
         schema = schema_of(settings, self.tokenizer.vocab_size).append(pa.field("key", pa.uint64()))
         texts = documents(self.units[number], self.settings.text)
         with replacing(self.unit_path(number)) as file, pa.ipc.new_file(file, schema) as writer:
-            for index, part in enumerate(parts_of(texts, self.encoder)):
-                unknown = int((part.tokens == self.tokenizer.unk_id).sum())
-                if number == index == 0:  # a wrong vocabulary is noticed early
-                    share, source = unknown / len(part.tokens), f"the beginning of {self.settings.text.source}"
-                    check_unknown(share, source, self.tokenizer, self.settings.unknown.allow_unknown)
+            for index, part in enumerate(parts_of(texts, encoder_of(self.tokenizer))):
                 counts.update(
                     documents=len(part.documents) - 1,
                     sentences=len(part.sentences) - 1,
                     tokens=len(part.tokens),
-                    unknown=unknown,
+                    unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
                 )
+                if number == index == 0:  # a wrong vocabulary is noticed early
+                    self.check_unknown(counts, f"the beginning of {self.settings.text.source}")
                 for duplicate in range(settings.num_duplicates):
                     place = (number, index, duplicate)
-                    batch = make_examples(part, settings, self.tokenizer, self.masks, place, schema)
+                    batch = make_examples(part, settings, self.tokenizer, masks, place, schema)
                     bins = (counts["examples"] + number + np.arange(len(batch))) % num_bins
                     dealt = batch.take(array(np.argsort(bins, kind="stable")))
-                    for start, stop in itertools.pairwise(
-                        offsets_of(np.bincount(bins, minlength=num_bins)).tolist()
-                    ):
+                    edges = offsets_of(np.bincount(bins, minlength=num_bins)).tolist()
+                    for start, stop in itertools.pairwise(edges):
                         writer.write_batch(dealt.slice(start, stop - start))
                     random_next = values_of(batch.column("is_random_next")).sum() if settings.next_sentence else 0
                     counts.update(examples=len(batch), random_next=int(random_next))
-            writer.write_batch(pa.RecordBatch.from_pylist([], schema), {"counts": json.dumps(counts)})
+            write_json(self.unit_path(number).with_suffix(".json"), counts)
 
     def counts(self) -> Counter[str]:
         """What all units hold together."""
         total = Counter[str]()
         for number in range(len(self.units)):
-            with pa.OSFile(str(self.unit_path(number))) as source:
-                reader = pa.ipc.open_file(source)
-                _, metadata = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
-            total.update(json.loads(metadata[b"counts"]))
+            total.update(read_json(self.unit_path(number).with_suffix(".json")))
         return total
+
+    def check_unknown(self, counts: Counter[str], source: str) -> None:
+        """Raises InputError if too many of the tokens counted are [UNK]."""
+        share = counts["unknown"] / counts["tokens"]
+        check_unknown(share, source, self.tokenizer, self.settings.unknown.allow_unknown)
 
     # -- second pass: bins of all units -> a shard ----------------------------------------------------------------
 
@@ -146,7 +144,7 @@ class CorpusWork:
         with replacing(path) as file:
             sink = HashingWriter(file)
             if settings.format == "arrow":
-                sizes = write_arrow(sink, batches, schema, self.facts["settings"])
+                sizes = write_arrow(sink, batches, schema, settings.recorded())
             else:
                 sizes = write_records(sink, batches, settings.max_seq_length, settings.max_predictions_per_seq)
         if not sizes:
@@ -156,13 +154,11 @@ class CorpusWork:
 
     def _bin(self, number: int) -> pa.RecordBatch:
         """The examples of a bin, in the order of their keys."""
-        num_bins, parts = self.num_shards * self.bins_per_shard, []
+        num_bins, parts = self.num_shards * self.bins_per_shard, list[pa.RecordBatch]()
         for unit in range(len(self.units)):
             with pa.OSFile(str(self.unit_path(unit))) as source:
                 reader = pa.ipc.open_file(source)
-                parts += [
-                    reader.get_batch(place) for place in range(number, reader.num_record_batches - 1, num_bins)
-                ]
+                parts += map(reader.get_batch, range(number, reader.num_record_batches, num_bins))
         for examples in pa.Table.from_batches(parts).combine_chunks().to_batches():
             order = np.argsort(values_of(examples.column("key")), kind="stable")
             return examples.drop_columns(["key"]).take(array(order))
@@ -170,29 +166,15 @@ class CorpusWork:
 
     # -- what decides the result ----------------------------------------------------------------------------------
 
-    @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """Everything that decides the result, as stored in the manifest."""
-        text, inputs = self.settings.text, input_facts(self.settings.text)
-        reading = {name: getattr(text, name) for name in ("split_sentences", "document_separator", "text_column")}
+        text = self.settings.text
         return {
             "format_version": FORMAT_VERSION,
-            "settings": self.settings.examples.recorded() | reading,
+            "settings": self.settings.examples.recorded(),
             "num_shards": self.settings.num_shards or "by size",
             "tokenizer_digest": self.tokenizer.digest,
             "vocab_size": self.tokenizer.vocab_size,
             "do_lower_case": self.tokenizer.lower_case,
-            "input": {
-                "input_file": text.input_file,
-                "dataset_name": text.dataset_name,
-                "dataset_config": text.dataset_config,
-                "dataset_revision": text.dataset_revision,
-                "files": len(inputs),
-                "bytes" if text.dataset_name is None else "rows": sum(size for _, size, _ in inputs),
-                "digest": digest([(name, size) for name, size, _ in inputs]),
-            },
+            "input": flat(text) | {"digest of the input files' names and sizes": digest(input_sizes(text))},
         }
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the cached properties."""
-        return {name: getattr(self, name) for name in ("settings", "tokenizer", "units")}

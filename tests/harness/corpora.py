@@ -97,4 +97,4 @@ def small_units(monkeypatch, num_bytes: int) -> None:
 def read_documents(**settings) -> list[list[str]]:
     """The documents of all units, as lists of sentences."""
     text = TextSettings(**settings)
-    return [document for unit in find_units(text)[0] for document in documents(unit, text)]
+    return [document for unit in find_units(text) for document in documents(unit, text)]
