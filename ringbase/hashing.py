@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -12,35 +11,6 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class HashingWriter:
-    """Wraps a binary file that is open for writing; keeps the SHA-256 and the size in bytes of the written data.
-
-    It has the methods that `pyarrow.PythonFile` needs. The caller who opened the file closes it.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._hash = file, hashlib.sha256()
-        self.size, self.closed = 0, False
-
-    def write(self, data) -> int:
-        self._hash.update(data)
-        self._file.write(data)
-        self.size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self.closed = True
-
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
 
 
 def digest(*parts: object) -> str:

@@ -24,35 +24,20 @@ def write_manifest(folder: Path, facts: Manifest) -> None:
 
 
 def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
-    """The manifest of a finished corpus. Raises InputError: none, an unfinished build, another format version, or
-    a damaged manifest."""
+    """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or cannot be read."""
     path = folder / MANIFEST
     if not path.is_file():
         if (folder / WORK).is_dir():
             raise InputError(f"{flag}: {folder} is unfinished: run the same bert-corpus build command again")
         raise InputError(f"{flag}: {folder} has no {MANIFEST}: bert-corpus build writes one when it has finished")
     manifest = read_object(path, f"{flag} {path}")
-    others = {name: value for name, value in manifest.items() if name != "digest"}
-    match manifest:
-        case {"format_version": int(version)} if version not in (WITHOUT_CHECKSUMS, FORMAT_VERSION):
-            raise InputError(
-                f"{flag}: {path} has format version {version}, this version of ringbert reads {FORMAT_VERSION}: "
-                "build the corpus again"
-            )
-        case {"format_version": 2, "digest": written} if written == digest(others):
-            return manifest
-        case {"format_version": 1, "tokenizer_digest": str(), "vocab_size": int(),
-              "settings": {"max_seq_length": int(), "masking": str(), "next_sentence": bool()},
-              "shards": [*shards]} if all(map(_is_entry, shards)):  # fmt: skip
-            return manifest
-    raise InputError(f"{flag}: {path} is damaged: copy it again, or build the corpus again")
-
-
-def _is_entry(shard: object) -> bool:
-    match shard:
-        case {"file": str(), "examples": int(), "bytes": int(), "sha256": str()}:
-            return True
-    return False
+    version, others = manifest.get("format_version"), {k: v for k, v in manifest.items() if k != "digest"}
+    if version == WITHOUT_CHECKSUMS or (version == FORMAT_VERSION and manifest.get("digest") == digest(others)):
+        return manifest
+    raise InputError(
+        f"{flag}: {path} is damaged, or of another version of RingBERT (its format is {version}, this one reads "
+        f"{FORMAT_VERSION}): copy the corpus again or build it again"
+    )
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -70,9 +70,7 @@ def find_tokenizer(config: BuildConfig, world: World) -> tokenizer.Tokenizer:
 
 def verify(config: VerifyConfig) -> None:
     """Checks a corpus. Raises InputError that names the damaged files."""
-    manifest, problems = verify_shards(Path(config.input_dir).expanduser())
-    if problems:
-        raise InputError("; ".join(problems))
+    manifest = verify_shards(Path(config.input_dir).expanduser())
     num_shards, num_examples = len(manifest["shards"]), manifest["counts"]["examples"]
     print(f"{config.input_dir}: {num_shards} shards, {num_examples:,} examples: intact")
 

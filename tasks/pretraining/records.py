@@ -14,10 +14,10 @@ import tensorflow as tf
 from bert.corpus.columns import column_of, schema_of
 from bert.corpus.manifest import write_manifest
 from bert.corpus.settings import ExampleSettings
-from bert.corpus.shards import write_arrow
+from bert.corpus.shards import write_arrow, write_shard
 from ringbase.errors import InputError
 from ringbase.files import build_folder
-from ringbase.hashing import HashingWriter, digest
+from ringbase.hashing import digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.environment import cache_folder
 
@@ -75,12 +75,9 @@ def _write(folder: Path, files: list[Path], limits: Limits, flag: str) -> None:
                 arrays = [column_of(columns[field.name], field.type) for field in schema]
                 yield pa.record_batch(arrays, schema=schema)
 
-    with path.open("wb") as file:
-        sink = HashingWriter(file)
-        sizes = write_arrow(sink, batches(), schema, settings)
-    shard = {"file": path.name, "examples": sum(sizes), "bytes": sink.size, "sha256": sink.sha256()}
+    shard = write_shard(path, write_arrow, batches(), schema, settings)
     facts = {"settings": settings, "tokenizer_digest": "", "records_digest": content.hexdigest()}
-    write_manifest(folder, facts | {"shards": [shard | {"batches": sizes}]})
+    write_manifest(folder, facts | {"shards": [shard]})
 
 
 def _examples_of(file: Path, limits: Limits, flag: str, content: Any) -> Iterator[dict[str, np.ndarray | Ragged]]:

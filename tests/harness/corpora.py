@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 from harness.mpi import ROOT
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 
 from bert.corpus import build as corpus
 from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings, TextSettings
-from bert.corpus.shards import open_table
+from bert.corpus.shards import open_shards
 from bert.corpus.units import find_units
 from bert.text import tokenizer
 from ringbase.settings import made
@@ -49,6 +50,12 @@ def settings_of(folder: Path, output: str = "shards", **settings) -> BuildSettin
 
 def build_with(settings: BuildSettings, words: tokenizer.Tokenizer, *, workers: int = 1, **ranks) -> dict:
     return corpus.build(settings, words, num_workers=workers, say=lambda _: None, **ranks)
+
+
+def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict]:
+    """All rows of the shards, each record batch checked, and the manifest."""
+    shards, manifest = open_shards(patterns, flag)
+    return pa.Table.from_batches([s.batch(n) for s in shards for n in range(len(s.starts) - 1)]), manifest
 
 
 def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:

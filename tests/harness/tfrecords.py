@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from harness.corpora import open_table
 
-from bert.corpus.shards import find_shards, open_table
+from bert.corpus.shards import find_shards
 from tasks.pretraining.records import Limits, converted
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
