@@ -18,22 +18,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from bert.corpus import shards
 from bert.corpus.columns import array, schema_of, values_of
 from bert.corpus.examples import make_examples, parts_of
-from bert.corpus.manifest import (
-    FORMAT_VERSION,
-    MANIFEST,
-    TOKENIZER,
-    WORK,
-    Manifest,
-    differences,
-    read_manifest,
-    write_manifest,
-)
 from bert.corpus.masking import Masking
 from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings
-from bert.corpus.shards import write_arrow, write_shard
 from bert.corpus.tfrecord import write_records
 from bert.corpus.units import Unit, find_units, input_sizes
 from bert.corpus.words import Encoder
@@ -64,7 +54,7 @@ def build(
     share: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = print,
-) -> Manifest:
+) -> shards.Manifest:
     """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
     Args:
@@ -77,8 +67,8 @@ def build(
     rank, num_ranks = share
     work = CorpusWork(settings, tokenizer, tuple(find_units(settings.text)))
     facts, unfinished = work.facts(), work.folder / "settings.json"
-    if (work.output_dir / MANIFEST).is_file():
-        manifest = read_manifest(work.output_dir, "--output_dir")
+    if (work.output_dir / shards.MANIFEST).is_file():
+        manifest = shards.read_manifest(work.output_dir, "--output_dir")
         _refuse_others({name: manifest.get(name) for name in facts}, facts, work, "a finished corpus")
         say(f"{work.output_dir} is complete: nothing to do")
         return manifest
@@ -107,25 +97,25 @@ def build(
         unknown_share = counts.pop("unknown") / counts["tokens"]
         _finish(work, facts | {"counts": {**counts, "unknown_share": unknown_share}})
     barrier()
-    return read_manifest(work.output_dir)
+    return shards.read_manifest(work.output_dir)
 
 
-def _refuse_others(stored: Manifest, facts: Manifest, work: "CorpusWork", what: str) -> None:
-    if different := differences(stored, facts):
+def _refuse_others(stored: shards.Manifest, facts: shards.Manifest, work: "CorpusWork", what: str) -> None:
+    if different := shards.differences(stored, facts):
         raise InputError(
             f"--output_dir {work.output_dir} holds {what} with other settings: {different}: give another "
             "--output_dir, or remove this one"
         )
 
 
-def _finish(work: "CorpusWork", facts: Manifest) -> None:
+def _finish(work: "CorpusWork", facts: shards.Manifest) -> None:
     """Writes the tokenizer and the manifest, and removes the unfinished work."""
-    folder = work.output_dir / TOKENIZER
+    folder = work.output_dir / shards.TOKENIZER
     shutil.rmtree(folder, ignore_errors=True)
     work.tokenizer.save(folder)
     files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-    shards = [read_json(work.shard_marker(number)) for number in range(work.num_shards)]
-    write_manifest(work.output_dir, facts | {"tokenizer_files": files, "shards": shards})
+    entries = [read_json(work.shard_marker(number)) for number in range(work.num_shards)]
+    shards.write_manifest(work.output_dir, facts | {"tokenizer_files": files, "shards": entries})
     shutil.rmtree(work.folder)
 
 
@@ -144,7 +134,7 @@ class CorpusWork:
     @property
     def folder(self) -> Path:
         """The folder of unfinished work."""
-        return self.output_dir / WORK
+        return self.output_dir / shards.WORK
 
     @property
     def num_bytes(self) -> int:
@@ -161,11 +151,11 @@ class CorpusWork:
     def bins_per_shard(self) -> int:
         return -(-self.num_bytes // (self.num_shards * BIN_BYTES)) or 1
 
-    def facts(self) -> Manifest:
+    def facts(self) -> shards.Manifest:
         """Everything that decides the result, as stored in the manifest."""
         text = self.settings.text
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": shards.FORMAT_VERSION,
             "settings": self.settings.examples.recorded(),
             "num_shards": self.settings.num_shards or "by size",
             "tokenizer_digest": self.tokenizer.digest,
@@ -242,9 +232,9 @@ class CorpusWork:
         bins = map(self._bin, range(number * self.bins_per_shard, (number + 1) * self.bins_per_shard))
         batches = (examples.slice(start, rows) for examples in bins for start in range(0, len(examples), rows))
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.{settings.format}"
-        write = write_arrow if settings.format == "arrow" else write_records
+        write = shards.write_arrow if settings.format == "arrow" else write_records
         schema = schema_of(settings, self.tokenizer.vocab_size)
-        facts = write_shard(path, write, batches, schema, settings.recorded())
+        facts = shards.write_shard(path, write, batches, schema, settings.recorded())
         if not facts["examples"]:
             raise InputError(f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty")
         write_json(self.shard_marker(number), facts, indent=None)

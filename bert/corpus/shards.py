@@ -1,4 +1,4 @@
-"""Finds, opens and checks the shards of a corpus.
+"""The shards of a corpus and their manifest: writes, finds, opens and checks them.
 
 `bert-corpus build` writes them. An Arrow shard has the columns
   input_ids           large_list<uint16, or int32 above 65,536 entries>: [CLS] A [SEP] B [SEP], without padding
@@ -23,16 +23,20 @@ import numpy as np
 import pyarrow as pa
 
 from bert.corpus.columns import values_and_offsets, values_of
-from bert.corpus.manifest import MANIFEST, TOKENIZER, WORK, Manifest, differences, read_manifest
 from bert.corpus.units import find_files
 from ringbase.errors import InputError, one_line
-from ringbase.files import replacing
+from ringbase.files import replacing, write_json
 from ringbase.hashing import digest, sha256
+from ringbase.json_files import read_object
 
-CHECKSUM = b"crc32c"
+# Bump when the meaning of a shard's columns changes. Shards of version 1 have no checksums of batches: they are
+# checked whole, by their SHA-256, before their first row is used.
+FORMAT_VERSION, WITHOUT_CHECKSUMS = 2, 1
+MANIFEST, WORK, TOKENIZER = "manifest.json", ".work", "tokenizer"
 
-
+Manifest = dict[str, Any]
 Write = Callable[[BinaryIO, Iterable[pa.RecordBatch], pa.Schema, Mapping[str, Any]], list[int]]
+CHECKSUM = b"crc32c"
 
 
 def write_shard(
@@ -114,6 +118,44 @@ class Shard:
             f"{self._flag}: {self.path} is damaged: {problem}: copy the corpus again or build it again "
             f"(bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
         )
+
+
+# -- the manifest: settings, and the size, digest and number of examples of each shard ----------------------------
+
+
+def write_manifest(folder: Path, facts: Manifest) -> None:
+    """Makes a folder of shards a corpus. `facts` without the format version and the digest of all entries."""
+    facts = {"format_version": FORMAT_VERSION} | facts
+    write_json(folder / MANIFEST, facts | {"digest": digest(facts)}, indent=1)
+
+
+def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
+    """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or cannot be read."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        if (folder / WORK).is_dir():
+            raise InputError(f"{flag}: {folder} is unfinished: run the same bert-corpus build command again")
+        raise InputError(f"{flag}: {folder} has no {MANIFEST}: bert-corpus build writes one when it has finished")
+    manifest = read_object(path, f"{flag} {path}")
+    version, others = manifest.get("format_version"), {k: v for k, v in manifest.items() if k != "digest"}
+    if version == WITHOUT_CHECKSUMS or (version == FORMAT_VERSION and manifest.get("digest") == digest(others)):
+        return manifest
+    raise InputError(
+        f"{flag}: {path} is damaged, or of another version of RingBERT (its format is {version}, this one reads "
+        f"{FORMAT_VERSION}): copy the corpus again or build it again"
+    )
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The settings that differ, also within settings, each with both values; "" if none differ."""
+    parts: list[str] = []
+    for name in dict.fromkeys([*one, *other]):
+        first, second = one.get(name), other.get(name)
+        if isinstance(first, dict) and isinstance(second, dict):
+            parts.append(differences(first, second))
+        elif first != second:
+            parts.append(f"{name} ({first} and {second})")
+    return ", ".join(filter(None, parts))
 
 
 # -- finding ------------------------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ import pyarrow as pa
 import tensorflow as tf
 
 from bert.corpus.columns import column_of, schema_of
-from bert.corpus.manifest import write_manifest
 from bert.corpus.settings import ExampleSettings
-from bert.corpus.shards import write_arrow, write_shard
+from bert.corpus.shards import write_arrow, write_manifest, write_shard
 from ringbase.errors import InputError
 from ringbase.files import build_folder
 from ringbase.hashing import digest
