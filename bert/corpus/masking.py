@@ -76,7 +76,7 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     wanted = masking.num_predictions(lengths)
 
     hashes, chosen = _hashes(keys, length), candidate
-    if masking.continues_word is not None:
+    if candidate.any() and masking.continues_word is not None:
         continues = np.zeros_like(inside)
         continues[inside] = masking.continues_word[values]
         chosen = _whole_words(hashes, candidate, continues, wanted)
@@ -121,8 +121,6 @@ def _whole_words(
     A piece that continues a word belongs to the word before it, even across [SEP], as in Google's code. The first
     candidate of an example always starts a word.
     """
-    if not candidate.any():
-        return candidate
     n, length = candidate.shape
     starts = candidate & ~(continues & (np.cumsum(candidate, axis=1) > 1))
     start = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)  # start of each token's word

@@ -29,8 +29,7 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
     """
     for piece in unit:
         if piece.kind == "text":
-            lines = (line for _, line in _lines_of(piece, text))
-            yield from gather_documents(lines, text.document_separator, text.split_sentences)
+            yield from gather_documents(_lines_of(piece, text), text.document_separator, text.split_sentences)
         else:
             for document in _texts_of(piece, text):
                 yield from gather_documents(document.split("\n"), "file", text.split_sentences)
@@ -52,8 +51,7 @@ def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]
 # -- lines --------------------------------------------------------------------------------------------------------
 
 
-def _lines_of(piece: Piece, text: TextSettings) -> Iterator[tuple[int, str]]:
-    """The lines of a piece, each with the offset of its first byte."""
+def _lines_of(piece: Piece, text: TextSettings) -> Iterator[str]:
     path = piece.path
     if piece.stop is None:
         yield from _unpacked_lines(path)
@@ -65,16 +63,14 @@ def _lines_of(piece: Piece, text: TextSettings) -> Iterator[tuple[int, str]]:
         yield from _lines(file, path, start, stop)
 
 
-def _unpacked_lines(path: str) -> Iterator[tuple[int, str]]:
-    limit = most_unpacked(os.path.getsize(path))
+def _unpacked_lines(path: str) -> Iterator[str]:
+    limit, kind = most_unpacked(os.path.getsize(path)), "gzip" if path.lower().endswith(".gz") else "zstd"
     with pa.OSFile(path) as packed:
         try:
-            kind = "gzip" if path.lower().endswith(".gz") else "zstd"
             with io.BufferedReader(pa.input_stream(packed, compression=kind), READ_BYTES) as file:
-                for position, line in _lines(file, path, 0, 1 << 62):
-                    if position > limit:
-                        raise unpacks_to_too_much(f"--input_file {path}", limit)
-                    yield position, line
+                yield from _lines(file, path, 0, limit)
+                if file.read(1):
+                    raise unpacks_to_too_much(f"--input_file {path}", limit)
         except OSError as error:
             raise InputError(f"--input_file {path}: damaged or cut short: {error}") from error
 
@@ -105,7 +101,7 @@ def _line(file: IO[bytes], path: str, position: int) -> bytes:
     return line
 
 
-def _lines(file: IO[bytes], path: str, position: int, stop: int) -> Iterator[tuple[int, str]]:
+def _lines(file: IO[bytes], path: str, position: int, stop: int) -> Iterator[str]:
     """The lines that start in [position, stop); `position` is the start of a line."""
     while position < stop and (data := _line(file, path, position)):
         try:
@@ -115,7 +111,7 @@ def _lines(file: IO[bytes], path: str, position: int, stop: int) -> Iterator[tup
                 f"--input_file {path}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not UTF-8 "
                 f"({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
             ) from error
-        yield position, line if position else line.removeprefix("\ufeff")
+        yield line if position else line.removeprefix("\ufeff")
         position += len(data)
 
 
@@ -126,9 +122,8 @@ def _texts_of(piece: Piece, text: TextSettings) -> Iterator[str]:
     """The text column of a piece; a null is an empty text."""
     column, where = text.text_column, f"--input_file {piece.path}"
     if piece.kind == "json":
-        for position, line in _lines_of(piece, text):
-            if line.strip():
-                yield _json_text(line, column, f"{where}: the line at byte {position:,}")
+        for line in filter(str.strip, _lines_of(piece, text)):
+            yield from _json_text(line, column, where)
     elif piece.kind == "parquet":
         try:
             with pa.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
@@ -151,11 +146,12 @@ def _checked(values: Iterable[object], where: str, column: str) -> Iterator[str]
         yield value or ""
 
 
-def _json_text(line: str, column: str, where: str) -> str:
+def _json_text(line: str, column: str, where: str) -> Iterator[str]:
+    where = f"{where}: the line {line.strip()!r:.60}"
     try:
         value = parse_json(line, allow_nan=True)  # of other columns; Python's own writer writes NaN
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     if not isinstance(value, dict) or column not in value:
         raise InputError(f"{where}: no key {column} (--text_column)")
-    return next(_checked([value[column]], where, column))
+    return _checked([value[column]], where, column)
