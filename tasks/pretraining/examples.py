@@ -4,38 +4,30 @@ Tensors have their shape as a suffix: B rows, M masked tokens of all rows, V voc
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from bert.batch import batch_of, is_fixed, num_examples
+import numpy as np
+import tensorflow as tf
+
+from bert.batch import Batch, Grouping, batch_of, is_fixed, num_examples
+from bert.corpus.masking import Masking, example_keys, mask
 from ringbase.ragged import padded
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from bert.batch import Grouping
-    from bert.corpus.masking import Masking
-    from distributed.feed import Batch
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
 
 
 def collate(
     fields: dict,
-    masking: "Masking | None",
+    masking: Masking | None,
     seed: int,
-    grouping: "Grouping | None" = None,
+    grouping: Grouping | None = None,
     most: Callable[[int], int] | None = None,
-) -> "Batch":
+) -> Batch:
     """Examples -> the encoder's inputs, `masked_tokens` (rows of the hidden state) and `masked_ids` [M], and
     `next_sentence_label` [B] (1: the second sentence is a random one).
 
     If the groups have fixed shapes, M depends on these shapes only: `most` gives the maximum number of masked
     tokens in a row of a given length, and the masked tokens are padded to it with the id -1.
     """
-    import numpy as np
-
-    from bert.corpus.masking import example_keys, mask
-
     if masking:
         values, offsets = fields["input_ids"]
         drawn = mask(values, offsets, example_keys(seed, fields["row"], fields["epoch"]), masking)
@@ -57,7 +49,7 @@ def collate(
     return batch
 
 
-def weights(batch: "Batch") -> dict[str, float]:
+def weights(batch: Batch) -> dict[str, float]:
     """The weight of a batch in each loss term: the number of masked tokens, and of examples.
 
     The sums over all ranks divide the loss terms.
@@ -66,11 +58,10 @@ def weights(batch: "Batch") -> dict[str, float]:
     return masked | ({"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {})
 
 
-def losses(scores: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
+def losses(scores: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """The sums of the cross-entropies of masked tokens and of next sentences."""
-    import tensorflow as tf
 
-    def cross_entropy(labels: "tf.Tensor", logits: "tf.Tensor", counts: "tf.Tensor") -> "tf.Tensor":
+    def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
         return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
 
