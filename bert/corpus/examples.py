@@ -6,9 +6,8 @@ Every choice is a function of the seed, the unit and the duplicate, so all worke
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,19 +27,12 @@ ORDER, MASKS = 0, 1  # uses of an example's random keys
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Part:
-    """Neighbouring documents, among which random next sentences are drawn.
+class Part(NamedTuple):
+    """Neighbouring documents, among which random next sentences are drawn."""
 
-    Attributes:
-      tokens: int32, their token ids.
-      sentences: int64, where each sentence starts among the tokens, and the end.
-      documents: int64, where each document starts among the sentences, and the end.
-    """
-
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
+    tokens: np.ndarray  # int32, their token ids
+    sentences: np.ndarray  # int64, where each sentence starts among the tokens, and the end
+    documents: np.ndarray  # int64, where each document starts among the sentences, and the end
 
 
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:

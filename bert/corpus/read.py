@@ -19,7 +19,6 @@ from ringbase.json_files import parse_json
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 ROWS_AT_ONCE = 1024
-SMALLEST_SAMPLE_BYTES = 1 << 16  # of one unit
 
 
 def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
@@ -36,12 +35,11 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
 
 
 def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:
-    """The sentences of the whole input, or of evenly spread parts of it that hold about `max_bytes`."""
+    """The sentences of the whole input, or of the beginnings of all units, about `max_bytes` together."""
     units = find_units(text)
-    share = len(units) if max_bytes is None else max(1, min(len(units), max_bytes // SMALLEST_SAMPLE_BYTES))
-    for number in range(share):
-        left = float("inf") if max_bytes is None else max_bytes / share
-        for sentence in itertools.chain.from_iterable(documents(units[number * len(units) // share], text)):
+    for unit in units:
+        left = float("inf") if max_bytes is None else max_bytes / len(units)
+        for sentence in itertools.chain.from_iterable(documents(unit, text)):
             if left <= 0:
                 break
             yield sentence
