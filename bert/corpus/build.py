@@ -214,6 +214,10 @@ class CorpusWork:
                 "the corpus is one document, but a random next sentence must come from another one: separate "
                 "documents by blank lines (--document_separator), or give --nonext_sentence"
             )
+        if counts["examples"] < self.num_shards:
+            raise InputError(
+                f"--num_shards must be at most {counts['examples']} for this text, got {self.num_shards}"
+            )
         return counts
 
     def _check_unknown(self, counts: Counter[str], source: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert.corpus import masking
-from bert.corpus.columns import column_of
+from bert.corpus.columns import record_batch
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def make_examples(
         columns["input_ids"] = masked.values, offsets
         columns["masked_lm_positions"] = masked.positions, masked.position_offsets
         columns["masked_lm_ids"] = masked.original_ids, masked.position_offsets
-    return pa.record_batch([column_of(columns[field.name], field.type) for field in schema], schema=schema)
+    return record_batch(columns, schema)
 
 
 def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Random):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from bert.corpus.columns import column_of, schema_of
+from bert.corpus.columns import record_batch, schema_of
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.shards import write_arrow, write_manifest, write_shard
 from ringbase.errors import InputError
@@ -71,8 +71,7 @@ def _write(folder: Path, files: list[Path], limits: Limits, flag: str) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for file in files:
             for columns in _examples_of(file, limits, flag, content):
-                arrays = [column_of(columns[field.name], field.type) for field in schema]
-                yield pa.record_batch(arrays, schema=schema)
+                yield record_batch(columns, schema)
 
     shard = write_shard(path, write_arrow, batches(), schema, settings)
     facts = {"settings": settings, "tokenizer_digest": "", "records_digest": content.hexdigest()}
