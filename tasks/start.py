@@ -65,7 +65,7 @@ class Start:
             check_settings(self.state.settings, settings, self.checkpoint, advice)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Needs:
     """What a program needs from the files of its model.
 

@@ -62,7 +62,7 @@ def export(config: ExportConfig) -> list[str]:
     pooler = {name: there[name] for name in POOLER if name in there}
     if config.format == "saved_model":
         return save_model(Exported(trained, head, pooler), trained.tokenizer, folder)
-    tensors = {name: variable.numpy() for name, variable in trained.model.named_tensors().items()} | pooler
+    tensors = {name: variable.numpy() for name, variable in trained.job.model.named_tensors().items()} | pooler
     replace_folder(folder, lambda new: save_checkpoint(new, tensors, trained))
     notes = [f"note: {note}" for note in notes_on(trained.config, trained.tokenizer)]
     return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
@@ -92,8 +92,10 @@ class Exported(tf.Module):
     def __init__(self, trained: Trained, head: str, pooler: Mapping[str, np.ndarray]):
         super().__init__(name="bert")
         self._head, self._config = head, trained.config
-        object.__setattr__(self, "_model", trained.model)  # Keras' own parts of it would be saved too
-        self.weights = [variable.value for variable in trained.model.trainable_variables]  # keeps them in the file
+        object.__setattr__(self, "_model", trained.job.model)  # Keras' own parts of it would be saved too
+        self.weights = [
+            variable.value for variable in trained.job.model.trainable_variables
+        ]  # keeps them in the file
         self.pooler = [tf.Variable(pooler[name]) for name in POOLER if head == "features" and name in pooler]
         is_regression = self._config.problem_type == "regression" or self._config.num_labels == 1
         self.labels = label_names(self._config) if head == "classifier" and not is_regression else ()

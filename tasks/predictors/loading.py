@@ -2,10 +2,9 @@
 
 import os
 import re
-import threading
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -22,7 +21,6 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import MOST_ROWS, fields_of, made, of_type
-from tasks.engine import Engine
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings
 from tasks.start import (
@@ -41,7 +39,6 @@ Settings = TypeVar("Settings")
 CONFIG_FILES = ("config.json", "bert_config.json")
 PROGRAM_OF_HEAD = {"span": "bert-squad", "classifier": "bert-classifier"}
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
-_policy_lock = threading.Lock()
 
 
 class Session(Run):
@@ -70,20 +67,17 @@ class Trained:
       precision: the number format of matrix products.
       settings: those of the run that wrote the folder, by the names of its program's flags; empty without a run.
       job: a job of this process alone.
-      lock: held while the model computes, for one thread at a time.
     """
 
     name: str
     precision: str
-    model: Bert
     tokenizer: Tokenizer
     settings: Mapping[str, Any]
     job: Job
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def config(self) -> BertConfig:
-        return self.model.config
+        return self.job.model.config
 
     def shown(self, predictor: object, *facts: str) -> str:
         """The `repr` of a predictor."""
@@ -152,35 +146,25 @@ def _loaded(
     model_settings = made(ModelSettings, {"model": source, "model_revision": revision})
     start = start_of_model(model_settings, run.say, Needs(max_seq_length=1))
     assert start.weights is not None
-    with _policy_lock:  # the policy is the process's: it is set for this model, and then again as it was
-        before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(POLICIES[precision])
-        try:
-            model = Bert(start.bert_config, head)
-        finally:
-            keras.config.set_dtype_policy(before)
+    before = keras.config.dtype_policy()  # the process's: it is set for this model, and then again as it was
+    keras.config.set_dtype_policy(POLICIES[precision])
+    try:
+        model = Bert(start.bert_config, head)
+    finally:
+        keras.config.set_dtype_policy(before)
     model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
     try:
         weights.load(model, start.weights)
     except weights.MissingTensors as error:
-        if set(error.names) <= set(weights.HEAD_TENSORS[head]) and head in PROGRAM_OF_HEAD:
-            raise InputError(
-                f"folder {name} holds a model without the head for this task ({error.names[0]} is missing): "
-                f"{_use_of(error.unused)}, or train one with {PROGRAM_OF_HEAD[head]}"
-            ) from error
-        raise
-    return Trained(
-        name, precision, model, start.words, settings, Job(World(), LocalCollectives(), run, Engine(model))
-    )
-
-
-def _use_of(tensors: Sequence[str]) -> str:
-    """What a model is for, by the tensors beyond its encoder."""
-    if "cls/squad/output_weights" in tensors:
-        return "it answers questions: use ringbert.QuestionAnswering"
-    if "output_weights" in tensors:
-        return "it labels texts: use ringbert.Classifier"
-    return "it is trained for no task: use ringbert.Features for its vectors"
+        if head not in PROGRAM_OF_HEAD or not set(error.names) <= set(weights.HEAD_TENSORS[head]):
+            raise
+        raise InputError(
+            f"folder {name} holds a model without the head for this task ({error.names[0]} is missing): "
+            f"train one with {PROGRAM_OF_HEAD[head]}, or use ringbert.Features for its vectors"
+        ) from error
+    job = Job(World(), LocalCollectives(), run)
+    job.workspace.take(model)
+    return Trained(name, precision, start.words, settings, job)
 
 
 def place_of(name: str) -> tuple[str, Path | None]:
