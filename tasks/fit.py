@@ -24,12 +24,13 @@ from distributed.state import START, State
 from distributed.train import resumed_step, train
 from distributed.versions import environment
 from ringbase.errors import InputError
+from ringbase.files import write_json
 from tasks.batches import feed_of, padding_of
 from tasks.environment import result_file
 from tasks.evaluation import evaluation_interval
 from tasks.job import Job
 from tasks.settings import TrainingSettings
-from tasks.start import CHECKPOINTS, Start
+from tasks.start import CHECKPOINTS, TASK_FILE, Start
 from tasks.task import Task
 
 MEMORY_ADVICE = (
@@ -114,7 +115,13 @@ def fit(
         checkpoints.close()
     if held_out and held_out.best and state.best and state.best[0] != state.position:
         state = load_best(job, plan, held_out.best, checkpoints, state)
-    world.on_first(run.replace_folder, "model", weights.copied(model, start.tokenizer))
+    write_model = weights.copied(model, start.tokenizer)
+
+    def fill(folder: Path) -> None:
+        write_model(folder)
+        write_json(folder / TASK_FILE, task.settings, sync=False)
+
+    world.on_first(run.replace_folder, "model", fill)
     return state.step
 
 

@@ -15,6 +15,7 @@ class Task(Protocol):
       head: the name of the head in bert/model.py.
       max_seq_length: the most tokens of a row.
       terms: the names of the loss terms.
+      settings: what prediction must know besides the model, by flag; kept beside the model.
     """
 
     @property
@@ -23,6 +24,8 @@ class Task(Protocol):
     def max_seq_length(self) -> int: ...
     @property
     def terms(self) -> Sequence[str]: ...
+    @property
+    def settings(self) -> Mapping[str, object]: ...
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the targets."""

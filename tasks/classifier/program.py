@@ -62,7 +62,9 @@ def run_classifier(config: ClassifierConfig, job: Job) -> dict[str, float]:
     steps = start.state.step if start.state else None
     if config.do_train:
         rows = train_sets[0].rows
-        label_task = LabelTask(max_seq_length, class_weights(config.class_weights, labels, rows))
+        kept = {name: getattr(texts, name) for name in ("task_name", "text_pair_column")}
+        weight_of_label = class_weights(config.class_weights, labels, rows)
+        label_task = LabelTask(max_seq_length, weight_of_label, kept | {"max_seq_length": max_seq_length})
         held_out = held_out_of(evaluation, task, dev_sets, dev_scores)
         steps = fit(label_task, training_data(config, train_sets[0]), start, config.training, job, held_out)
     else:

@@ -3,7 +3,8 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ class LabelTask:
 
     max_seq_length: int
     weight_of_label: np.ndarray | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
     head = "classifier"
     terms = ("loss",)
 

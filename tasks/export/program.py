@@ -26,7 +26,7 @@ from ringbase.files import replace_folder
 from tasks import flags
 from tasks.classifier.labels import label_names
 from tasks.export.__main__ import ExportConfig
-from tasks.predictors.loading import Trained, load, place_of, without_dashes
+from tasks.predictors.loading import Trained, load, weights_in, without_dashes
 
 ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -54,7 +54,7 @@ def export(config: ExportConfig) -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"OUT {folder} exists already: give a new folder")
     try:
-        there = weights.read(weights.find(place_of(config.folder)[0], config.model_revision))
+        there = weights.read(weights.find(weights_in(config.folder), config.model_revision))
     except InputError as error:
         raise InputError(without_dashes(str(error))) from None
     head = head_of(there, config.format)

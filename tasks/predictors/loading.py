@@ -28,8 +28,7 @@ from tasks.start import (
     TOKENIZER_FILES,
     Needs,
     newest_checkpoint,
-    run_of,
-    settings_of_run,
+    settings_of,
     start_of_model,
 )
 
@@ -126,21 +125,20 @@ def load(folder: str | os.PathLike[str], head: str, precision: str, revision: st
         raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r:.80}")
     name = os.fspath(folder)
     try:
-        source, run = place_of(name)
-        return _loaded(name, source, settings_of_run(run), head, precision, revision)
+        return _loaded(name, weights_in(name), head, precision, revision)
     except InputError as error:
         text = without_dashes(one_line(error))
         raise InputError(text if name in text else f"folder {name}: {text}") from error
 
 
-def _loaded(
-    name: str, source: str, settings: Mapping[str, Any], head: str, precision: str, revision: str | None
-) -> Trained:
+def _loaded(name: str, source: str, head: str, precision: str, revision: str | None) -> Trained:
     run = Session()
     found = weights.find(source, revision)
     folder = found if found.is_dir() else found.parent
     if not any((folder / file).is_file() for file in CONFIG_FILES):
-        raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no folder of a model or run")
+        raise InputError(
+            f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no folder of a model, nor of a run that has saved one"
+        )
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise InputError(f"folder {name} has no vocabulary ({', '.join(TOKENIZER_FILES)})")
     model_settings = made(ModelSettings, {"model": source, "model_revision": revision})
@@ -164,36 +162,20 @@ def _loaded(
         ) from error
     job = Job(World(), LocalCollectives(), run)
     job.workspace.take(model)
-    return Trained(name, precision, start.words, settings, job)
+    return Trained(name, precision, start.words, settings_of(start.weights), job)
 
 
-def place_of(name: str) -> tuple[str, Path | None]:
-    """Where the weights of `name` are, and the folder of the run that wrote them, if one did.
-
-    Of a run's folder this is `model/`, else its best or newest checkpoint. Raises InputError: it has neither.
-    """
+def weights_in(name: str) -> str:
+    """Where the weights of a folder are: of a run's folder its `model/`, else its best or newest checkpoint."""
     path = Path(name).expanduser()
-    if not path.is_dir():
-        return name, None
-    if any((path / file).is_file() for file in CONFIG_FILES):
-        return name, run_of(path)
     if (path / "model" / "config.json").is_file():
-        return str(path / "model"), path
-    if (path / CHECKPOINTS).is_dir():
-        checkpoint = newest_checkpoint("auto", path, Session().say)
-        if checkpoint is not None:
-            best = checkpoint.state.best
-            chosen = checkpoint_at(checkpoint.path.parent, best[0]) if best else checkpoint
-            return str(chosen.path), path
-    if seeds := sorted(child.name for child in path.glob("seed-*") if child.is_dir()):
-        raise InputError(
-            f"folder {name} has the runs of several seeds: give one of them, such as {path / seeds[0]}"
-        )
-    if (path / "run.json").is_file():
-        raise InputError(
-            f"folder {name} is a run that has not saved a model yet: it has neither model/ nor checkpoints"
-        )
-    return name, None
+        return str(path / "model")
+    if any((path / file).is_file() for file in CONFIG_FILES) or not (path / CHECKPOINTS).is_dir():
+        return name
+    checkpoint = newest_checkpoint("auto", path, Session().say)
+    if checkpoint is not None and checkpoint.state.best:
+        checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
+    return str(checkpoint.path) if checkpoint else name
 
 
 def checked_batch_size(batch_size: object) -> int:

@@ -37,6 +37,10 @@ class MaskedTask:
     def terms(self) -> tuple[str, ...]:
         return ("mlm", "nsp") if self.has_next_sentence else ("mlm",)
 
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"max_seq_length": self.max_seq_length}
+
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         """Adds `masked_tokens` (rows of the hidden state) and `masked_ids` [M], and `next_sentence_label` [B] (1:
         the second sentence is a random one).

@@ -11,6 +11,7 @@ from bert import hub
 from distributed import phases
 from distributed.order import Order
 from distributed.run import Run
+from ringbase.settings import flat
 from tasks.cache import Prepared
 from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction
@@ -35,7 +36,7 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has answers."""
     # Configuration, tokenizer and weights are found on rank 0; the windows are built once per machine.
     world, run, windows, training = job.world, job.run, config.windows, config.training
-    task = SpanTask(windows.max_seq_length)
+    task = SpanTask(windows.max_seq_length, flat(windows) | flat(config.answers))
     resume, needs = job.resume(training.resume), Needs(task.max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     train_source, predict_source = sources(config.questions)

@@ -3,7 +3,8 @@
 Tensors have their shape as a suffix: B rows, T positions of a row, R of the hidden state, 2 for start and end.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class SpanTask:
     """Windows with an answer's first and last token; see `tasks.task.Task`."""
 
     max_seq_length: int
+    settings: Mapping[str, object] = field(default_factory=dict)
     head = "span"
     terms = ("loss",)
 
