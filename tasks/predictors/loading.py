@@ -136,9 +136,7 @@ def _loaded(name: str, source: str, head: str, precision: str, revision: str | N
     found = weights.find(source, revision)
     folder = found if found.is_dir() else found.parent
     if not any((folder / file).is_file() for file in CONFIG_FILES):
-        raise InputError(
-            f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no folder of a model, nor of a run that has saved one"
-        )
+        raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no model, nor a run with one")
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise InputError(f"folder {name} has no vocabulary ({', '.join(TOKENIZER_FILES)})")
     model_settings = made(ModelSettings, {"model": source, "model_revision": revision})
