@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ringbase.errors import InputError
+from ringbase.settings import flat
 from tasks import flags
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
     config = flags.parse(config_class, argv, prog=prog, description="")
     with World(program=prog, user_errors=(InputError,)) as world:
         run = Run.of(folder, world)
-        result = program(config, Job(world, LocalCollectives(), run))
+        result = program(config, Job(world, LocalCollectives(), run, flat(config)))
         run.close()
     return result
 
