@@ -1,5 +1,6 @@
 """Runs the programs of tasks/ as their users do: in this process on one rank, or as a command on several."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,10 +32,8 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
 
     config = flags.parse(config_class, argv, prog=prog, description="")
     with World(program=prog, user_errors=(InputError,)) as world:
-        run = Run.of(folder, world)
-        result = program(config, Job(world, LocalCollectives(), run, flat(config)))
-        run.close()
-    return result
+        with contextlib.closing(Run.of(folder, world)) as run:
+            return program(config, Job(world, LocalCollectives(), run, flat(config)))
 
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:
