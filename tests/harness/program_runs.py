@@ -31,9 +31,8 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
     from tasks.job import Job
 
     config = flags.parse(config_class, argv, prog=prog, description="")
-    with World(program=prog, user_errors=(InputError,)) as world:
-        with contextlib.closing(Run.of(folder, world)) as run:
-            return program(config, Job(world, LocalCollectives(), run, flat(config)))
+    with World(program=prog, user_errors=(InputError,)) as world, contextlib.closing(Run.of(folder, world)) as run:
+        return program(config, Job(world, LocalCollectives(), run, flat(config)))
 
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:
