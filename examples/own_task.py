@@ -105,11 +105,11 @@ def tables(file: str, words: Tokenizer, max_seq_length: int, key: str) -> Tables
     texts = joined(words.encode_ids(table.column("text").to_pylist()))
     no_pairs = (texts[0][:0], np.zeros_like(texts[1])), np.zeros(len(table), bool)
     (ids, offsets), lengths = joined_pairs(texts, *no_pairs, max_seq_length, words)
-    stars = table.column("stars") if "stars" in table.column_names else pa.nulls(len(table), pa.float32())
+    stars = table.column("stars") if "stars" in table.column_names else np.zeros(len(table))
     columns = {
         "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
         "sentence_a_tokens": pa.array(lengths, pa.int32()),
-        "stars": stars.cast(pa.float32()).fill_null(0).combine_chunks(),
+        "stars": pa.array(np.asarray(stars, np.float32)),
     }
     return with_facts({"rows": columns}, {"digest": key})
 
