@@ -1,12 +1,11 @@
 """The command bert-export."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from ringbase.settings import Settings, setting
-from tasks import flags
-from tasks.entry import start
+from tasks.environment import run_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +24,9 @@ class ExportConfig(Settings):
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."
-    config = flags.parse(ExportConfig, argv, prog="bert-export", description=description)
-    start("bert-export", "tasks.export.program", config)
+DESCRIPTION = "Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."
 
+main = partial(run_command, "bert-export", ExportConfig, DESCRIPTION)
 
 if __name__ == "__main__":
     main()

@@ -17,12 +17,12 @@ FLAGS = {  # status 2
     "squad --lerning_rate=1": "unknown flag --lerning_rate; did you mean --learning_rate?",
     "squad --do_predict": "--do_train needs --train_file (or --dataset_name)",
     "squad --config={bad.toml}": "--config {bad.toml}: unknown key lerning_rate; did you mean learning_rate?",
-    f"{SQUAD} --max_seq_length=12a": '--max_seq_length must be an integer, got "12a"',
+    f"{SQUAD} --max_seq_length=12a": "--max_seq_length must be an integer, got '12a'",
     f"{SQUAD} --learning_rate=11": "--learning_rate must be at most 10, got 11.0",
-    f"{SQUAD} --precision=fp8": '--precision must be fp32, bf16 or fp16, got "fp8"',
+    f"{SQUAD} --precision=fp8": "--precision must be fp32, bf16 or fp16, got 'fp8'",
 }
 INPUT = {  # status 1; "…" is what a library says
-    f"{SQUAD} --train_file={{none}}": "--train_file {none}: no such file",
+    f"{SQUAD} --train_file={{none}}": "--train_file {none}: No such file or directory",
     f"{SQUAD} --train_file={{cut.json}}": "--train_file {cut.json}: not valid JSON (…)",
     f"{SQUAD} --train_file={{far.json}}": (
         "--train_file {far.json}: question q0: answer_start 5000 with 4 characters reaches past the end of its "
