@@ -22,10 +22,9 @@ OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
 IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
 
 
-def run_command(prog: str, config_class: Any, description: str, argv: Sequence[str] | None = None) -> None:
+def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None) -> None:
     """The `main` of the command bert-NAME: `tasks.NAME.program.run` with the configuration of the flags."""
-    config = flags.parse(config_class, argv, prog=prog, description=description)
-    start(prog, f"tasks.{prog.removeprefix('bert-')}.program", config)
+    start(prog, f"tasks.{prog.removeprefix('bert-')}.program", flags.parse(config_class, argv, prog=prog))
 
 
 def start(prog: str, module: str, config: Any) -> None:

@@ -24,7 +24,7 @@ import ringbase
 from distributed.environment import launched_rank
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_text
-from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, made, of_type
+from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, made
 from tasks import old_flags, usage
 
 if TYPE_CHECKING:
@@ -41,11 +41,13 @@ SECONDS_FOR_FIRST_RANK = 5.0
 MOST_CONFIG_BYTES = 1 << 24
 
 
-def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str) -> Config:
+def parse(
+    config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str | None = None
+) -> Config:
     """Makes a `config_class` from `argv` (default: this process's) and the TOML file of its `--config`.
 
     The command line wins over the file, and the file over the defaults. Fields are made by
-    `ringbase.settings.setting`.
+    `ringbase.settings.setting`. `--help` shows the description, by default the class's docstring.
 
     Whatever is wrong, including a ValueError of the dataclass, exits with status 2 after exactly one line on
     stderr. Every rank reads the same flags, so only the first one prints: errors, notes on ignored flags, `--help`
@@ -55,11 +57,12 @@ def parse(config_class: type[Config], argv: Sequence[str] | None = None, *, prog
     try:
         given = _read_command_line(sys.argv[1:] if argv is None else argv, fields)
         if "help" in given:
-            stop(usage.of_program(fields, prog, description), 0)
+            stop(usage.of_program(fields, prog, description or str(config_class.__doc__)), 0)
         if "version" in given:
             stop(f"ringbert {ringbase.__version__}", 0)
-        values = _read_file(given["config"], fields) if "config" in given else {}
-        values |= {field.name: given[field.name] for field in fields if field.name in given}
+        if "config" in given:
+            given = _read_file(given["config"], fields) | given
+        values = {field.name: given[field.name] for field in fields if field.name in given}
         if missing := [usage.name_of(field) for field in fields if field.is_required and field.name not in values]:
             raise InputError(f"{' and '.join(missing)} must be given")
         notes, config = old_flags.notes_on(given), made(config_class, values)
@@ -85,7 +88,7 @@ def parse_command(
         hint = f"did you mean {near}?" if near else f"the commands are {', '.join(commands)}"
         hint = old_flags.INSTEAD.get(name, hint)
         _refuse(prog, f"unknown command {name}; {hint}")
-    return name, parse(commands[name], argv, prog=f"{prog} {name}", description=str(commands[name].__doc__))
+    return name, parse(commands[name], argv, prog=f"{prog} {name}")
 
 
 def stop(text: str, status: int) -> NoReturn:
@@ -149,7 +152,8 @@ def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str
         if not name:
             raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
         if name not in values.get("undefok", "").split(","):
-            raise InputError(f"unknown flag {token[:LONGEST_SHOWN]}; {_hint(name, fields, '--')}")
+            shown = token.partition("=")[0][:LONGEST_SHOWN]
+            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], fields)}")
     return values
 
 
@@ -172,12 +176,30 @@ def _lines_of(path: str) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith(("#", "//"))]
 
 
-def _hint(name: str, fields: Iterable[Field], dashes: str) -> str:
-    """What the user may have meant by an unknown flag, or by an unknown key of a file."""
+def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
+    """The values that a TOML file gives, each line as the flag of its name. Raises InputError."""
+    where, flags = f"--config {path}", []
+    text = read_text(Path(path), where, MOST_CONFIG_BYTES)
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
+        raise InputError(f"{where}: not a TOML file: {one_line(error)[:200]}") from error
+    for key, value in table.items():
+        if not isinstance(value, str | int | float):
+            raise InputError(f"{where}: {key[:LONGEST_SHOWN]}: tables, lists and dates are not supported")
+        flags.append(f"--{key}={str(value).lower() if isinstance(value, bool) else value}")
+    try:
+        return _read_command_line(flags, fields)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _hint(name: str, fields: Iterable[Field]) -> str:
+    """What the user may have meant by an unknown flag."""
     if name in old_flags.INSTEAD:
         return old_flags.INSTEAD[name]
-    near = nearest(name[:LONGEST_SHOWN], [known for field in (*GENERAL, *fields) for known in field.names])
-    return f"did you mean {dashes}{near}?" if near else "--help lists all flags"
+    near = nearest(name, [known for field in (*GENERAL, *fields) for known in field.names])
+    return f"did you mean --{near}?" if near else "--help lists all flags"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -185,34 +207,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     known = list(known)
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
     return next(iter(longer or difflib.get_close_matches(name, known, 1)), None)
-
-
-# -- the file -----------------------------------------------------------------------------------------------------
-
-
-def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
-    """The values of the fields that a TOML file sets. Raises InputError."""
-    where = f"--config {path}:"
-    text = read_text(Path(path), f"--config {path}", MOST_CONFIG_BYTES)
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
-        raise InputError(f"{where} not a TOML file: {one_line(error)[:200]}") from error
-    known = {name: field for field in fields for name in field.names}
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        name, shown = key.replace("-", "_"), key[:LONGEST_SHOWN]
-        if isinstance(value, dict):
-            raise InputError(f"{where} [{shown}]: tables are not supported; put all flags at the top level")
-        if name not in known:
-            raise InputError(f"{where} unknown key {shown}; {_hint(name, fields, '')}")
-        if known[name].name in values:
-            raise InputError(f"{where} {key} sets {known[name].name} a second time")
-        try:
-            values[known[name].name] = of_type(value, known[name].type)
-        except ValueError as error:
-            raise InputError(f"{where} {key} {error}") from error
-    return values
 
 
 # -- one line per job ---------------------------------------------------------------------------------------------

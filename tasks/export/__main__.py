@@ -10,7 +10,7 @@ from tasks.environment import run_command
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(Settings):
-    """The arguments and flags of bert-export."""
+    """Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."""
 
     folder: str = setting(
         help="a run's folder, its model/, a Hugging Face folder, a checkpoint or a hub name", is_positional=True
@@ -24,9 +24,7 @@ class ExportConfig(Settings):
     )
 
 
-DESCRIPTION = "Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."
-
-main = partial(run_command, "bert-export", ExportConfig, DESCRIPTION)
+main = partial(run_command, "bert-export", ExportConfig)
 
 if __name__ == "__main__":
     main()

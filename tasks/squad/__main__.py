@@ -5,7 +5,7 @@ from functools import partial
 from tasks.environment import run_command
 from tasks.squad.settings import SquadConfig
 
-main = partial(run_command, "bert-squad", SquadConfig, "Fine-tune BERT on SQuAD over all MPI ranks.")
+main = partial(run_command, "bert-squad", SquadConfig)
 
 if __name__ == "__main__":
     main()
