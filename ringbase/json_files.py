@@ -1,7 +1,7 @@
 """Reads JSON, whole files and single lines, so that its readers need not expect what JSON only barely allows.
 
-Refused with one line: text that is not JSON or not UTF-8; more than `MOST_DEPTH` levels; numbers that are too
-large for a float; NaN and infinities, unless they are allowed; half a surrogate pair, which is not UTF-8.
+Refused with one line: text that is not JSON or not UTF-8; numbers that are too large for a float; NaN and
+infinities, unless they are allowed; half a surrogate pair, which is not UTF-8.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 from ringbase.errors import InputError
 from ringbase.files import MOST_BYTES, read_text
 
-MOST_DEPTH = 100
 SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # in pairs for most characters beyond U+FFFF
 
@@ -44,9 +43,7 @@ def parse_json(text: str, *, allow_nan: bool = False) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(f"not valid JSON ({error})") from error
     except RecursionError:
-        raise InputError(f"nested more than {MOST_DEPTH} levels deep") from None
-    if text.count("[") + text.count("{") > MOST_DEPTH and _is_deeper(value, MOST_DEPTH):
-        raise InputError(f"nested more than {MOST_DEPTH} levels deep")
+        raise InputError("lists or objects are nested too deep") from None
     if _SURROGATE.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -82,12 +79,3 @@ def _constant(name: str) -> float:
 
 _DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_finite, parse_constant=_constant)
 _DECODER_WITH_NAN = json.JSONDecoder(parse_int=_integer)
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    """Whether a value has more than `most` levels of lists and objects, without recursion."""
-    level = [value]
-    for _ in range(most):
-        level = [each for each in level if isinstance(each, dict | list)]
-        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
-    return any(isinstance(each, dict | list) for each in level)

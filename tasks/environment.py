@@ -6,7 +6,6 @@ TensorFlow is imported only when a program starts: `--help` answers at once.
 import importlib
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from tasks import flags
 
 # Keras imports these where they are installed, for features that no program uses. They take as long as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
-IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
 
 
 def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None) -> None:
@@ -50,28 +48,15 @@ def set_environment() -> None:
 
 
 def import_tensorflow(is_for_users: bool = False) -> None:
-    """Imports TensorFlow and hides the two lines that its C++ code prints at every log level.
-
-    Keras finds the packages OPTIONAL_IN_KERAS absent, unless `is_for_users`: in a user's process it may be used
-    for anything. Raises InputError: TensorFlow is not installed.
-    """
+    """Imports TensorFlow and with it Keras, which finds the packages OPTIONAL_IN_KERAS absent, unless
+    `is_for_users`: in a user's process it may be used for anything. Raises InputError: it is not installed."""
     hidden = [] if is_for_users else [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
-    sys.stderr.flush()
-    stderr_copy = os.dup(2)
-    with tempfile.TemporaryFile() as captured:
-        os.dup2(captured.fileno(), 2)
-        try:
-            sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
-            imported_tensorflow()
-        finally:
-            for name in hidden:
-                del sys.modules[name]
-            os.dup2(stderr_copy, 2)
-            os.close(stderr_copy)
-            captured.seek(0)
-            for line in captured.read().decode(errors="replace").splitlines():
-                if not any(noise in line for noise in IMPORT_NOISE):
-                    print(line, file=sys.stderr)
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
+    try:
+        imported_tensorflow()
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def result_file(trains: bool) -> str:
