@@ -99,14 +99,9 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_digest_depends_on_the_bytes_of_files_and_on_other_values(tmp_path):
-    for name, text in {"a": "one", "b": "one", "c": "two"}.items():
-        (tmp_path / name).write_text(text)
-    assert digest(tmp_path / "a", 1) == digest(tmp_path / "b", 1)
+def test_a_digest_depends_on_values_and_not_on_the_order_of_keys():
     assert digest({"x": 1, "y": 2}) == digest({"y": 2, "x": 1})
-    values = [(tmp_path / "a", 1), (tmp_path / "c", 1), (tmp_path / "a", 2), ("a", "b"), ("ab",), ({"x": 1},),
-              (["x", 1],)]  # fmt: skip
-    assert len({digest(*value) for value in values}) == len(values)
+    assert len({digest(*value) for value in [("a", "b"), ("ab",), ("a", 1), ({"x": 1},), (["x", 1],)]}) == 5
 
 
 def test_a_compressed_text_is_read_up_to_a_limit(tmp_path):
