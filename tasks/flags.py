@@ -107,6 +107,7 @@ def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str
     """
     known = {name: field for field in (*GENERAL, *fields, *old_flags.accepted(fields)) for name in field.names}
     negated = {no + name: field for name, field in known.items() if field.is_boolean for no in ("no", "no_")}
+    names = known.keys() | negated.keys()
     positional, tokens = deque(field for field in fields if field.is_positional), deque(argv)
     values: dict[str, Any] = {}
     unknown: list[str] = []
@@ -119,7 +120,7 @@ def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str
             if text is None and field.is_boolean:
                 text = tokens.popleft() if tokens and tokens[0].lower() in BOOLEAN_WORDS else "true"
             elif text is None:  # the next word may look like -1,-2 but not like a flag
-                if not tokens or tokens[0].startswith("--") or _split(tokens[0])[0] in (known | negated):
+                if not tokens or tokens[0].startswith("--") or _split(tokens[0])[0] in names:
                     raise InputError(f"{token} needs a value: {token}=VALUE")
                 text = tokens.popleft()
         elif name in negated and text is None:
