@@ -39,17 +39,6 @@ def test_any_text_is_a_value_or_a_refusal(text):
             assert json.loads(text) == value or text.lower().count("nan")
 
 
-@QUICK
-@given(st.binary(max_size=60))
-def test_any_file_is_a_value_or_a_refusal_that_names_it(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    path.write_bytes(data)
-    with contextlib.suppress(ValueError):
-        json.loads(data)
-        return
-    refused(lambda: read_json(path), path)
-
-
 @pytest.mark.parametrize(
     "text",
     ["[" * 100_000, "9" * 5000, "[1e999]", "NaN",
