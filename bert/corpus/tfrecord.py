@@ -8,8 +8,8 @@ those of google-research/bert `create_pretraining_data.py`.
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -23,10 +23,11 @@ ONE = np.float32(1).tobytes()
 
 
 def write_records(
-    file: BinaryIO, batches: Iterable[pa.RecordBatch], max_seq_length: int, max_predictions_per_seq: int
+    file: BinaryIO, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
 ) -> list[int]:
     """Writes examples, which have the columns of a shard with static masks, padded with 0 as in Google's files.
     Returns the number of rows in each batch."""
+    max_seq_length, max_predictions_per_seq = settings["max_seq_length"], settings["max_predictions_per_seq"]
     sizes = []
     for batch in batches:
         records: list[bytes] = []
