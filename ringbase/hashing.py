@@ -14,16 +14,11 @@ def sha256(path: Path) -> str:
 
 
 def digest(*parts: object) -> str:
-    """A short digest of its arguments: the bytes of a file for a Path, the JSON of any other value."""
+    """A short digest of the JSON of its arguments."""
     total = hashlib.sha256()
     for part in parts:
-        total.update(bytes.fromhex(sha256(part)) if isinstance(part, Path) else _json_bytes(part))
-        total.update(b"\0")
+        total.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\0")
     return total.hexdigest()[:24]
-
-
-def _json_bytes(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, default=str).encode()
 
 
 def mixed(words: np.ndarray) -> np.ndarray:
