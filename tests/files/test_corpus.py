@@ -147,18 +147,14 @@ def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stay
     refused(lambda: corpora.build(tmp_path, "one", num_shards=3, max_seq_length=32), "max_seq_length", 128, 32)
 
 
-def large_text(folder, num_bytes):
-    """A text of this size, with the vocabulary beside it."""
-    corpora.write(folder, corpora.make_texts(200), "a.txt")
-    one = (folder / "a.txt").read_bytes() + b"\n\n"
-    (folder / "a.txt").write_bytes(one * (num_bytes // len(one)))
-    return ["build", "--input_file=a.txt", "--vocab_file=vocab.txt", "--masking=static", "--dupe_factor=2"]
-
-
 @pytest.mark.slow
 def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path):
     """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first pass."""
-    command = ["-m", "tasks.corpus", *large_text(tmp_path, 9_000_000), "--num_shards=8", "--num_workers=2"]
+    corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
+    one = (tmp_path / "a.txt").read_bytes() + b"\n\n"
+    (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
+    command = ["-m", "tasks.corpus", "build", "--input_file=a.txt", "--vocab_file=vocab.txt", "--masking=static",
+               "--dupe_factor=1", "--num_shards=8", "--num_workers=2"]  # fmt: skip
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
     options = {"cwd": tmp_path, "env": environment()}
     subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
