@@ -45,7 +45,6 @@ class Ranks:
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
         argv, environment = command_of(NUM_RANKS, program)
         environment |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
-        environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
         for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST"):
             environment.pop(name, None)
         with (self.folder / "output").open("w") as output:

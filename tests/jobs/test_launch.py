@@ -41,10 +41,10 @@ def machine(monkeypatch, tmp_path):
 
 
 MEMORY = {  # ranks on one machine exchange messages in its memory, and open no port
-    "Open MPI 4": "--mca pml ob1 --mca btl self,vader",
-    "Open MPI 5": "--mca pml ob1 --mca btl self,sm",
-    "MPICH": "-genv FI_PROVIDER shm -genv UCX_TLS self,sysv,posix,cma",
-    "Intel MPI": "-genv I_MPI_FABRICS shm",
+    "Open MPI 4": "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader",
+    "Open MPI 5": "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm",
+    "MPICH": "FI_PROVIDER=shm UCX_TLS=self,sysv,posix,cma",
+    "Intel MPI": "I_MPI_FABRICS=shm",
 }
 NAMED = {mpi: "-H node1:2,node2:4" if mpi in OPEN_MPI else "-hosts node1:2,node2:4" for mpi in MEMORY}
 SSH_PORT = {
@@ -64,7 +64,7 @@ EACH = {mpi: "-x HF_TOKEN -x OMP_NUM_THREADS -x PATH -x PYTHONPATH" for mpi in O
 def command_lines():
     """MPI, arguments, environment, what the line has, what it has not."""
     for mpi in MEMORY:
-        yield mpi, "-np 4", {}, ["-np 4", MEMORY[mpi], UNBOUND[mpi]], ["--oversubscribe", "root", "yield"]
+        yield mpi, "-np 4", {}, ["-np 4", MEMORY[mpi], UNBOUND[mpi]], ["root", "yield"]
         yield mpi, "-np 4 -H localhost:4", {}, [MEMORY[mpi]], []
         yield mpi, "-np 6 -H node1:2,node2:4", {}, [NAMED[mpi], "-np 6"], [MEMORY[mpi], "--oversubscribe"]
         yield mpi, "-np 6 -H node1:2,node2:4 -p 2222", {}, [SSH_PORT[mpi], NAMED[mpi]], []
@@ -77,7 +77,7 @@ def command_lines():
         yield mpi, "-np 9 -H localhost:9", {}, ["--mca mpi_yield_when_idle 1"], ["--oversubscribe"]
         yield mpi, "-np 64 --mpi-args '--hostfile hosts'", {}, ["--hostfile hosts"], ["--oversubscribe"]
         yield mpi, "-np 2 --mpi-args '--bind-to core'", {}, ["--bind-to core"], ["--bind-to none"]
-        yield mpi, "-np 2 --mpi-args '--mca pml ucx'", {}, ["--mca pml ucx"], ["ob1"]
+        yield mpi, "-np 2", {"OMPI_MCA_pml": "ucx"}, [], ["ob1", "btl"]
     yield "Open MPI 5", "-np 2 --elastic", {}, ["--with-ft ulfm"], []
     yield "Debian's Open MPI", "-np 2", {}, [MEMORY["Open MPI 4"]], []
 
@@ -138,7 +138,7 @@ REFUSED = {
     "-np 2 -H node1:1,node1:1 -- bert-squad": "node1",
     "-np 5 -H node1:2,node2:2 -- bert-squad": "-np",
     "-np 2 --restarts -1 -- bert-squad": "--restarts",
-    "-np 2 -p 70000 -- bert-squad": "-p",
+    "-np 2 -p 0 -- bert-squad": "-p",
     '-np 2 --mpi-args "\'" -- bert-squad': "--mpi-args",
 }
 

@@ -41,7 +41,6 @@ def test_the_jobs_load_neither_tensorflow_nor_mpi():
     ("kind", "arguments", "done"),
     [
         ("Squad", {"train_file": "a"}, {"do_train"}),
-        ("Squad", {"predict_file": "a"}, {"do_predict"}),
         ("Squad", {"train_file": "a", "predict_file": "b"}, {"do_train", "do_predict"}),
         ("Squad", {"train_file": "a", "predict_file": "b", "do_predict": True}, {"do_predict"}),
         ("Squad", {"dataset_name": "rajpurkar/squad"}, {"do_train", "do_predict"}),
@@ -65,24 +64,18 @@ def test_files_say_what_a_job_does(kind, arguments, done):
         (lambda: squad(), ["Squad", "train_file", "predict_file"]),
         (lambda: squad(do_train=True), ["do_train", "train_file"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
-        (lambda: squad(train_file="a", max_seq_length=384.5), ["max_seq_length", "384.5"]),
-        (lambda: squad(train_file="a", model="b", model_name_or_path="c"), ["model_name_or_path", "model"]),
-        (lambda: ringbert.Squad(train_file="a", output_dir=None), ["output_dir"]),
-        (lambda: ringbert.Squad("/a"), ["Squad", "train_file=", "/a"]),
+        (lambda: ringbert.Squad("/a"), ["Squad", "/a"]),
         (lambda: ringbert.Pretraining(), ["Pretraining", "output_dir", "input_file"]),
-        (lambda: ringbert.launch("squad"), ["job", "ringbert.Squad", "squad"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
         (lambda: ringbert.launch(JOB, rank=2), ["rank", "ranks"]),
         (lambda: ringbert.launch(ranks=2), ["job"]),
         (lambda: ringbert.launch(JOB, ranks=0), ["ranks", "0"]),
-        (lambda: ringbert.launch(JOB, mpi_args="--tag-output"), ["mpi_args", "--tag-output"]),
         (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["ranks", "4", "5"]),
         (lambda: ringbert.launch(JOB, ranks=2, hosts="a b"), ["hosts", "a b"]),
-        (lambda: ringbert.launch(squad(train_file="null")), ["train_file", "null"]),
     ],
 )
 def test_jobs_and_launches_that_are_refused(call, named):
-    assert "--" not in refused(call, *named) or "mpi_args" in named  # flags are the programs'
+    assert "--" not in refused(call, *named)  # flags are the programs'
 
 
 @pytest.fixture
