@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gradient_step
-from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mpi, mpi_of
+from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -141,11 +141,8 @@ class Contest:
         }
 
     def mpi(self, package: str) -> Mpi:
-        mpirun = self.config.rival_mpirun
-        if package == OURS or mpirun is None:
-            return find_mpi()
         try:
-            return mpi_of(mpirun)
+            return find_mpi(None if package == OURS else self.config.rival_mpirun)
         except LaunchError as error:
             raise InputError(f"--rival_mpirun: {error}") from error
 

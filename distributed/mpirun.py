@@ -34,6 +34,7 @@ TRANSPORTS = (
     *("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl"),
     *("I_MPI_FABRICS", "FI_PROVIDER", "UCX_TLS", "MPIR_CVAR_CH4_NETMOD"),
 )
+HYDRA_SSH_ARGS = ("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS")  # MPICH's, Intel MPI's
 
 
 class LaunchError(Exception):
@@ -61,10 +62,12 @@ class Options:
     mpi_args: tuple[str, ...] = ()
     is_dry_run: bool = False
 
-    def names_hosts(self, environment: Mapping[str, str]) -> bool:
-        """Whether -H, a batch job or ``--mpi-args`` names the hosts."""
+    def local_ranks(self, environment: Mapping[str, str]) -> int:
+        """How many ranks run on this machine; 0 if a batch job or ``--mpi-args`` names the hosts."""
+        if self.hosts:
+            return sum(slots for name, slots in self.hosts if name in local_names())
         in_batch_job = any(map(environment.get, ALLOCATIONS))
-        return bool(self.hosts) or in_batch_job or any(map(HOST_OPTION.fullmatch, self.mpi_args))
+        return 0 if in_batch_job or any(map(HOST_OPTION.fullmatch, self.mpi_args)) else self.num_ranks
 
 
 @dataclass(frozen=True)
@@ -93,24 +96,19 @@ class Command:
         return " ".join([*assignments, shlex.join(self.argv)])
 
 
-def find_mpi() -> Mpi:
-    """The MPI that this Python's mpi4py will use. Raises LaunchError if there is none, or an unknown one.
+def find_mpi(mpirun: str | None = None) -> Mpi:
+    """The MPI to which an mpirun belongs, by default the one that this Python's mpi4py will use.
 
     mpi4py looks into its virtual environment first, so an mpirun there takes precedence over the one on PATH.
-    Under another MPI's mpirun every process would be alone, with one rank.
+    Under another MPI's mpirun every process would be alone, with one rank. Raises LaunchError.
     """
-    beside = shutil.which("mpirun", path=str(Path(sys.executable).parent))
-    on_path = shutil.which("mpirun")
-    mpirun = (beside or on_path) if sys.prefix != sys.base_prefix else (on_path or beside)
     if mpirun is None:
-        raise LaunchError(
-            "no mpirun found: pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
-        )
-    return mpi_of(mpirun)
-
-
-def mpi_of(mpirun: str) -> Mpi:
-    """The MPI to which an mpirun belongs. Raises LaunchError."""
+        beside = shutil.which("mpirun", path=str(Path(sys.executable).parent))
+        on_path = shutil.which("mpirun")
+        mpirun = (beside or on_path) if sys.prefix != sys.base_prefix else (on_path or beside)
+    if mpirun is None:
+        advice = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
+        raise LaunchError(f"no mpirun found: {advice}")
     try:
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -123,14 +121,13 @@ def mpi_of(mpirun: str) -> Mpi:
     raise LaunchError(f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}")
 
 
-def find_mpi_for(options: Options, environment: Mapping[str, str] = os.environ) -> Mpi | None:
-    """The MPI for a job; None for one rank on this machine, which needs none. Raises as `find_mpi`."""
-    if options.num_ranks == 1 and not (options.is_elastic or options.mpi_args or options.names_hosts(environment)):
+def find_mpi_for(options: Options) -> Mpi | None:
+    """The MPI for a job; None for one rank on this machine, which needs none. Raises LaunchError."""
+    if options.num_ranks == 1 and not (options.is_elastic or options.mpi_args or options.hosts):
         return None
     mpi = find_mpi()
     if options.is_elastic and not mpi.is_open_mpi_5:
-        version = ".".join(map(str, mpi.version))
-        found = f"{mpi.implementation} {version} ({mpi.mpirun})"
+        found = f"{mpi.implementation} {'.'.join(map(str, mpi.version))} ({mpi.mpirun})"
         raise LaunchError(f"--elastic needs Open MPI 5 or newer, found {found}; --restarts works with all")
     return mpi
 
@@ -145,15 +142,11 @@ def build_command(mpi: Mpi | None, options: Options, environment: Mapping[str, s
         variables[records.START_TIMEOUT] = str(options.start_timeout_s)
     if mpi is None:
         return Command(options.command, variables)
-    arguments = _open_mpi if mpi.implementation == OPEN_MPI else _hydra
-    argv = arguments(mpi, options, {**environment, **variables})
+    argv = (_open_mpi if mpi.implementation == OPEN_MPI else _hydra)(mpi, options, {**environment, **variables})
     if options.ssh_port is not None and mpi.implementation != OPEN_MPI:
-        is_intel = mpi.implementation == INTEL_MPI
-        name = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS" if is_intel else "HYDRA_LAUNCHER_EXTRA_ARGS"
-        variables[name] = f"-p {options.ssh_port}"
-    is_here = all(name in local_names() for name, _ in options.hosts)
-    is_here &= bool(options.hosts) or not options.names_hosts(environment)
-    if is_here and not any(map(environment.get, TRANSPORTS)):
+        variables |= dict.fromkeys(HYDRA_SSH_ARGS, f"-p {options.ssh_port}")
+    slots = sum(number for _, number in options.hosts) or options.num_ranks
+    if options.local_ranks(environment) == slots and not any(map(environment.get, TRANSPORTS)):
         variables |= _memory_only(mpi)
     return Command((mpi.mpirun, *argv, *options.command), variables)
 
@@ -169,8 +162,7 @@ def _memory_only(mpi: Mpi) -> dict[str, str]:
 
 
 def _open_mpi(mpi: Mpi, options: Options, environment: Mapping[str, str]) -> list[str]:
-    is_here = not options.names_hosts(environment)
-    local_ranks = options.num_ranks if is_here else sum(n for name, n in options.hosts if name in local_names())
+    local_ranks = options.local_ranks(environment)
     argv = ["-np", str(options.num_ranks)]
     if os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
@@ -181,7 +173,7 @@ def _open_mpi(mpi: Mpi, options: Options, environment: Mapping[str, str]) -> lis
         argv += ["--output", ":raw"]
     if options.hosts:
         argv += ["-H", ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
-    if is_here:
+    elif local_ranks:
         argv += ["--oversubscribe"]
     if local_ranks > len(os.sched_getaffinity(0)):
         # A waiting rank spins: unless it yields, it takes the core from the rank that it waits for.

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import signal
-import site
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import ringbase
 from distributed import records
 from distributed.environment import launched_size
 from ringbase.errors import InputError, Preempted
@@ -108,8 +106,6 @@ def launch(
     command += ["--elastic"] * elastic + ["--", *PYTHON, job.module, *job.argv()]
     variables = {**os.environ, **(environment or {}), records.PARENT: str(os.getpid())}
     variables[records.TERMINAL] = str(int(progress and (in_notebook() or sys.stderr.isatty())))
-    if path := python_path(variables.get("PYTHONPATH", "")):
-        variables["PYTHONPATH"] = path
     status, printed, is_interrupted = run(command, variables, is_shown=progress)
     if is_interrupted:
         raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")
@@ -174,15 +170,6 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return hasattr(shell, "kernel")
-
-
-def python_path(current: str) -> str:
-    """PYTHONPATH for the ranks, so that they import the same packages as this process."""
-    folder = str(Path(ringbase.__file__).resolve().parent.parent)
-    paths = [path for path in current.split(os.pathsep) if path]
-    if folder in (*paths, *site.getsitepackages(), site.getusersitepackages()):
-        return current
-    return os.pathsep.join([folder, *paths])
 
 
 def _error(job: Job, status: int, printed: str) -> Exception:

@@ -38,14 +38,6 @@ def test_an_error_of_the_users_is_one_line_over_all_ranks(tmp_path, fault):
     assert "Traceback" not in done.stderr, done
 
 
-def test_ranks_that_disagree_stop_with_what_each_has(tmp_path):
-    done = fails(tmp_path, "disagree")
-    assert done.status == 1, done
-    (line,) = [line for line in done.stderr.splitlines() if "prog:" in line]
-    assert all(part in line for part in ("the vocabulary", "digest-0", "digest-1")), done
-    assert "the configuration" not in line
-
-
 def test_a_killed_rank_is_named(tmp_path):
     with started(launch(2, *program("work.py", tmp_path, "hold"))) as job:
         job.wait_for((tmp_path / "holding").exists)
@@ -69,17 +61,3 @@ def test_a_stopped_rank_is_named_and_the_job_ends(tmp_path, stopped):
     assert f"rank {stopped}: process" in line
     assert "is stopped" in line
     assert_gone(*ranks(tmp_path))
-
-
-@pytest.mark.slow
-def test_a_folder_is_written_by_one_job_at_a_time(tmp_path):
-    with started(launch(2, *program("work.py", tmp_path, "hold"))) as first:
-        first.wait_for((tmp_path / "holding").exists)
-        second = run(program("work.py", tmp_path))
-        assert second.status == 1
-        assert second.stderr.count("\n") == 1, second
-        assert second.stderr.startswith("prog: error: "), second
-        assert str(tmp_path) in second.stderr
-        first.strike(tmp_path / "rank-0")
-        first.end()
-    assert run(program("work.py", tmp_path)).status == 0  # a killed job leaves no lock

@@ -47,8 +47,6 @@ def strike(world: World) -> None:
             refuse()
         case "refuse on first":
             world.on_first(refuse)
-        case "disagree":
-            world.agree({"the configuration": "same", "the vocabulary": f"digest-{world.rank}"})
         case "rank 0 works":
             world.on_first(time.sleep, 2 * STALLS.stall_timeout)
     if world.rank != 1:

@@ -35,12 +35,10 @@ def wait_for(file, job):
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("is_cut", [False, True], ids=["host killed", "link cut"])
 def test_a_job_goes_on_without_a_lost_host(tmp_path, number, is_cut):
-    """After a cut link no rank notices; here one is killed too, and mpirun cannot end those of the other host."""
+    """After a cut link the ranks on each side give the others up, and mpirun waits for the other host."""
     with started(number, 1, "work.py", tmp_path, "hold", flags=("--restarts=3",)) as (hosts, job):
         wait_for(tmp_path / "holding", job)
         hosts.lose(1, is_cut)
-        if is_cut:
-            hosts.kill(0, "OMPI_COMM_WORLD_RANK=")
         done = job.result()
     assert done.status == 0, done
     starts = [line for line in done.stdout.splitlines() if line.startswith("from ")]  # and words of mpirun's
