@@ -143,16 +143,7 @@ def parse_args(argv: Sequence[str]) -> Options:
         allow_abbrev=False,
     )
     add, natural, positive = parser.add_argument, at_least(0), at_least(1)
-    add(
-        "-np",
-        "-n",
-        "--num-proc",
-        dest="num_ranks",
-        type=positive,
-        required=True,
-        metavar="N",
-        help="number of ranks",
-    )
+    add("-np", "-n", "--num-proc", dest="num_ranks", type=positive, required=True, metavar="N", help=RANKS)
     add("-H", "--hosts", type=hosts_in, default=(), metavar="HOST:SLOTS,…", help=HOSTS)
     add("-p", "--ssh-port", type=positive, metavar="PORT", help="port of the hosts' ssh servers")
     add("--restarts", type=natural, default=0, metavar="N", help=RESTARTS)
