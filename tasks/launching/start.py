@@ -98,12 +98,9 @@ def launch(
         hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
     words = mpi_args if isinstance(mpi_args, str) else shlex.join(mpi_args)
     flags = {"-np": ranks, "--restarts": restarts, "-H": hosts, "-p": ssh_port, "--mpi-args": words}
-    command = [
-        *PYTHON,
-        "distributed.launch",
-        *(f"{flag}={value}" for flag, value in flags.items() if value is not None),
-    ]
-    command += ["--elastic"] * elastic + ["--", *PYTHON, job.module, *job.argv()]
+    given = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    given += ["--elastic"] * elastic
+    command = [*PYTHON, "distributed.launch", *given, "--", *PYTHON, job.module, *job.argv()]
     variables = {**os.environ, **(environment or {}), records.PARENT: str(os.getpid())}
     variables[records.TERMINAL] = str(int(progress and (in_notebook() or sys.stderr.isatty())))
     status, printed, is_interrupted = run(command, variables, is_shown=progress)
