@@ -7,11 +7,11 @@ prints the command, for users who prefer to start ``mpirun`` themselves. One ran
 """
 
 import argparse
+import itertools
 import os
 import re
 import secrets
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +19,9 @@ from typing import NoReturn
 
 from distributed import records
 from distributed.launch_hosts import kill_leftovers, on_ready_hosts
-from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mpi_for
+from distributed.mpirun import Mpi, Options, build_command, find_mpi_for
 from distributed.mpirun_process import MpirunProcess, end_with_parent, say
+from ringbase.errors import InputError, one_line
 
 HOST = re.compile(r"(?P<name>[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)(:(?P<slots>[1-9][0-9]*))?")
 DESCRIPTION = """\
@@ -47,80 +48,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         end_with_parent()
         if os.getppid() != int(parent):  # it ended first
             return 1
+    options = parse_args(sys.argv[1:] if argv is None else argv)
     try:
-        options = parse_args(sys.argv[1:] if argv is None else argv)
         mpi = find_mpi_for(options)
-    except LaunchError as error:
-        print(f"bert-launch: error: {error}", file=sys.stderr)
-        return error.status
-    if not parent:  # which would show it to users of Python
-        print(build_command(mpi, options), file=sys.stdout if options.is_dry_run else sys.stderr, flush=True)
-    return 0 if options.is_dry_run else run(mpi, options)
+        if not parent:  # which would show it to users of Python
+            file = sys.stdout if options.is_dry_run else sys.stderr
+            print(shlex.join(build_command(mpi, options)), file=file, flush=True)
+        return 0 if options.is_dry_run else run(mpi, options)
+    except (InputError, OSError) as error:
+        print(f"bert-launch: error: {one_line(error)}", file=sys.stderr)
+        return 1
 
 
 def run(mpi: Mpi | None, options: Options) -> int:
     """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit status.
 
     A job that was refused, has saved and stopped, or was ended by the user did not break off. With `restarts`
-    each start uses the hosts that answer then, and kills what is left of the last one there.
+    each start uses the hosts that answer then, and what is left of the last one there is killed.
     """
-    signals, name, has_saved, fruitless, status = Signals(), secrets.token_hex(8), False, 0, 1
+    name, has_saved, fruitless = secrets.token_hex(8), False, 0
     terminal = os.environ.get(records.TERMINAL) or str(int(sys.stderr is not None and sys.stderr.isatty()))
-    for restart in range(1, options.restarts + 2):
-        try:
-            now = on_ready_hosts(options, name) if options.restarts else options
-        except LaunchError as error:
-            say(str(error))
-            return status
+    now = on_ready_hosts(options, name) if options.restarts else options
+    for restart in itertools.count(1):
         variables = {records.JOB: name, records.HAS_SAVED: str(int(has_saved)), records.TERMINAL: terminal}
         environment = {**os.environ, **variables}
-        if signals.number is not None:
-            return 128 + signals.number
         process = MpirunProcess(build_command(mpi, now, environment), environment, options.is_elastic)
-        signals.process = process
         status = process.wait()
-        signals.process = None
         if process.was_killed():
             kill_leftovers(options, name)
-        if signals.number is not None or restart > options.restarts or not process.broke_off(status):
+        if process.signal is not None or restart > options.restarts or not process.broke_off(status):
             return status
         has_saved, fruitless = has_saved or process.has_saved, 0 if process.has_saved else fruitless + 1
         if fruitless == 2:
             say("not started again: two starts in a row saved no further step")
             return status
         say(f"restart {restart} of {options.restarts} in {RESTART_S:.0f} s")
+        now = on_ready_hosts(options, name)
         time.sleep(RESTART_S)
+        if process.signal is not None:
+            return 128 + process.signal
     raise AssertionError("the loop returns")
-
-
-class Signals:
-    """What users and batch systems send to bert-launch. `number` is the first signal, `process` runs now.
-
-    The first SIGINT, SIGTERM or SIGHUP asks ranks that have joined to save and stop, the second one ends them at
-    once. SIGUSR1 asks them too: mpirun forwards it to the ranks.
-    """
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self.process: MpirunProcess | None = None
-        self._has_asked = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self.number = self.number or number
-        if self.process is None:
-            return
-        name = signal.Signals(number).name
-        if number == signal.SIGUSR1:
-            self.process.send(number)
-        elif self._has_asked or not self.process.has_joined:
-            say(f"{name} ends the ranks")
-            self.process.end()
-        else:
-            self._has_asked = True
-            say(f"{name}: the ranks finish this step, save and exit; send it again to end them at once")
-            self.process.send(signal.SIGUSR1)
 
 
 # -- flags --------------------------------------------------------------------------------------------------------
@@ -128,11 +95,11 @@ class Signals:
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise LaunchError(message, 2)
+        self.exit(2, f"bert-launch: error: {message}\n")
 
 
 def parse_args(argv: Sequence[str]) -> Options:
-    """Raises LaunchError with status 2 if the arguments are wrong."""
+    """Wrong arguments end the process with one line and status 2."""
     parser = Parser(
         prog="bert-launch",
         usage="bert-launch -np N [-H HOST:SLOTS,…] [-p PORT] [--restarts N] [--elastic] [--start-timeout SECONDS] "
@@ -158,11 +125,11 @@ def parse_args(argv: Sequence[str]) -> Options:
         at = ours.index("--mpi-args")
         ours[at : at + 2] = [f"--mpi-args={ours[at + 1]}"]
     if not command and not {"-h", "--help"} & set(ours):
-        raise LaunchError("no -- with a command after it: write bert-launch -np 4 -- bert-squad …", 2)
+        parser.error("no -- with a command after it: write bert-launch -np 4 -- bert-squad …")
     options = Options(command, **vars(parser.parse_args(ours)))
     slots = sum(count for _, count in options.hosts)
     if options.hosts and options.num_ranks > slots:
-        raise LaunchError(f"-np must be at most the {slots} slots of -H, got {options.num_ranks}", 2)
+        parser.error(f"-np must be at most the {slots} slots of -H, got {options.num_ranks}")
     return options
 
 

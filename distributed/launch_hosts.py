@@ -14,8 +14,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from distributed import records
-from distributed.mpirun import LaunchError, Options, local_names
+from distributed.mpirun import Options, local_names
 from distributed.mpirun_process import say
+from ringbase.errors import InputError
 
 ANSWER_S = 10.0
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=8")
@@ -28,7 +29,7 @@ SWEEP = f'kill -9 $(grep -lazx "{records.JOB}=$0" /proc/[0-9]*/environ | cut -d/
 def on_ready_hosts(options: Options, job: str) -> Options:
     """The options with the hosts that answer, and at most as many ranks as they have slots.
 
-    What is left of the job on them is killed first. Raises LaunchError if no host can be used.
+    What is left of the job on them is killed first. Raises InputError if no host can be used.
     """
     reasons = kill_leftovers(options, job)
     if not reasons:
@@ -36,7 +37,7 @@ def on_ready_hosts(options: Options, job: str) -> Options:
     listed = ", ".join(f"{host} ({reason})" for host, reason in reasons.items())
     hosts = tuple((name, slots) for name, slots in options.hosts if name not in reasons)
     if not hosts:
-        raise LaunchError(f"not started: no host can be used: {listed}")
+        raise InputError(f"not started: no host can be used: {listed}")
     ranks = min(options.num_ranks, sum(slots for _, slots in hosts))
     names = ", ".join(name for name, _ in hosts)
     say(f"without {listed}: {ranks} rank{'s' * (ranks != 1)} on {names}")

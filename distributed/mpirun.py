@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from distributed import records
+from ringbase.errors import InputError
 
 OPEN_MPI, MPICH, INTEL_MPI = "Open MPI", "MPICH", "Intel MPI"
 VERSIONS = (  # in the output of mpirun --version
@@ -35,14 +35,6 @@ TRANSPORTS = (
     *("I_MPI_FABRICS", "FI_PROVIDER", "UCX_TLS", "MPIR_CVAR_CH4_NETMOD"),
 )
 HYDRA_SSH_ARGS = ("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS")  # MPICH's, Intel MPI's
-
-
-class LaunchError(Exception):
-    """A mistake that the user can correct, shown as one line; ``status`` is the exit status."""
-
-    def __init__(self, message: str, status: int = 1) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -83,24 +75,11 @@ class Mpi:
         return self.implementation == OPEN_MPI and self.version >= (5, 0)
 
 
-@dataclass(frozen=True)
-class Command:
-    """An argument vector and the environment variables to set for it."""
-
-    argv: tuple[str, ...]
-    variables: Mapping[str, str]
-
-    def __str__(self) -> str:
-        """The command as a line that a POSIX shell understands."""
-        assignments = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*assignments, shlex.join(self.argv)])
-
-
 def find_mpi(mpirun: str | None = None) -> Mpi:
     """The MPI to which an mpirun belongs, by default the one that this Python's mpi4py will use.
 
     mpi4py looks into its virtual environment first, so an mpirun there takes precedence over the one on PATH.
-    Under another MPI's mpirun every process would be alone, with one rank. Raises LaunchError.
+    Under another MPI's mpirun every process would be alone, with one rank. Raises InputError.
     """
     if mpirun is None:
         beside = shutil.which("mpirun", path=str(Path(sys.executable).parent))
@@ -108,57 +87,66 @@ def find_mpi(mpirun: str | None = None) -> Mpi:
         mpirun = (beside or on_path) if sys.prefix != sys.base_prefix else (on_path or beside)
     if mpirun is None:
         advice = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
-        raise LaunchError(f"no mpirun found: {advice}")
+        raise InputError(f"no mpirun found: {advice}")
     try:
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{mpirun} --version does not run: {error}") from error
+        raise InputError(f"{mpirun} --version does not run: {error}") from error
     text = done.stdout + done.stderr
     for implementation, pattern in VERSIONS:
         if match := pattern.search(text):
             return Mpi(implementation, (int(match[1]), int(match[2])), mpirun)
     first_line = text.strip().partition("\n")[0] or "nothing"
-    raise LaunchError(f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}")
+    raise InputError(f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}")
 
 
 def find_mpi_for(options: Options) -> Mpi | None:
-    """The MPI for a job; None for one rank on this machine, which needs none. Raises LaunchError."""
+    """The MPI for a job; None for one rank on this machine, which needs none. Raises InputError."""
     if options.num_ranks == 1 and not (options.is_elastic or options.mpi_args or options.hosts):
         return None
     mpi = find_mpi()
     if options.is_elastic and not mpi.is_open_mpi_5:
         found = f"{mpi.implementation} {'.'.join(map(str, mpi.version))} ({mpi.mpirun})"
-        raise LaunchError(f"--elastic needs Open MPI 5 or newer, found {found}; --restarts works with all")
+        raise InputError(f"--elastic needs Open MPI 5 or newer, found {found}; --restarts works with all")
     return mpi
 
 
-def build_command(mpi: Mpi | None, options: Options, environment: Mapping[str, str] = os.environ) -> Command:
-    """The mpirun command for these options, run in this environment; without an MPI the command itself.
+def build_command(mpi: Mpi | None, options: Options, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The command that starts mpirun with these options in this environment; without an MPI the command alone.
 
     Ranks are not bound to cores, because all of TensorFlow's threads would then share one core.
     """
     variables = {"RINGBERT_ELASTIC": "1"} if options.is_elastic else {}
     if options.start_timeout_s is not None:
         variables[records.START_TIMEOUT] = str(options.start_timeout_s)
-    if mpi is None:
-        return Command(options.command, variables)
-    argv = (_open_mpi if mpi.implementation == OPEN_MPI else _hydra)(mpi, options, {**environment, **variables})
+    argv: list[str] = []
+    if mpi is not None:
+        arguments = _open_mpi if mpi.implementation == OPEN_MPI else _hydra
+        argv = [mpi.mpirun, *arguments(mpi, options, {**environment, **variables})]
+        variables |= _variables(mpi, options, environment)
+    env = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+    return [*env, *argv, *options.command]
+
+
+def _variables(mpi: Mpi, options: Options, environment: Mapping[str, str]) -> dict[str, str]:
+    """Hydra's port of ssh; and for ranks on this host alone, what restricts them to its memory: they would else
+    listen on all of its addresses. Options in --mpi-args are stronger than variables."""
+    variables: dict[str, str] = {}
     if options.ssh_port is not None and mpi.implementation != OPEN_MPI:
         variables |= dict.fromkeys(HYDRA_SSH_ARGS, f"-p {options.ssh_port}")
     slots = sum(number for _, number in options.hosts) or options.num_ranks
-    if options.local_ranks(environment) == slots and not any(map(environment.get, TRANSPORTS)):
-        variables |= _memory_only(mpi)
-    return Command((mpi.mpirun, *argv, *options.command), variables)
-
-
-def _memory_only(mpi: Mpi) -> dict[str, str]:
-    """Variables that restrict the ranks of one host to its memory: they would else listen on all of its addresses.
-    Options in --mpi-args are stronger than variables."""
+    if options.local_ranks(environment) < slots or any(map(environment.get, TRANSPORTS)):
+        return variables
     if mpi.implementation == OPEN_MPI:
-        return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm" if mpi.is_open_mpi_5 else "self,vader"}
+        memory = "self,sm" if mpi.is_open_mpi_5 else "self,vader"
+        return {**variables, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": memory}
     if mpi.implementation == INTEL_MPI:
-        return {"I_MPI_FABRICS": "shm"}
-    return {"FI_PROVIDER": "shm", "UCX_TLS": "self,sysv,posix,cma"}  # MPICH is built for either library
+        return {**variables, "I_MPI_FABRICS": "shm"}
+    return {
+        **variables,
+        "FI_PROVIDER": "shm",
+        "UCX_TLS": "self,sysv,posix,cma",
+    }  # MPICH is built for either library
 
 
 def _open_mpi(mpi: Mpi, options: Options, environment: Mapping[str, str]) -> list[str]:

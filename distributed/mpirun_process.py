@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 from distributed import records
-from distributed.mpirun import Command
 from ringbase.errors import Preempted
 
 MARK = records.MARK.encode()
@@ -31,25 +31,32 @@ FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would 
 class MpirunProcess:
     """One run of mpirun, or of a program that is alone.
 
+    The first SIGINT, SIGTERM or SIGHUP asks ranks that have joined to save and stop, the second one ends them at
+    once. SIGUSR1 asks them too: mpirun forwards it to the ranks.
+
     Attributes:
+      signal: the first signal that came, also after the end.
       has_joined, has_saved: the ranks have joined MPI, and have saved a checkpoint.
       ended: the status that the ranks told at the end of the program.
     """
 
-    def __init__(self, command: Command, environment: dict[str, str], is_elastic: bool) -> None:
-        self._is_elastic, self._is_ending = is_elastic, False
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], is_elastic: bool) -> None:
+        self._is_elastic, self._is_ending, self._has_asked = is_elastic, False, False
         self.has_joined = self.has_saved = False
+        self.signal: int | None = None
         self.ended: int | None = None
         self._over_s = math.inf  # when mpirun should have ended
         has_terminal = sys.stdin is not None and sys.stdin.isatty()  # which belongs to our own group
         self._process = subprocess.Popen(
-            command.argv,
-            env={**environment, **command.variables},
+            argv,
+            env=environment,
             stdin=subprocess.DEVNULL if has_terminal else None,
             stderr=subprocess.PIPE,
             process_group=0,  # so that Ctrl-C reaches this process alone
             preexec_fn=end_with_parent,
         )
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, self._on_signal)
 
     def wait(self) -> int:
         """Passes standard error on until mpirun has ended. Returns the job's exit status."""
@@ -80,14 +87,19 @@ class MpirunProcess:
         """Whether mpirun could not end its ranks."""
         return self._process.returncode == -signal.SIGKILL
 
-    def send(self, number: int) -> None:
-        if self._process.poll() is None:
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.signal = self.signal or number
+        name = signal.Signals(number).name
+        if number == signal.SIGUSR1:
             self._process.send_signal(number)
-
-    def end(self) -> None:
-        """Ends the ranks at once."""
-        self._over_s = time.monotonic() - GRACE_S
-        self._end_late()
+        elif self._has_asked or not self.has_joined:
+            say(f"{name} ends the ranks")
+            self._over_s = time.monotonic() - GRACE_S
+            self._end_late()
+        else:
+            self._has_asked = True
+            say(f"{name}: the ranks finish this step, save and exit; send it again to end them at once")
+            self._process.send_signal(signal.SIGUSR1)
 
     def _pass_on(self, text: bytes) -> bytes:
         """Passes on all but the records, also lines that are not complete, so that progress bars move. Returns a
@@ -115,10 +127,10 @@ class MpirunProcess:
         """Ends an mpirun that does not end after its job, as when it cannot reach a host."""
         late_s = time.monotonic() - self._over_s - GRACE_S
         if late_s >= KILL_S:
-            self.send(signal.SIGKILL)
+            self._process.send_signal(signal.SIGKILL)
         elif late_s >= 0 and not self._is_ending:
             self._is_ending = True
-            self.send(signal.SIGTERM)
+            self._process.send_signal(signal.SIGTERM)
 
     def _status(self) -> int:
         """The exit status: what the ranks told, else mpirun's."""

@@ -21,7 +21,8 @@ from pathlib import Path
 from harness.jobs import Done, launch
 from harness.mpi import ENVIRONMENT
 
-from distributed.mpirun import LaunchError, find_mpi
+from distributed.mpirun import find_mpi
+from ringbase.errors import InputError
 
 NETWORK = "10.99.0"  # host N has the address N in it
 VARIABLES = {**ENVIRONMENT, "RINGBERT_NETWORK": f"{NETWORK}.0/24"}
@@ -84,7 +85,7 @@ def available() -> str | None:
         return f"several hosts need namespaces, for which one must be root: {refused.stderr.strip()}"
     try:
         is_new = find_mpi().is_open_mpi_5
-    except LaunchError:
+    except InputError:
         is_new = False
     return None if is_new else "several hosts need Open MPI 5"
 

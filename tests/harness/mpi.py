@@ -17,9 +17,6 @@ ENVIRONMENT = {
 }
 
 
-def command_of(
-    np: int, argv: Sequence[str], environment: Mapping[str, str] = os.environ
-) -> tuple[list[str], dict[str, str]]:
-    """The command line that starts `argv` on `np` ranks of this machine, and its environment."""
-    built = build_command(find_mpi(), Options(tuple(argv), np), environment)
-    return list(built.argv), {**environment, **built.variables}
+def command_of(np: int, argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The command line that starts `argv` on `np` ranks of this machine."""
+    return build_command(find_mpi(), Options(tuple(argv), np), environment)
