@@ -14,6 +14,7 @@ from harness import jobs
 from harness.mpi import ROOT as ROOT
 
 from ringbase.errors import InputError
+from ringbase.settings import flat
 from tasks import flags
 
 
@@ -42,7 +43,7 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
     config_class, function = program_of(program)
     config = flags.parse(config_class, argv, prog=f"bert-{program}", description="")
     with contextlib.closing(Run.of(folder, world)) as run:
-        return function(config, Job(world, collectives, run))
+        return function(config, Job(world, collectives, run, flat(config)))
 
 
 def program_of(name: str) -> tuple[type, Callable]:
