@@ -21,7 +21,7 @@ def ranks(folder):
 
 
 def test_an_exception_on_one_rank_ends_all_and_is_shown_once(tmp_path):
-    done = fails(tmp_path, "raise")
+    done = fails(tmp_path, "1: fail()")
     assert done.status == 70, done
     assert done.stderr.count("Traceback (most recent call last)") == 1, done
     assert done.stderr.count("Planned: the planned failure") == 1, done
@@ -29,7 +29,7 @@ def test_an_exception_on_one_rank_ends_all_and_is_shown_once(tmp_path):
     assert "rank 1 of 2" in done.stderr, done
 
 
-@pytest.mark.parametrize("fault", ["refuse", pytest.param("refuse on all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault", ["1: refuse()", pytest.param("refuse()", marks=pytest.mark.slow)])
 def test_an_error_of_the_users_is_one_line_over_all_ranks(tmp_path, fault):
     done = fails(tmp_path, fault)
     assert done.status == 1, done

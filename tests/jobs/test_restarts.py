@@ -22,7 +22,7 @@ def test_a_killed_job_goes_on_where_it_was_as_often_as_allowed(tmp_path):
 
 @pytest.mark.slow
 def test_an_error_of_the_users_is_not_tried_again(tmp_path):
-    done = run(launch(2, *program("work.py", tmp_path, "refuse"), flags=("--restarts=3",)))
+    done = run(launch(2, *program("work.py", tmp_path, "1: refuse()"), flags=("--restarts=3",)))
     assert done.status == 1, done
     assert done.stdout.splitlines() == ["from 0"]
 

@@ -18,15 +18,20 @@ ELASTIC = ("--elastic",)
 
 # -- without TensorFlow -------------------------------------------------------------------------------------------
 
+IN_A_THREAD = "1: import threading; threading.Thread(target=fail).start(); time.sleep(1000)"
 FAULTS = {  # what strikes -> exit status, how the last error begins, whether there is a traceback
-    "raise on all": (70, "prog: failed on rank 0 of 2", True),
-    "raise on first": (70, "prog: failed on rank 0 of 2", True),
-    "raise in a thread": (70, "prog: failed on rank 1 of 2", True),
-    "refuse on first": (1, "prog: error: --train_file x.json: broken in line 3", False),
-    "exit with 3": (3, "prog: rank 1 of 2 exits: 3", False),
-    "exit with words": (1, "prog: rank 1 of 2 exits: the words", False),
-    "leave": (None, "prog: error: ", False),
-    "hang": (None, "prog: error: rank 1 ", False),
+    "fail()": (70, "prog: failed on rank 0 of 2", True),
+    "world.on_first(fail)": (70, "prog: failed on rank 0 of 2", True),
+    IN_A_THREAD: (
+        70,
+        "prog: failed on rank 1 of 2",
+        True,
+    ),
+    "world.on_first(refuse)": (1, "prog: error: --train_file x.json: broken in line 3", False),
+    "1: sys.exit(3)": (3, "prog: rank 1 of 2 exits: 3", False),
+    "1: sys.exit('the words')": (1, "prog: rank 1 of 2 exits: the words", False),
+    "1: sys.exit(0)": (None, "prog: error: ", False),
+    "1: time.sleep(1000)": (None, "prog: error: rank 1 ", False),
 }
 
 
@@ -41,7 +46,7 @@ def test_a_fault_on_one_rank_ends_all_and_is_shown_once(tmp_path, fault, expecte
     assert_gone(*(int((tmp_path / f"rank-{rank}").read_text()) for rank in range(2)))
 
 
-@pytest.mark.parametrize("fault", ["slow", "rank 0 works"])
+@pytest.mark.parametrize("fault", ["1: time.sleep(3)", "world.on_first(time.sleep, 8)"])  # it ends after 4 s
 def test_a_slow_rank_is_no_stall(tmp_path, fault):
     done = run(launch(2, *program("work.py", tmp_path, fault)))
     assert done.status == 0, done
