@@ -44,8 +44,8 @@ def test_an_elastic_training_loses_nothing_but_ranks(folder, undisturbed):
 
 @can_lose_ranks
 def test_a_step_that_one_survivor_has_and_another_has_not_counts_once(folder, undisturbed):
-    with started(launch(3, *program("training.py", folder, "torn"), flags=("--elastic",))) as job:
-        job.strike(folder / "torn")
+    with started(launch(3, *program("training.py", folder, "1@summed@8", "torn"), flags=("--elastic",))) as job:
+        job.strike(folder / "1@summed@8")
         done = job.end()
     assert_same_training(done, folder, undisturbed, survivors=2)
 
