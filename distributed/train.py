@@ -6,7 +6,7 @@ from dataclasses import replace
 from distributed import phases
 from distributed.checkpoint import Checkpoints
 from distributed.evaluation import HeldOut
-from distributed.feed import BatchSource, prefetched
+from distributed.feed import Feed, prefetched
 from distributed.gradient import TrainingStep
 from distributed.log import Log
 from distributed.plan import Plan
@@ -17,7 +17,7 @@ from ringbase.errors import Preempted
 
 def train(
     step: TrainingStep,
-    feed: BatchSource,
+    feed: Feed,
     plan: Plan,
     checkpoints: Checkpoints,
     run: Run,

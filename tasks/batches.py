@@ -60,6 +60,6 @@ def layouts_of(
         for position in (steps * plan.global_batch_size).tolist():
             numbers = order.rows_at(position, position + plan.global_batch_size)
             of_rows = lengths(numbers)
-            ranks = divided(of_rows, numbers, plan.size, plan.accumulation, order.block, True)
+            ranks = divided(of_rows, plan.size, plan.accumulation)
             sample += [of_rows[piece] for rank in ranks for piece in rank]
     return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), longest)

@@ -60,8 +60,7 @@ def build(folder: Path, make: Callable[[], Tables], run: Run) -> bool:
 
     def fill(into: Path) -> None:
         for name, table in make().items():
-            columns = {column: table.column(column) for column in table.column_names}
-            write_rows(into / f"{name}.arrow", columns, metadata_of(Rows(table)))
+            write_rows(into / f"{name}.arrow", table)
         manifest.seal(into, 0)
 
     if folder.is_dir():

@@ -3,9 +3,6 @@
 import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
-from distributed.plan import PlanSettings, make_plan
-from ringbase.errors import InputError
-
 LONGEST, MOST_ROWS, MOST_STEPS, MOST_SEED = 1 << 16, 1 << 20, 10**9, (1 << 32) - 1
 COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-ask",
             "bert-corpus build", "bert-corpus vocab", "bert-bench step", "bert-bench start"]  # fmt: skip
@@ -76,8 +73,3 @@ def test_every_number_has_a_range(command, capsys):
         for value in outside:
             message = refusal(capsys, command, *LEAST[command], f"--{name}={value}")
             assert ("seed" if name == "random_seed" else f"--{name} ") in message, (name, value)
-
-
-def test_a_plan_of_too_many_steps_names_the_flag():
-    with pytest.raises(InputError, match="--num_train_epochs"):
-        make_plan(PlanSettings(num_train_epochs=1e9), 1000, 1)
