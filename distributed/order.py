@@ -4,6 +4,7 @@ The row at position p of the stream is a pure function of (seed, p): a checkpoin
 iterator state, and any number of ranks can continue from it.
 """
 
+import functools
 import heapq
 import math
 from typing import TypeAlias
@@ -22,24 +23,19 @@ class Order:
 
     def __init__(self, num_rows: int, seed: int):
         self.num_rows, self.seed = num_rows, seed
-        self._permutations: dict[int, np.ndarray] = {}
+        self._permutation = functools.lru_cache(2)(self._permuted)
 
     def rows_at(self, start: int, stop: int) -> np.ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
-        positions = np.arange(start, stop, dtype=np.int64)
-        epochs, within = np.divmod(positions, self.num_rows)
-        rows = np.empty_like(positions)
-        for epoch in np.unique(epochs):
+        epochs, within = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_rows)
+        rows = np.empty_like(within)
+        for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            rows[here] = self._permutation(int(epoch))[within[here]]
-        self._permutations = {e: p for e, p in self._permutations.items() if e >= stop // self.num_rows - 1}
+            rows[here] = self._permutation(epoch)[within[here]]
         return rows
 
-    def _permutation(self, epoch: int) -> np.ndarray:
-        if epoch not in self._permutations:
-            generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-            self._permutations[epoch] = generator.permutation(self.num_rows)
-        return self._permutations[epoch]
+    def _permuted(self, epoch: int) -> np.ndarray:
+        return np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(self.num_rows)
 
 
 class BlockOrder:

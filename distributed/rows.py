@@ -71,16 +71,21 @@ class BatchRows:
 
 
 class Rows(BatchRows):
-    """A memory-mapped Arrow table."""
+    """A memory-mapped Arrow table; itself its only part, whose batches are the chunks of the table."""
 
     def __init__(self, table: pa.Table):
-        self.table = table
-        super().__init__([_TableBatches(table)])
+        self.table, self.num_rows = table, table.num_rows
+        self._batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+        super().__init__([self])
 
     @classmethod
     def open(cls, path: Path) -> "Rows":
         with pa.memory_map(str(path)) as source:
             return cls(pa.ipc.open_file(source).read_all())
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        return self._batches[number]
 
     def lengths(self, name: str) -> np.ndarray:
         """The number of values in each row of a list column, int64 [n]."""
@@ -89,18 +94,6 @@ class Rows(BatchRows):
     def column(self, name: str) -> np.ndarray | Ragged:
         """A whole column, in the same form as from `take`."""
         return _to_numpy(self.table.column(name))
-
-
-class _TableBatches:
-    """The chunks of a table, as views."""
-
-    def __init__(self, table: pa.Table):
-        self._batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-        self.num_rows = table.num_rows
-        self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
-
-    def batch(self, number: int) -> pa.RecordBatch:
-        return self._batches[number]
 
 
 def _runs(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:

@@ -13,7 +13,6 @@ from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
-from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.gradient import Loss, OutOfMemory, TrainingStep, WholeStep
 from distributed.log import NotFinite
@@ -21,7 +20,7 @@ from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.plan import Plan, make_plan, rate_warning
 from distributed.run import Run
 from distributed.state import START, State
-from distributed.train import resumed_step, train
+from distributed.train import HeldOut, resumed_step, train
 from distributed.versions import environment
 from distributed.world import World
 from ringbase.errors import InputError

@@ -10,9 +10,9 @@ from functools import partial
 from bert import hub
 from bert.model import Bert
 from distributed import phases
-from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.order import Order
+from distributed.train import HeldOut
 from ringbase.settings import flat
 from tasks.classifier.evaluation import evaluate, scorer, write_predictions
 from tasks.classifier.labels import decide_labels, is_trained_on_pairs, with_classifier

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from bert.batch import with_checked_ids
 from bert.model import Bert
-from distributed.evaluation import HeldOut
 from distributed.feed import batch_maker
 from distributed.predict import predict
+from distributed.train import HeldOut
 from tasks.batches import prediction_batches, traced_once
 from tasks.job import Job
 from tasks.pretraining.examples import collate, losses

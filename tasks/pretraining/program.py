@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bert.model import Bert
 from distributed import phases
-from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.order import BlockOrder
+from distributed.train import HeldOut
 from ringbase.settings import flat
 from tasks.environment import result_file
 from tasks.fit import Training, fit, load_for_prediction, write_eval_results
