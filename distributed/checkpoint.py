@@ -31,7 +31,6 @@ from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import remove_folder, replace_folder, write_json
 
-NAMES = "rows-*"
 WriteModel = Callable[[Path], None]
 
 
@@ -89,7 +88,7 @@ class Checkpoints:
         """The state as far as its checkpoints are complete: a dead rank 0 may not have finished the last one, and
         the model of an evaluation is lost with it. On rank 0."""
         self._wait()
-        newest = max((manifest.position_of(path) or 0 for path in self.folder.glob(NAMES)), default=0)
+        newest = max((manifest.position_of(path) or 0 for path in _checkpoints(self.folder)), default=0)
         kept = [entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position]
         return replace(state, saved=newest, evaluations=kept)
 
@@ -100,12 +99,10 @@ class Checkpoints:
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
         """Fills the optimizer's variables on rank 0. Raises InputError for a misfit."""
         file, variables = path / "optimizer.safetensors", optimizer.state()
-        if not file.is_file():
-            raise InputError(f"{path} has no optimizer.safetensors: expected a folder in a run's checkpoints/")
         try:
             saved = load_file(file)
-        except SafetensorError as error:
-            raise InputError(f"{file}: damaged: {error}") from error
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{file}: {error}; expected a folder in a run's checkpoints/") from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
@@ -147,10 +144,9 @@ class Checkpoints:
                 f"{final}: the checkpoint cannot be written: {error}; "
                 "free some space, or choose another folder for the run"
             ) from error
-        complete = complete_checkpoints(self.folder)
-        best = state.best and self.folder / folder_name(state.best[0])
-        for path in complete[: -self.settings.keep_checkpoints]:
-            if path not in (final, best):
+        best = state.best and state.best[0]
+        for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
+            if path != final and manifest.position_of(path) != best:
                 remove_folder(path)
 
 
@@ -166,8 +162,9 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of a folder, intact or not, in order of position."""
+    found = [*folder.glob("step-*"), *folder.glob("rows-*")]  # older versions named a checkpoint by its step
     # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this position follows.
-    return sorted(folder.glob(NAMES), key=lambda path: (path.stem, not path.suffix))
+    return sorted(found, key=lambda path: (path.name.startswith("rows"), path.stem, not path.suffix))
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -193,16 +190,18 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None
 
 def checkpoint_at(folder: Path, position: int) -> Checkpoint:
     """The best checkpoint, at a position. Raises InputError when it is missing or damaged."""
-    path = folder / folder_name(position)
+    found = [path for path in complete_checkpoints(folder) if manifest.position_of(path) == position]
+    if not found:
+        raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
     try:
-        manifest.check_intact(path)
+        manifest.check_intact(found[-1])
     except InputError as error:
-        raise InputError(f"{path}, the best checkpoint, is missing or damaged: {error}") from error
-    return Checkpoint(path, read_state(path))
+        raise InputError(f"{found[-1]}, the best checkpoint, is damaged: {error}") from error
+    return Checkpoint(found[-1], read_state(found[-1]))
 
 
 def set_aside(folder: Path) -> Path | None:
     """Renames a folder that holds checkpoints, so that a new run starts without them; returns any new name."""
-    if not any(folder.glob(NAMES)):
+    if not _checkpoints(folder):
         return None
     return folder.rename(folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}"))

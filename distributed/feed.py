@@ -1,7 +1,7 @@
 """The batches of a run: each rank's share of a step's rows, as the model's input, prepared ahead of time."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,22 +24,18 @@ class Feed:
       order: which row stands at each position of the stream.
       collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Besides the
         columns it gets "row", the row numbers, and "epoch", both int64 [n].
-      weights: that batch -> the weight of each loss term (rows, masked tokens, …).
       lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
         have nearly equal numbers of tokens. The sum over the step is the same.
       is_fixed: `collate` makes few different shapes, because XLA compiles for each.
       collates_of_shapes: for each of these shapes: rows -> a batch of that shape.
-      longest: tokens of the longest row.
     """
 
     rows: BatchRows
     order: RowOrder
     collate: Callable[..., Batch]
-    weights: Callable[[Batch], Mapping[str, float]]
     lengths: Callable[[np.ndarray], np.ndarray] | None = None
     is_fixed: bool = False
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
-    longest: int = 0
 
     def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""

@@ -32,7 +32,6 @@ def feed_of(
         rows=rows,
         order=order,
         collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else ByLength())),
-        weights=task.weights,
         lengths=None if packing == "off" else lengths,
         is_fixed=is_fixed,
         collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),

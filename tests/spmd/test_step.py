@@ -178,18 +178,18 @@ def test_weights_and_requests_of_the_ranks_are_summed(world, collectives):
 @pytest.mark.ranks(2, 3)
 def test_all_ranks_start_with_the_first_ones_values_or_not_at_all(world, collectives):
     optimizer = toy.make_optimizer(toy.make_model(seed=world.rank), world, collectives)
+    state = optimizer.state().values()
     of_first = world.broadcast(toy.flat(optimizer))
-    for number, variable in enumerate(optimizer.state().values()):
+    for number, variable in enumerate(state):
         variable.assign(np.full(variable.shape, 10 * number + world.rank, variable.dtype))
     with pytest.raises(InputError, match="the trainable variables"):
         optimizer.check_replicas()
     optimizer.broadcast_variables()
-    assert toy.flat(optimizer).tobytes() == of_first.tobytes()
-    for number, variable in enumerate(optimizer.state().values()):
-        assert np.all(variable.numpy() == 10 * number)
     optimizer.check_replicas()
-    last = optimizer.trainable[-1]
+    assert toy.flat(optimizer).tobytes() == of_first.tobytes()
+    assert all(np.all(variable.numpy() == 10 * number) for number, variable in enumerate(state))
     if world.rank == world.size - 1:
+        last = optimizer.trainable[-1]
         last.assign(np.nextafter(last.numpy(), np.inf))  # by one unit in the last place
     with pytest.raises(InputError, match="the trainable variables"):
         optimizer.check_replicas()
