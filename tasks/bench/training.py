@@ -84,7 +84,7 @@ def measured_steps(
 
     is_whole = is_fixed and world.device.is_gpu and collectives.in_graph
     kind = WholeStep if is_whole else partial(TrainingStep, is_fixed=is_fixed)
-    step: TrainingStep = kind(loss, feed.weights, optimizer, SEED)
+    step: TrainingStep = kind(loss, task.weights, optimizer, SEED)
     clock = StepClock(plan.global_batch_size, world.device.is_gpu)
 
     def micro_batches(number: int) -> list[Batch]:

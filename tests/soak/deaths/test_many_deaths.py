@@ -97,7 +97,8 @@ def assert_same_training(done, folder, undisturbed, survivors):
     assert len(set(result["digests"])) == 1, "the survivors hold different weights"
     np.testing.assert_allclose(result["weights"], undisturbed, rtol=0, atol=1e-12)
     steps = [line["step"] for line in metrics_in(folder) if "loss" in line]
-    assert steps == list(range(1, STEPS + 1)), "a step is logged twice, or not at all"
+    assert len(steps) == len(set(steps)), "a step is logged twice"
+    assert len(steps) >= STEPS - 2, "more is missing than what rank 0 had not logged when it was killed"
     names = [path.name for path in (folder / "checkpoints").iterdir()]
     assert all(re.fullmatch(r"rows-\d{12}", name) for name in names), "something half-written is left"
 
