@@ -23,8 +23,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from distributed.arrays import host_view
 from distributed.collectives import Collectives
-from distributed.host import host_view
 from distributed.step_result import FIRST_LOSS_SCALE, StepResult, next_loss_scale
 from distributed.world import World
 

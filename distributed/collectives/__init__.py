@@ -19,7 +19,6 @@ Tensor: TypeAlias = Any  # TensorFlow's; it is not imported before the flags are
 
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
-LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ class Collectives(Protocol):
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
 
         All tensors have one dtype and a known shape. With `compresses`, large float32 tensors cross the network as
-        bfloat16, in half the bytes; those below `LEAST_COMPRESSED` numbers, such as loss sums, never do.
+        bfloat16, in half the bytes, if the backend can; small ones, such as loss sums, never do.
         """
         ...
 
@@ -85,11 +84,3 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
 
 def module_of(backend: str) -> Any:
     return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}")
-
-
-def places_by_rounding(tensors: Sequence[Tensor], compresses: bool) -> dict[bool, list[int]]:
-    """The places of the tensors that are sent as they are (False), and of those that are rounded (True)."""
-    places: dict[bool, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault(compresses and tensor.shape.num_elements() >= LEAST_COMPRESSED, []).append(place)
-    return places
