@@ -18,32 +18,16 @@ import stat
 import struct
 from collections.abc import Iterable
 
-OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may connect
-
 SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 44, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump, return.
 LOAD_OCTET, LOAD_WORD, SHIFT_RIGHT, JUMP_IF_EQUAL, RETURN = 0x30, 0x20, 0x74, 0x15, 0x06
 IP_HEADER = 0xFFF00000  # where SKF_NET_OFF puts it
 VERSION, SOURCE = IP_HEADER, IP_HEADER + 12
 NOTHING, WHOLE_PACKET = 0, 0xFFFFFFFF
+STRANGER = "127.0.0.2"  # an address of every machine, which no job uses
 ANSWER_S = 0.2  # loopback answers within a millisecond, if it answers
 
 Program = list[tuple[int, int, int, int]]  # (code, instructions to skip if true, if false, operand)
-
-
-def why_impossible() -> str:
-    """Why this system cannot keep strangers out; "" if it can: a connection to a server of ours was refused."""
-    try:
-        with listening(0) as keeper:
-            port = keeper.getsockname()[1]
-            refuse_all(keeper)
-            answers = [_answers(port, "127.0.0.1")]
-            with listening(port, shares=True):  # in the place of TensorFlow's server
-                accept_only(["127.0.0.1"], keeper)
-                answers += [_answers(port, "127.0.0.1"), _answers(port, "127.0.0.2")]
-    except OSError as error:
-        return f"no socket filter: {error.strerror or error}"
-    return "" if answers == [False, True, False] else "socket filters have no effect"
 
 
 def listening(port: int, shares: bool = False) -> socket.socket:
@@ -77,7 +61,7 @@ def refuse_all(keeper: socket.socket) -> None:
 def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     """Hands the keeper's port to this process's server that shares it: only these IPv4 addresses can connect.
 
-    Raises OSError if the system refuses the filter.
+    Raises OSError if the system refuses the filter, or if a stranger gets through.
     """
     program = [(LOAD_OCTET, 0, 0, VERSION), (SHIFT_RIGHT, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, 4)]
     program += [(RETURN, 0, 0, NOTHING), (LOAD_WORD, 0, 0, SOURCE)]
@@ -90,7 +74,11 @@ def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
             _set_program(server, SO_ATTACH_FILTER, program)
             server.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
     assert servers, "no server of this process shares the port"
+    port = keeper.getsockname()[1]
     keeper.close()
+    with contextlib.suppress(TimeoutError):
+        socket.create_connection(("127.0.0.1", port), ANSWER_S, (STRANGER, 0)).close()
+        raise OSError("socket filters have no effect")
 
 
 def _set_program(listener: socket.socket, option: int, program: Program) -> None:
@@ -116,12 +104,3 @@ def _others_on_its_port(keeper: socket.socket) -> list[socket.socket]:
             else:
                 other.close()
     return servers
-
-
-def _answers(port: int, source: str) -> bool:
-    """Whether a server on loopback accepts a connection from this loopback address."""
-    try:
-        socket.create_connection(("127.0.0.1", port), ANSWER_S, (source, 0)).close()
-    except TimeoutError:
-        return False
-    return True

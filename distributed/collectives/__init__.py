@@ -74,8 +74,12 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
         backend = "local" if world.size == 1 else "mpi"
-        if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").fits(world):
+        if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").own_gpus(world):
             backend = "nccl"
+    if backend == "local" and world.size > 1:
+        raise InputError(f"--backend local is for one rank, but there are {world.size}: use --backend auto")
+    if backend != "local" and world.comm is None:
+        raise InputError(f"--backend {backend} needs several ranks, which mpirun or bert-launch starts")
     if world.is_elastic and BACKENDS[backend] == "tensorflow":
         raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
     with world.operation(f"the start of the backend {backend}"):

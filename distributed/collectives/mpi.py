@@ -7,7 +7,7 @@ may be sent as bfloat16. Ranks that share no memory count as machines.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,6 @@ from distributed import arrays
 from distributed.arrays import ALIGNMENT_BYTES, aligned, as_tensor, host_view
 from distributed.collectives.machine_memory import MachineMemory
 from distributed.world import World
-from ringbase.errors import InputError
 
 LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 
@@ -47,16 +46,21 @@ class MpiCollectives:
         self._layouts: dict[tuple, Layout] = {}
         self._memory: MachineMemory | None = None
         self.why_not_shared = ""  # the reason if the ranks of this machine cannot share memory
-        self._machine = world.comm.Split(world.node)
+        self._machine = self._part_of(world.comm, world.node)
         if self._machine.size > 1:
             try:
                 self._memory = MachineMemory(self._machine)
             except OSError as error:
-                self.why_not_shared, self._machine = str(error), self._machine.Split(self._machine.rank)
-        self._heads = world.comm.Split(self._machine.rank)  # the ranks of all machines with this local rank
+                self.why_not_shared = str(error)
+                self._machine = self._part_of(self._machine, self._machine.rank)
+        self._heads = self._part_of(world.comm, self._machine.rank)  # with this local rank, on all machines
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
-        world.derived += [self._machine, self._heads]
+
+    def _part_of(self, comm: Any, color: int) -> Any:
+        part = comm.Split(color)
+        self._world.derived.append(part)
+        return part
 
     def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
         """What is compressed is rounded once per machine, and once more after the sum in float32."""
@@ -116,8 +120,6 @@ class MpiCollectives:
 
 
 def open(world: World, name: str) -> MpiCollectives:
-    if world.comm is None:
-        raise InputError("--backend mpi needs several ranks: start the program under mpirun or bert-launch")
     collectives = MpiCollectives(world)
     if reason := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
         world.say(f"warning: ranks of a machine share no memory ({reason}): MPI sums their gradients, more slowly")

@@ -26,6 +26,7 @@ from distributed import arrays, socket_filter
 from distributed.world import World
 from ringbase.errors import InputError
 
+OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may connect
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
 JOB = "worker"
 GROUP_KEYS = {"nccl": 1, "ring": 2}
@@ -88,52 +89,26 @@ class TensorflowCollectives:
         """The server lives as long as the process."""
 
 
-def fits(world: World) -> bool:
-    """Whether `--backend auto` takes NCCL: every rank has a card of its own, and strangers are kept out."""
-    reason = why_open(world) if (is_alone := own_gpus(world)) else ""
-    if reason:
-        world.say(
-            f"note: NCCL's ports cannot be closed to strangers ({reason}), so --backend auto is mpi; "
-            f"{socket_filter.OPEN_VARIABLE}=1 allows open ports"
-        )
-    return is_alone and not reason
-
-
 def open(world: World, name: str) -> TensorflowCollectives:
     """Starts this process's server unless it runs already. `name` is "nccl" or "ring"."""
-    if world.size == 1:
-        raise InputError(f"--backend {name} needs several ranks: start the program under mpirun or bert-launch")
-    if name == "nccl" and not world.device.is_gpu:
-        raise InputError(
-            f"--backend nccl needs GPUs, but these {world.size} ranks compute on CPUs: use --backend auto"
-        )
     if name == "nccl" and not own_gpus(world):
         if not world.device.may_be_shared:
+            what = "share GPUs" if world.device.is_gpu else "compute on CPUs"
             raise InputError(
-                f"--backend nccl needs a card of its own for each rank, but these {world.size} ranks share cards: "
-                "use --backend auto, or give --share_gpus to test NCCL, slowly, over sockets"
+                f"--backend nccl needs a GPU of its own for each rank, but these {world.size} ranks {what}: use "
+                "--backend auto; --share_gpus allows to test NCCL on one GPU, slowly, over sockets"
             )
         os.environ.update(NCCL_SHARING, NCCL_HOSTID=f"rank-{world.rank}")
-        world.say("note: ranks that share a card sum over sockets, slowly: --backend nccl is then for tests only")
     if not _started:
-        if reason := why_open(world):
+        try:
+            _start_server(world, closes_port=os.environ.get(OPEN_VARIABLE) != "1")
+        except OSError as error:
             raise InputError(
-                f"--backend {name}: its ports cannot be closed to strangers ({reason}), who could read files as "
-                f"you: use --backend mpi, or set {socket_filter.OPEN_VARIABLE}=1 if you trust all who can reach "
-                "these machines"
-            )
-        _start_server(world)
+                f"--backend {name}: its port on {socket.gethostname()} cannot be closed to strangers "
+                f"({error.strerror or error}), who could read files as you: use --backend mpi, or set "
+                f"{OPEN_VARIABLE}=1 if you trust all who can reach these machines"
+            ) from None
     return TensorflowCollectives(world, name)
-
-
-def why_open(world: World) -> str:
-    """Why some rank's server would be open to strangers; "" if none would, or if the user allows it."""
-    reason = socket_filter.why_impossible() if closes_ports() else ""
-    return next(filter(None, world.all_gather(reason and f"{reason} on {socket.gethostname()}")), "")
-
-
-def closes_ports() -> bool:
-    return os.environ.get(socket_filter.OPEN_VARIABLE) != "1"
 
 
 def own_gpus(world: World) -> bool:
@@ -141,7 +116,7 @@ def own_gpus(world: World) -> bool:
     return world.device.is_gpu and len(set(world.all_gather((world.node, world.device.bus_id)))) == world.size
 
 
-def _start_server(world: World) -> None:
+def _start_server(world: World, closes_port: bool) -> None:
     global _started
     if context.context()._context_handle is not None:
         raise RuntimeError("open_collectives must come before the first TensorFlow operation")
@@ -149,7 +124,7 @@ def _start_server(world: World) -> None:
     with listening() as keeper:
         servers = world.all_gather(f"{host}:{keeper.getsockname()[1]}")
         sources = _check_reachable(world, servers)
-        if closes_ports():
+        if closes_port:
             os.environ["TF_GRPC_REUSE_PORT"] = "1"  # with the keeper
             socket_filter.refuse_all(keeper)
         else:
@@ -170,7 +145,7 @@ def _start_server(world: World) -> None:
         )
         context.context().ensure_initialized()
         _started = True
-        if closes_ports():
+        if closes_port:
             socket_filter.accept_only(sources, keeper)
     world.barrier()  # no rank may call a server before it runs
     _check_reachable(world, servers)  # not if an address is translated on the way
