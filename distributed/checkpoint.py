@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from distributed import records
-from distributed.host import host_view
+from distributed.arrays import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.settings import LoopSettings
 from distributed.state import State, read_state

@@ -24,8 +24,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from distributed.arrays import host_view
 from distributed.collectives import Collectives
-from distributed.host import host_view
 from distributed.world import World
 
 CLIP_NORM = 1.0
