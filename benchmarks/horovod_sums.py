@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gradient_step
-from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mpi, mpi_of
+from distributed.mpirun import Mpi, Options, build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -124,16 +124,16 @@ class Contest:
         python = sys.executable if package == OURS else self.config.rival_python
         program = (python, gradient_step.__file__, package, str(described), str(report))
         environment = os.environ | {"PYTHONPATH": str(ROOT) if package == OURS else ""}
-        built = build_command(self.mpi(package), Options(program, self.config.num_ranks), environment)
+        command = build_command(self.mpi(package), Options(program, self.config.num_ranks), environment)
         try:
             done = subprocess.run(
-                built.argv, env=environment | dict(built.variables), capture_output=True, text=True,
+                command, env=environment, capture_output=True, text=True,
                 timeout=TIME_LIMIT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise InputError(f"{package} took more than {TIME_LIMIT_S / 60:.0f} minutes") from None
         if done.returncode or not report.is_file():
-            raise InputError(f"{package} failed under {built.argv[0]}: {last_error(done)}")
+            raise InputError(f"{package} failed under mpirun: {last_error(done)}")
         pairs = json.loads(report.read_text())
         return {
             "step_s": statistics.median(without for without, _ in pairs),
@@ -141,12 +141,9 @@ class Contest:
         }
 
     def mpi(self, package: str) -> Mpi:
-        mpirun = self.config.rival_mpirun
-        if package == OURS or mpirun is None:
-            return find_mpi()
         try:
-            return mpi_of(mpirun)
-        except LaunchError as error:
+            return find_mpi(None if package == OURS else self.config.rival_mpirun)
+        except InputError as error:
             raise InputError(f"--rival_mpirun: {error}") from error
 
 

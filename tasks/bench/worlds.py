@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed.devices import DeviceSettings
-from distributed.environment import SIZE_VARIABLES
+from distributed.environment import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import write_json
@@ -31,7 +31,7 @@ def alone(
 ) -> None:
     """Calls `measure(world)` in a process without MPI, which may start others, and writes the figures."""
     with World(program=program, user_errors=(InputError, OSError)) as world:
-        if any(os.environ.get(size, "1") not in ("", "1") for size in SIZE_VARIABLES):
+        if launched_size()[1] > 1:
             raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
         write(figures, measure(world))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from distributed.joining import library
-from distributed.mpirun import OPEN_MPI, LaunchError, find_mpi
+from distributed.mpirun import OPEN_MPI, find_mpi
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError
@@ -90,7 +90,7 @@ def check_mpi(world: World) -> Finding:
         return ok(f"{ours}, the launcher's and mpi4py's; {world.size} ranks")
     try:
         mpi = find_mpi()
-    except LaunchError as error:
+    except InputError as error:
         return warning(f"mpi4py uses {ours}, but {error}", "only one rank can be started until there is an mpirun")
     version = ".".join(map(str, mpi.version[:2]))
     if mpi.implementation != ours.name or (ours.name == OPEN_MPI and not ours.version.startswith(version)):

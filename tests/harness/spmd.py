@@ -49,11 +49,10 @@ class Ranks:
         (self.folder / "tests").write_text("\n".join(names))
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", "-o", "timeout=0"]
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
-        argv, environment = command_of(NUM_RANKS, program)
-        environment |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
-        environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+        environment = os.environ | ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
         for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST"):
             environment.pop(name, None)
+        argv = command_of(NUM_RANKS, program, environment)
         with (self.folder / "output").open("w") as output:
             self.process = subprocess.Popen(
                 argv, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output

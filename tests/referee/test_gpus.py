@@ -8,7 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 from harness.fake_gpus import Machine, installed
-from harness.mpi import mpirun
+from harness.jobs import launch, program, run
 
 from distributed.devices import DeviceSettings
 from distributed.world import World
@@ -64,7 +64,7 @@ def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(device, is_present,
     ],
 )
 def test_ranks_share_a_gpu_only_if_they_may(how, seen, taken):
-    done = mpirun(2, "gpus.py", how, *seen, timeout=240)
+    done = run(launch(2, *program("gpus.py", how, *seen)))
     if taken is not None:
         assert done.json() == taken
     else:

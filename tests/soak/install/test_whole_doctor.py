@@ -5,12 +5,11 @@ import re
 import sys
 
 import pytest
-from harness import fake_driver, hosts
+from harness.hosts import available, simulated_hosts
 from harness.jobs import launch, run
 from harness.mpi import ENVIRONMENT, ROOT
 
 DOCTOR = (sys.executable, "-m", "tasks.doctor")
-NO_HOSTS = hosts.available()
 
 
 def failed_in(output: str, status: int) -> dict:
@@ -29,15 +28,6 @@ def test_two_healthy_ranks(tmp_path):
     assert not list(tmp_path.iterdir()), "something is left in --output_dir"
 
 
-def test_a_gpu_that_tensorflow_does_not_see_on_one_rank(tmp_path):
-    variables = fake_driver.environment(fake_driver.build(tmp_path), "", FAKE_GPUS_1="a/0000:01:00.0/9.0")
-    flags = ("--mpi-args=-x FAKE_GPUS -x FAKE_GPUS_1",)
-    done = run(launch(2, *DOCTOR, "--quick", flags=flags), **variables)
-    (error,) = (line for line in done.stderr.splitlines() if line.startswith("bert-doctor: error: "))
-    assert done.status
-    assert "--device cpu" in error
-
-
 def test_a_full_disk(tmp_path):
     """A file system of 32 MiB, mounted for this process only."""
     mount = f'mount -t tmpfs -o size=32m tmpfs {tmp_path} && exec "$@"'
@@ -52,18 +42,18 @@ def close_ports(two, host, ports):
     """Drops what arrives at these TCP ports, as a firewall does, by routing rules before the local table."""
     closing = f"add pref 50 iif eth0 ipproto tcp dport {ports} blackhole"
     for rule in ("add pref 100 lookup local", closing, "del pref 0"):
-        assert two.run(host, ["ip", "rule", *rule.split()], timeout=20).returncode == 0
+        assert two.run(host, ["ip", "rule", *rule.split()], timeout=20).status == 0
 
 
-@pytest.mark.skipif(NO_HOSTS is not None, reason=NO_HOSTS or "")
+@pytest.mark.skipif(available() is not None, reason=available() or "")
 def test_closed_ports_between_hosts():
-    command = [*DOCTOR, "--quick", "--json", "--device=cpu"]
-    with hosts.two_hosts() as two:
+    with simulated_hosts(2) as two:
         for backend, is_closed in (("ring", False), ("ring", True), ("mpi", True)):
             if is_closed and backend == "ring":
                 close_ports(two, 1, "15000-31999")  # of TensorFlow's ring; MPI needs none of them
-            done = two.mpirun(1, [*command, f"--backend={backend}"], timeout=300, env=ENVIRONMENT)
-            failed = failed_in(done.stdout, done.returncode)
+            command = two.launch(1, *DOCTOR, "--quick", "--json", "--device=cpu", f"--backend={backend}")
+            done = two.run(0, command, env=ENVIRONMENT)
+            failed = failed_in(done.stdout, done.status)
             assert list(failed) == (["ports"] if is_closed and backend == "ring" else []), backend
             if failed:
                 assert "host1 cannot reach host2 at 10.99.0.2:" in failed["ports"]["text"]
