@@ -26,10 +26,10 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import cache, flags
+from tasks import SITE, cache, flags
 from tasks.bench.settings import TurnSettings
 from tasks.bench.timing import in_turn, ratio
-from tasks.bench.worlds import ROOT, alone, last_error, launched
+from tasks.bench.worlds import alone, last_error, launched
 from tasks.environment import cache_folder, set_environment
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
@@ -165,7 +165,7 @@ def run_on_cpus(
     command: list[str], variables: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a program. After `TIME_LIMIT_S` it and its children are killed, and the status is `TOOK_TOO_LONG`."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"PYTHONPATH": str(SITE), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
     environment |= variables or {}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

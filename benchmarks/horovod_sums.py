@@ -23,10 +23,10 @@ from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mp
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import flags
+from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
 from tasks.bench.timing import in_turn, ratio
-from tasks.bench.worlds import ROOT, alone, last_error
+from tasks.bench.worlds import alone, last_error
 from tasks.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn
@@ -123,7 +123,7 @@ class Contest:
         report.unlink(missing_ok=True)
         python = sys.executable if package == OURS else self.config.rival_python
         program = (python, gradient_step.__file__, package, str(described), str(report))
-        environment = os.environ | {"PYTHONPATH": str(ROOT) if package == OURS else ""}
+        environment = os.environ | {"PYTHONPATH": str(SITE) if package == OURS else ""}
         built = build_command(self.mpi(package), Options(program, self.config.num_ranks), environment)
         try:
             done = subprocess.run(

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,31 +45,27 @@ def bench_corpus(config: CorpusConfig, world: World) -> dict[str, Any]:
         raise InputError(f"--input_file {config.input_file}: no text there")
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-        output = Path(folder, "shards")
-        contenders = {
-            "one": partial(build, config, output, cores[:1]),
-            "all": partial(build, config, output, cores),
-        }
-        seconds = in_turn(contenders if len(cores) > 1 else {"one": contenders["one"]}, config.turns.repeat)
-        rates = {name: megabytes / statistics.median(times) for name, times in seconds.items()}
+        sets = {"one": cores[:1], "all": cores}
+        builds = {name: partial(build, config, folder, some) for name, some in sets.items()}
+        seconds = in_turn(builds, config.turns.repeat)
         peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / MB
-        world.say(
-            f"{megabytes:.3g} MB, medians of {config.turns.repeat} turns with start-up: {rates['one']:.2f} MB/s "
-            f"on one core; the largest process had {peak_mb:.0f} MB of memory"
-        )
-        figures: dict[str, Any] = {"mb": megabytes, "mb_per_s": rates, "cores": len(cores), "peak_mb": peak_mb}
-        if "all" in rates:
-            figures["ratio"] = ratio(seconds["one"], seconds["all"]).median
-            world.say(f"{rates['all']:.2f} MB/s on {len(cores)} cores, ratio {figures['ratio']:.2f}")
-        figures["rows_per_s"] = rows_per_s(config, output)
+        rows_per_s = reading_speed(config, folder)
+    rates = {name: megabytes / statistics.median(times) for name, times in seconds.items()}
+    speedup = ratio(seconds["one"], seconds["all"]).median
     world.say(
-        f"reading (order, shards, masks, arrays) on one thread, batches of {config.batch_size}: "
-        f"{figures['rows_per_s']:,.0f} rows/s"
+        f"{megabytes:.3g} MB, medians of {config.turns.repeat} turns with start-up: {rates['one']:.2f} MB/s on "
+        f"one core, {rates['all']:.2f} on {len(cores)}, ratio {speedup:.2f}; the largest process had "
+        f"{peak_mb:.0f} MB of memory"
     )
-    return figures
+    world.say(
+        f"reading (order, shards, masks, arrays) on one thread, batches of {config.batch_size}: {rows_per_s:,.0f} "
+        "rows/s"
+    )
+    figures = {"mb": megabytes, "mb_per_s": rates, "cores": len(cores), "peak_mb": peak_mb}
+    return figures | {"ratio": speedup, "rows_per_s": rows_per_s}
 
 
-def build(config: CorpusConfig, output: Path, cores: Sequence[int]) -> float:
+def build(config: CorpusConfig, output: str, cores: Sequence[int]) -> float:
     """The seconds of `bert-corpus build` into an empty folder. Raises InputError: it failed."""
     shutil.rmtree(output, ignore_errors=True)
     flags = [f"--input_file={config.input_file}", f"--vocab_file={config.vocab_file}", f"--output_dir={output}"]
@@ -82,10 +77,10 @@ def build(config: CorpusConfig, output: Path, cores: Sequence[int]) -> float:
     return time.perf_counter() - start_s
 
 
-def rows_per_s(config: CorpusConfig, shards: Path) -> float:
-    """How fast batches of bert-pretraining are made of the shards: order, shards, masks, arrays of the input."""
+def reading_speed(config: CorpusConfig, shards: str) -> float:
+    """The rows per second at which batches of bert-pretraining are made: order, shards, masks, arrays."""
     words = tokenizer.load(config.vocab_file, None, config.do_lower_case)
-    rows, position = BatchRows(open_shards(str(shards))[0]), 0
+    rows, position = BatchRows(open_shards(shards)[0]), 0
     masking = Masking(words.vocab_size, words.mask_id, (words.cls_id, words.sep_id))
     order, start_s = BlockOrder(len(rows), SEED), time.perf_counter()
     while (elapsed_s := time.perf_counter() - start_s) < READ_S:

@@ -1,6 +1,6 @@
 """The flags of bert-bench, without TensorFlow."""
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +10,7 @@ from distributed.devices import DeviceSettings
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
 from tasks.settings import MachineSettings
 
-MOST_MEGABYTES = 100_000
-MOST_RANKS = 4096
+MOST_MEGABYTES, MOST_RANKS = 100_000, 4096
 # hidden size, layers, heads, intermediate size
 SIZES = {
     "tiny": (128, 2, 2, 512),
@@ -20,13 +19,6 @@ SIZES = {
     "large": (1024, 24, 16, 4096),
 }
 VOCABULARY = 30522
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeSettings(Settings):
-    """Which model is measured, without trained weights."""
-
-    model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published model size", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,22 +36,33 @@ class TurnSettings(FiguresSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadSettings(Settings):
-    """What a measured step computes."""
+class ShapeSettings(Settings):
+    """Which model computes, without trained weights, on how many tokens, and on what."""
 
-    size: SizeSettings
+    model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published model size", "model")
+    batch_size: int = setting(8, "rows per rank and micro-batch", "load", at_least=1, at_most=MOST_ROWS)
+    seq_length: int = setting(384, "tokens of the longest row", "load", at_least=8, at_most=LONGEST_ROW)
+    machine: MachineSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings(ShapeSettings):
+    """What a measured step computes. All rows are full."""
+
     bert_config_file: str | None = setting(
         None, "JSON file with a BERT configuration, instead of --model_size", "model"
     )
-    batch_size: int = setting(8, "rows per rank and micro-batch", "load", at_least=1, at_most=MOST_ROWS)
-    seq_length: int = setting(384, "tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load", at_least=1, at_most=MOST_ROWS)
     num_warmup: int = setting(3, "steps before the measurement", "load", at_least=0, at_most=MOST_STEPS)
     num_steps: int = setting(10, "measured steps", "load", at_least=1, at_most=MOST_STEPS)
     xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
     passes: PassSettings
     collectives: CollectivesSettings
-    machine: MachineSettings
+
+    def __str__(self) -> str:
+        rows = self.batch_size * self.gradient_accumulation_steps
+        name = self.bert_config_file or self.model_size
+        return f"{name}, {rows} x {self.seq_length} tokens per rank, {self.machine.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +88,6 @@ class ScalingConfig(Settings):
         at_most=MOST_RANKS,
     )
 
-    def check(self) -> None:
-        refuse_local(self.load.machine.backend)
-
 
 @dataclass(frozen=True, kw_only=True)
 class AllreduceConfig(Settings):
@@ -101,20 +101,7 @@ class AllreduceConfig(Settings):
     backend: BackendSettings
 
     def check(self) -> None:
-        refuse_local(self.backend)
-        if not self.sizes or not all(0 < size <= MOST_MEGABYTES for size in self.sizes):
-            raise ValueError(
-                f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
-                f"{self.megabytes!r}"
-            )
-
-    @property
-    def sizes(self) -> tuple[float, ...]:
-        """The sizes in units of 10^6 bytes; none if they are not numbers."""
-        try:
-            return tuple(float(size) for size in self.megabytes.split(","))
-        except ValueError:
-            return ()
+        numbers("megabytes", self.megabytes, float, MOST_MEGABYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,17 +109,13 @@ class StartConfig(Settings):
     """Time from the command to the first steps of bert-squad, with an empty and with a filled cache."""
 
     ranks: str = setting("1,2", "numbers of ranks to start it on, separated by commas", "load")
-    size: SizeSettings
+    shape: ShapeSettings
     num_examples: int = setting(10_000, "number of made-up questions", "load", at_least=1, at_most=MOST_ROWS)
-    batch_size: int = setting(8, "rows per rank and step", "load", at_least=1, at_most=MOST_ROWS)
-    seq_length: int = setting(384, "maximum number of tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
     xla: Literal["auto", "on", "off"] = setting("auto", "let XLA compile the whole gradient", "machine")
-    machine: MachineSettings
     turns: TurnSettings
 
     def check(self) -> None:
-        if not all(re.fullmatch("[0-9]{1,4}", word) and int(word) for word in self.ranks.split(",")):
-            raise ValueError(f"--ranks must be numbers from 1 to 9999, separated by commas, got {self.ranks!r}")
+        numbers("ranks", self.ranks, int, MOST_RANKS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +134,12 @@ class CorpusConfig(Settings):
     turns: TurnSettings
 
 
-def refuse_local(settings: BackendSettings) -> None:
-    """Raises ValueError for the backend that cannot sum over several ranks."""
-    if settings.backend == "local":
-        raise ValueError("--backend local cannot sum over several ranks: use auto, mpi, nccl or ring")
+def numbers(flag: str, text: str, kind: Callable[[str], float], most: int) -> list[float]:
+    """The numbers of a flag's value. Raises ValueError: they are none, or out of range."""
+    try:
+        values = [kind(word) for word in text.split(",")]
+    except ValueError:
+        values = [0]
+    if all(0 < value <= most for value in values):
+        return values
+    raise ValueError(f"--{flag} must be positive numbers of at most {most:,}, separated by commas, got {text!r}")

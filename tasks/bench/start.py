@@ -28,7 +28,7 @@ from distributed.phases import PHASES, VARIABLE
 from distributed.world import World
 from ringbase.settings import flat
 from tasks.bench.inputs import model_config, write_inputs
-from tasks.bench.settings import StartConfig
+from tasks.bench.settings import MOST_RANKS, StartConfig, numbers
 from tasks.bench.timing import in_turn, medians
 from tasks.bench.worlds import alone, run_module
 
@@ -36,7 +36,7 @@ Seconds = dict[str, float]
 CACHES = ("cold", "warm")
 NUM_STEPS = 2
 TOTALS = {"first_step": "to_first_step_s", "second_step": "to_second_step_s"}
-NAMES = (*(f"{phase}_s" for phase in PHASES), *TOTALS.values())
+NAMES = [name for phase in PHASES for name in (f"{phase}_s", TOTALS.get(phase)) if name]
 
 
 def run(config: StartConfig) -> None:
@@ -48,23 +48,24 @@ def bench_start(config: StartConfig, world: World) -> dict[str, Any]:
 
     Raises InputError: a program failed.
     """
-    repeat, size, length = config.turns.repeat, config.size.model_size, config.seq_length
+    shape, repeat = config.shape, config.turns.repeat
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
+        model = model_config(shape.model_size, shape.seq_length)
         values = {
-            **write_inputs(Path(folder), model_config(size, length), config.num_examples), **flat(config.machine),
-            "max_seq_length": length, "max_query_length": min(64, length - 4), "xla": config.xla,
-            "train_batch_size": config.batch_size, "num_warmup_steps": 0, "do_train": True,
+            **write_inputs(Path(folder), model, config.num_examples), **flat(shape.machine),
+            "max_seq_length": shape.seq_length, "max_query_length": min(64, shape.seq_length - 4),
+            "xla": config.xla, "train_batch_size": shape.batch_size, "num_warmup_steps": 0, "do_train": True,
         }  # fmt: skip
         flags = [f"--{name}={value}" for name, value in values.items()]
-        starts = {ranks: partial(start_twice, flags, int(ranks)) for ranks in config.ranks.split(",")}
-        turns = in_turn(starts, repeat)
+        counts = numbers("ranks", config.ranks, int, MOST_RANKS)
+        turns = in_turn({str(ranks): partial(start_twice, flags, int(ranks)) for ranks in counts}, repeat)
     figures = {
         ranks: {cache: medians([pair[cache] for pair in pairs], NAMES) for cache in CACHES}
         for ranks, pairs in turns.items()
     }
     world.say(
-        f"bert-squad, {size}, {config.batch_size} rows of at most {length} tokens per rank, "
-        f"{config.machine.precision}; seconds, medians of {repeat} turns"
+        f"bert-squad, {shape.model_size}, {shape.batch_size} rows of at most {shape.seq_length} tokens per rank, "
+        f"{shape.machine.precision}; seconds, medians of {repeat} turns"
     )
     world.say("\n".join(table(figures)))
     return figures
@@ -77,31 +78,24 @@ def start_twice(flags: Sequence[str], num_ranks: int) -> dict[str, Seconds]:
 
 
 def start_once(flags: Sequence[str], num_ranks: int, folder: Path, name: str) -> Seconds:
-    """Trains with the cache in `folder` and returns the seconds of the phases. Raises InputError: it failed."""
+    """Trains with the cache in `folder`. Returns the seconds of each phase and in total.
+
+    A phase lasts from the end of the one before, on its slowest rank, to its own end on its slowest rank. Raises
+    InputError: the training failed."""
     record = folder / f"{name}.jsonl"
     steps = f"--num_train_steps={NUM_STEPS * num_ranks}"  # of one rank
-    arguments = ["tasks.squad", *flags, f"--output_dir={folder / name}", steps]
     variables = {"RINGBERT_CACHE": str(folder / "cache"), VARIABLE: str(record)}
     start_s = time.time()
-    ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
-    run_module(f"the {name} start of bert-squad on {ranks}", arguments, num_ranks, variables)
-    return seconds_of_phases(start_s, record.read_text(), num_ranks)
-
-
-def seconds_of_phases(start_s: float, record: str, num_ranks: int) -> Seconds:
-    """The seconds of each phase and in total, from the lines that the ranks have written.
-
-    A phase lasts from the end of the one before, on its slowest rank, to its own end on its slowest rank.
-    """
+    what = f"the {name} start of bert-squad, ranks: {num_ranks},"
+    run_module(what, ["tasks.squad", *flags, f"--output_dir={folder / name}", steps], num_ranks, variables)
     ends: dict[str, list[float]] = {phase: [] for phase in PHASES}
-    for line in record.splitlines():
+    for line in record.read_text().splitlines():
         entry = json.loads(line)
         ends[entry["phase"]].append(entry["time"])
-    assert all(len(times) == num_ranks for times in ends.values()), record
-    edges = [start_s, *(max(ends[phase]) for phase in PHASES)]
-    seconds = {
-        f"{phase}_s": end - begin for phase, (begin, end) in zip(PHASES, itertools.pairwise(edges), strict=True)
-    }
+    assert all(len(times) == num_ranks for times in ends.values()), ends
+    edges = [start_s, *map(max, ends.values())]
+    pairs = zip(PHASES, itertools.pairwise(edges), strict=True)
+    seconds = {f"{phase}_s": end - begin for phase, (begin, end) in pairs}
     return seconds | {name: max(ends[phase]) - start_s for phase, name in TOTALS.items()}
 
 
@@ -110,9 +104,7 @@ def table(figures: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
     sizes = "".join(f"{f'{size} rank' + 's' * (size != '1'):>18s}" for size in figures)
     lines = [f"{'':20s}{sizes}", " " * 20 + f"{'cold':>9s}{'warm':>9s}" * len(figures)]
     columns = [figures[size][cache] for size in figures for cache in CACHES]
-    for phase in PHASES:
-        for name in (f"{phase}_s", TOTALS.get(phase)):
-            if name:
-                label = name.removesuffix("_s").replace("_", " ")
-                lines.append(f"{label:20s}" + "".join(f"{column[name]:9.2f}" for column in columns))
+    for name in NAMES:
+        label = name.removesuffix("_s").replace("_", " ")
+        lines.append(f"{label:20s}" + "".join(f"{column[name]:9.2f}" for column in columns))
     return lines

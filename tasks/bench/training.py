@@ -11,6 +11,7 @@ import tensorflow as tf
 from transformers import BertConfig
 
 from bert import configuration
+from bert.batch import fixed, rounded_up
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
@@ -21,7 +22,7 @@ from distributed.optimizer import AllreduceOptimizer
 from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.world import World
-from tasks.batches import grouping_of, layouts_of
+from tasks.batches import grouping_of
 from tasks.bench.inputs import model_config
 from tasks.bench.settings import LoadSettings
 from tasks.job import set_precision
@@ -35,32 +36,31 @@ def config_of(load: LoadSettings) -> BertConfig:
     """The model's configuration. Raises InputError: --bert_config_file has none."""
     if load.bert_config_file:
         return configuration.config_from_file(load.bert_config_file)
-    return model_config(load.size.model_size, load.seq_length)
+    return model_config(load.model_size, load.seq_length)
 
 
 def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[Feed, Plan]:
     """Full rows of random tokens, as the feed of `bert-squad`, and the plan of the steps."""
+    length, count = load.seq_length, load.batch_size * load.gradient_accumulation_steps * num_ranks
     plan_settings = PlanSettings(
-        global_batch_size=load.batch_size * load.gradient_accumulation_steps * num_ranks,
+        global_batch_size=count,
         num_train_steps=load.num_warmup + load.num_steps,
         gradient_accumulation_steps=load.gradient_accumulation_steps,
     )
-    count, generator = plan_settings.batch_size, np.random.default_rng(SEED)
-    tokens = generator.integers(0, vocab_size, (count, load.seq_length), dtype=np.int32)
-    answers = [pa.array(generator.integers(0, load.seq_length, count, dtype=np.int32)) for _ in range(2)]
+    generator = np.random.default_rng(SEED)
+    tokens = generator.integers(0, vocab_size, (count, length), dtype=np.int32)
+    starts, ends = (pa.array(generator.integers(0, length, count, dtype=np.int32)) for _ in range(2))
     columns = {
         "input_ids": ragged(list(tokens), pa.int32()),
-        "question_tokens": pa.array(np.full(count, load.seq_length // 8, np.int32)),
-        "start_position": answers[0],
-        "end_position": answers[1],
+        "question_tokens": pa.array(np.full(count, length // 8, np.int32)),
+        "start_position": starts,
+        "end_position": ends,
     }
-    feed = feed_of(Rows(pa.table(columns)), SEED, load.seq_length)
-    plan = make_plan(plan_settings, count, num_ranks)
-    lengths = None if load.passes.packing == "off" else feed.lengths
-    is_fixed = load.xla == "on"
-    layouts = layouts_of(plan, feed.order, lengths, load.seq_length) if is_fixed else None
-    collate = partial(feed.collate, grouping=layouts or grouping_of(load.passes.packing))
-    return replace(feed, collate=collate, lengths=lengths, is_fixed=is_fixed), plan
+    feed = feed_of(Rows(pa.table(columns)), SEED, length)
+    of_xla = fixed(((load.batch_size, rounded_up(length)),))
+    grouping = of_xla if load.xla == "on" else grouping_of(load.passes.packing)
+    feed = replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=None)  # all are the same
+    return feed, make_plan(plan_settings, count, num_ranks)
 
 
 def measured_steps(
@@ -103,10 +103,8 @@ def measured_steps(
             batches = next(batches_of_steps)
             clock.mark("data_s")
             step.take(batches, number, (), clock)
-            seconds, parts = time.perf_counter() - start_s, clock.read()
-            if number >= load.num_warmup:
-                measured.append({"seconds": seconds, **parts})
-    return model, measured
+            measured.append({"seconds": time.perf_counter() - start_s, **clock.read()})
+    return model, measured[load.num_warmup :]
 
 
 def line_up(world: World) -> None:
