@@ -90,16 +90,18 @@ def parsed(text: str) -> tuple[dict[str, Computation], str]:
     entry = ""
     for is_entry, name, body in COMPUTATION.findall(text):
         entry = name if is_entry else entry
-        instructions = [
-            parsed_line(*found.groups(), line) for line in body.splitlines() if (found := INSTRUCTION.match(line))
-        ]
+        instructions = filter(None, map(parsed_line, body.splitlines()))
         computations[name] = {each.name: each for each in instructions}
     if not entry:
         raise ValueError("no ENTRY computation: this is not XLA's text of a module")
     return computations, entry
 
 
-def parsed_line(name: str, shape: str, operation: str, rest: str, line: str) -> Instruction:
+def parsed_line(line: str) -> Instruction | None:
+    found = INSTRUCTION.match(line)
+    if not found:
+        return None
+    name, shape, operation, rest = found.groups()
     depth, end = 1, 0  # of parentheses; where the one closes that holds the operands
     while depth and end < len(rest):
         depth += (rest[end] == "(") - (rest[end] == ")")
