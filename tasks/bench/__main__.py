@@ -1,20 +1,20 @@
-"""bert-bench: measures training steps, the start of trainings, sums over ranks and the building of corpora.
+"""bert-bench: measures training steps, the start of trainings, and sums over ranks.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench allreduce
     bert-bench scaling --model_size minilm
     bert-bench start --ranks 1,2
-    bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt
 
 `step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each rank and in total.
 Comparisons with other people's programs are in the folder `benchmarks` of the sources.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from tasks import flags
-from tasks.bench.settings import AllreduceConfig, CorpusConfig, ScalingConfig, StartConfig, StepConfig
+from tasks.bench.settings import AllreduceConfig, ScalingConfig, StartConfig, StepConfig
 from tasks.entry import start
 
 COMMANDS: dict[str, type] = {
@@ -22,11 +22,13 @@ COMMANDS: dict[str, type] = {
     "allreduce": AllreduceConfig,
     "scaling": ScalingConfig,
     "start": StartConfig,
-    "corpus": CorpusConfig,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["corpus"]:
+        flags.stop("bert-bench: error: bert-bench corpus is gone: `time bert-corpus build …` measures it", 2)
     config: Any
     name, config = flags.parse_command(COMMANDS, argv, prog="bert-bench", description=str(__doc__))
     start("bert-bench", f"tasks.bench.{name}", config)

@@ -118,22 +118,6 @@ class StartConfig(Settings):
         numbers("ranks", self.ranks, int, MOST_RANKS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusConfig(Settings):
-    """Speed and memory of bert-corpus build on one core and on all, and speed of reading its shards."""
-
-    input_file: str = setting(
-        help="plain text, one sentence per line, a blank line after each document; globs, separated by commas",
-        group="data",
-    )
-    vocab_file: str = setting(help="WordPiece vocabulary", group="data")
-    do_lower_case: bool | None = setting(
-        None, "lower-case and strip accents", "data", shown_default="as bert-corpus build does"
-    )
-    batch_size: int = setting(32, "rows per batch when the shards are read", "load", at_least=1, at_most=MOST_ROWS)
-    turns: TurnSettings
-
-
 def numbers(flag: str, text: str, kind: Callable[[str], float], most: int) -> list[float]:
     """The numbers of a flag's value. Raises ValueError: they are none, or out of range."""
     try:

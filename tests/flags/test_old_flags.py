@@ -152,4 +152,6 @@ def test_fp16_and_bf16_set_the_precision_or_contradict_it(precision, lines, tmp_
             assert re.search("--(fp|bf)16", refusal(capsys, "bert-squad", *argv))
         else:
             assert parsed("bert-squad", *argv)["precision"] == precision
-    assert "--fp16" in refusal(capsys, "bert-bench corpus", *LEAST["bert-bench corpus"], "--fp16")  # no precision
+    assert "--fp16" in refusal(
+        capsys, "bert-corpus verify", *LEAST["bert-corpus verify"], "--fp16"
+    )  # no precision

@@ -33,7 +33,6 @@ SETTINGS = {
     "bert-bench allreduce": "tasks.bench.settings:AllreduceConfig",
     "bert-bench scaling": "tasks.bench.settings:ScalingConfig",
     "bert-bench start": "tasks.bench.settings:StartConfig",
-    "bert-bench corpus": "tasks.bench.settings:CorpusConfig",
 }
 # The fewest flags with which a command does something.
 LEAST: dict[str, tuple[str, ...]] = {
@@ -47,7 +46,6 @@ LEAST: dict[str, tuple[str, ...]] = {
     "bert-features": ("--input_file=i", "--output_file=o", "--model=m"),
     "bert-ask": ("folder", "question", "context"),
     "bert-export": ("folder", "out"),
-    "bert-bench corpus": ("--input_file=i", "--vocab_file=v"),
 }
 
 

@@ -35,7 +35,7 @@ def test_the_figures_of_a_step_on_two_ranks(tmp_path):
     ("argv", "named"),
     [
         (["stpe"], "step?"),
-        (["corpus", "--google-dir=bert"], "benchmarks.corpus_google"),
+        (["corpus"], "bert-corpus build"),
         (["step", "--train_file=squad.json"], "bert-squad"),
     ],
 )

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from harness.program_runs import command, shell
-from harness.texts import write_small_corpus
 
 TINY = ("--model_size=tiny", "--batch_size=2", "--seq_length=32")
 SHORT = ("--num_warmup=0", "--num_steps=2")
@@ -36,10 +35,3 @@ def test_starts_on_one_and_two_ranks(figures):
         parts = [value for name, value in seconds.items() if not name.startswith("to_")]
         assert min(parts) > 0
         assert seconds["to_second_step_s"] == pytest.approx(sum(parts))
-
-
-def test_building_and_reading_a_corpus(figures, tmp_path):
-    write_small_corpus(tmp_path)
-    files = (f"--input_file={tmp_path}/text.txt", f"--vocab_file={tmp_path}/vocab.txt")
-    found = figures("tasks.bench", "corpus", *files, "--repeat=1", "--batch_size=4")
-    assert min(found["mb_per_s"]["one"], found["peak_mb"], found["rows_per_s"]) > 0
