@@ -11,7 +11,7 @@ import tensorflow as tf
 from distributed.collectives import Collectives, open_collectives
 from distributed.world import World
 from ringbase.errors import InputError
-from tasks.bench.settings import MOST_MEGABYTES, AllreduceConfig, numbers
+from tasks.bench.settings import AllreduceConfig
 from tasks.bench.timing import in_turn, ratio
 from tasks.bench.training import line_up
 from tasks.bench.worlds import on_ranks
@@ -31,7 +31,7 @@ def bench_allreduce(config: AllreduceConfig, world: World) -> dict[str, Any]:
     collectives, repeat = open_collectives(world, config.backend.backend), config.turns.repeat
     world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
     figures: dict[str, Any] = {}
-    for size in numbers("megabytes", config.megabytes, float, MOST_MEGABYTES):
+    for size in config.sizes:
         sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)
         parts = [
             f"{name} {sums[key] * 1e3:7.1f} ms ({size / 1e3 / sums[key]:5.2f} GB/s)"

@@ -1,6 +1,5 @@
 """The flags of bert-bench, without TensorFlow."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,28 +35,22 @@ class TurnSettings(FiguresSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapeSettings(Settings):
-    """Which model computes, without trained weights, on how many tokens, and on what."""
+class LoadSettings(Settings):
+    """What a measured step computes: a model without trained weights, on full rows."""
 
     model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published model size", "model")
-    batch_size: int = setting(8, "rows per rank and micro-batch", "load", at_least=1, at_most=MOST_ROWS)
-    seq_length: int = setting(384, "tokens of the longest row", "load", at_least=8, at_most=LONGEST_ROW)
-    machine: MachineSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadSettings(ShapeSettings):
-    """What a measured step computes. All rows are full."""
-
     bert_config_file: str | None = setting(
         None, "JSON file with a BERT configuration, instead of --model_size", "model"
     )
+    batch_size: int = setting(8, "rows per rank and micro-batch", "load", at_least=1, at_most=MOST_ROWS)
+    seq_length: int = setting(384, "tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load", at_least=1, at_most=MOST_ROWS)
     num_warmup: int = setting(3, "steps before the measurement", "load", at_least=0, at_most=MOST_STEPS)
     num_steps: int = setting(10, "measured steps", "load", at_least=1, at_most=MOST_STEPS)
     xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
     passes: PassSettings
     collectives: CollectivesSettings
+    machine: MachineSettings
 
     def __str__(self) -> str:
         rows = self.batch_size * self.gradient_accumulation_steps
@@ -101,29 +94,16 @@ class AllreduceConfig(Settings):
     backend: BackendSettings
 
     def check(self) -> None:
-        numbers("megabytes", self.megabytes, float, MOST_MEGABYTES)
+        if not self.sizes or not all(0 < size <= MOST_MEGABYTES for size in self.sizes):
+            raise ValueError(
+                f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
+                f"{self.megabytes!r}"
+            )
 
-
-@dataclass(frozen=True, kw_only=True)
-class StartConfig(Settings):
-    """Time from the command to the first steps of bert-squad, with an empty and with a filled cache."""
-
-    ranks: str = setting("1,2", "numbers of ranks to start it on, separated by commas", "load")
-    shape: ShapeSettings
-    num_examples: int = setting(10_000, "number of made-up questions", "load", at_least=1, at_most=MOST_ROWS)
-    xla: Literal["auto", "on", "off"] = setting("auto", "let XLA compile the whole gradient", "machine")
-    turns: TurnSettings
-
-    def check(self) -> None:
-        numbers("ranks", self.ranks, int, MOST_RANKS)
-
-
-def numbers(flag: str, text: str, kind: Callable[[str], float], most: int) -> list[float]:
-    """The numbers of a flag's value. Raises ValueError: they are none, or out of range."""
-    try:
-        values = [kind(word) for word in text.split(",")]
-    except ValueError:
-        values = [0]
-    if all(0 < value <= most for value in values):
-        return values
-    raise ValueError(f"--{flag} must be positive numbers of at most {most:,}, separated by commas, got {text!r}")
+    @property
+    def sizes(self) -> list[float]:
+        """The sizes in units of 10^6 bytes; none if they are not numbers."""
+        try:
+            return [float(size) for size in self.megabytes.split(",")]
+        except ValueError:
+            return []

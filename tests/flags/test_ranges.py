@@ -8,7 +8,7 @@ from ringbase.errors import InputError
 
 LONGEST, MOST_ROWS, MOST_STEPS, MOST_SEED = 1 << 16, 1 << 20, 10**9, (1 << 32) - 1
 COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-ask",
-            "bert-corpus build", "bert-corpus vocab", "bert-bench step", "bert-bench start"]  # fmt: skip
+            "bert-corpus build", "bert-corpus vocab", "bert-bench step"]  # fmt: skip
 
 # The least and the largest value of each flag; None where nothing is too large.
 STEPS = ["save_checkpoints_steps", "keep_checkpoints", "log_steps", "num_train_steps", "max_eval_steps",
@@ -29,7 +29,6 @@ WHOLE = {
     "num_workers": (1, 1024),
     "vocab_size": (6, 1 << 24),
     "min_frequency": (0, 1 << 32),
-    "num_examples": (1, MOST_ROWS),
     "top_k": (1, 1000),
     "repeat": (1, 10_000),
     "seq_length": (8, LONGEST),

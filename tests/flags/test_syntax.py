@@ -108,7 +108,6 @@ def test_words_that_are_missing_or_too_many(capsys):
         ("corpus build", "--dataset_name=x", "--input_file --dataset_name"),
         ("corpus build", "--format=tfrecord --masking=dynamic", "--format --masking"),
         ("corpus build", "--format=tfrecord --masking=static --nonext_sentence", "--format --next_sentence"),
-        ("bench start", "--ranks=0,1", "--ranks 0,1"),
         ("bench allreduce", "--megabytes=1,none", "--megabytes none"),
     ],
 )

@@ -32,7 +32,6 @@ SETTINGS = {
     "bert-bench step": "tasks.bench.settings:StepConfig",
     "bert-bench allreduce": "tasks.bench.settings:AllreduceConfig",
     "bert-bench scaling": "tasks.bench.settings:ScalingConfig",
-    "bert-bench start": "tasks.bench.settings:StartConfig",
 }
 # The fewest flags with which a command does something.
 LEAST: dict[str, tuple[str, ...]] = {
