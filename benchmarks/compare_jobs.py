@@ -1,7 +1,6 @@
-"""Whole fine-tunings from the command to the scores, and predictions: ours and PyTorch's. For compare.py."""
+"""Whole fine-tunings of classifiers, from the command to the score: ours and PyTorch's. For compare.py."""
 
 import json
-import statistics
 import tempfile
 import time
 from functools import partial
@@ -40,14 +39,9 @@ def compare_job(contest: "Contest", name: str) -> dict[str, Any]:
         scores = " ".join(f"{turn['accuracy']:.4g}" for turn in turns)
         second = f"second step after {middle['second_step']:.1f} s"
         contest.say(f"  {who}: {middle['seconds']:.1f} s, {second}; scores {scores}")
-    seconds = {who: [turn["seconds"] for turn in turns] for who, turns in runs.items()}
-    return {**runs, "ratio": say_ratio(contest, seconds["pytorch"], seconds["ours"])}
-
-
-def say_ratio(contest: "Contest", numerators: list[float], denominators: list[float]) -> float:
-    times = ratio(numerators, denominators)
+    times = ratio(*([turn["seconds"] for turn in runs[who]] for who in ("pytorch", "ours")))
     contest.say(f"  ours is {times.median:.2f} times as fast ({times.lowest:.2f} to {times.highest:.2f})")
-    return times.median
+    return {**runs, "ratio": times.median}
 
 
 def ours(contest: "Contest", job: Job) -> dict[str, float]:
@@ -80,35 +74,3 @@ def pytorchs(contest: "Contest", name: str, job: Job) -> dict[str, float]:
     }  # fmt: skip
     report = contest.run_rival(PROGRAM, "torch", settings)
     return report | {"seconds": time.time() - start_s}
-
-
-# -- prediction ---------------------------------------------------------------------------------------------------
-
-
-def compare_prediction(contest: "Contest") -> dict[str, Any]:
-    """Windows per second of SQuAD's dev set, and the seconds of the answers after the last; ours and PyTorch's."""
-    config, run = contest.config, contest.folder / "prediction"
-    machine = ["--device=cpu", f"--precision={config.precision}", f"--output_dir={run}"]
-    questions = [f"--predict_file={config.predict_file}", f"--max_predict_examples={config.max_predict_examples}"]
-    steps = f"--num_train_steps={contest.num_ranks}"
-    data = [f"--model={config.model}", f"--train_file={config.train_file}", "--max_train_examples=64"]
-    contest.run_ours("tasks.squad", "--do_train", steps, *data, *machine)
-
-    def our_prediction() -> dict[str, float]:
-        contest.run_ours("tasks.squad", "--do_predict", *questions, *machine)
-        return json.loads((run / "predict_result.json").read_text())["prediction"]
-
-    def pytorchs_prediction() -> dict[str, float]:
-        settings = {
-            "task": "squad", "model": f"{run}/model", "predict_file": config.predict_file, "max_seq_length": 384,
-            "max_predict_examples": config.max_predict_examples, "precision": config.precision,
-        }  # fmt: skip
-        return contest.run_rival(PROGRAM, "torch", settings)
-
-    turns = in_turn({"ours": our_prediction, "pytorch": pytorchs_prediction}, config.turns.repeat)
-    rates = {who: [turn["windows"] / turn["seconds"] for turn in each] for who, each in turns.items()}
-    contest.say(f"prediction of {turns['ours'][0]['windows']:,} windows")
-    for who, each in turns.items():
-        rate, files_s = statistics.median(rates[who]), statistics.median(turn["files_s"] for turn in each)
-        contest.say(f"  {who}: {rate:.1f} windows/s, answers {files_s:.2f} s after the last window")
-    return {**turns, "ratio": say_ratio(contest, rates["ours"], rates["pytorch"])}
