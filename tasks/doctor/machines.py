@@ -1,4 +1,4 @@
-"""Checks of the software, the hosts, the network between them, their disks and their GPUs."""
+"""Checks of the software, the hosts, their disks and their GPUs."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from distributed.collectives.tensorflow import NETWORK_VARIABLE, PORTS, host_address, listening
+from distributed.collectives.tensorflow import host_address
 from distributed.joining import library
 from distributed.mpirun import OPEN_MPI, LaunchError, find_mpi
 from distributed.versions import versions
@@ -21,7 +21,6 @@ from tasks.doctor.page import Finding, not_tested
 
 TENSORFLOW = "2.21"
 SHOWN = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "transformers", "numpy", "mpi4py")
-CONNECT_S = 5.0
 WRITTEN_BYTES, PIECE_BYTES = 1 << 26, 1 << 22
 FEW_BYTES = 25e9  # a checkpoint holds weights and two moments in float32: 4 GB for BERT-large
 SLOW_BYTES_PER_S = 30e6
@@ -86,31 +85,6 @@ def check_hosts(world: World) -> Finding:
         return Finding("warning", note, advice)
     cores = len(world.device.machine_cores)
     return Finding("ok", f"{text}; threads per rank: {world.device.threads}, cores: {cores}")
-
-
-def check_ports(world: World, backend: str) -> Finding:
-    """Whether each host can connect to a port of each other host, as the backends nccl and ring do."""
-    if world.size == 1:
-        return not_tested("there is one rank")
-    if backend not in ("nccl", "ring") and not (backend == "auto" and world.device.is_gpu):
-        return not_tested("only the backends nccl and ring need them")
-    address, own, refused = host_address(world), socket.gethostname(), ""
-    with listening() as listener:
-        servers = world.all_gather((world.node, address, listener.getsockname()[1], socket.gethostname()))
-        for node, host, port, name in servers if world.local_rank == 0 else ():
-            if not refused and (node != world.node or world.num_nodes == 1):
-                try:
-                    socket.create_connection((host, port), CONNECT_S).close()
-                except OSError as error:
-                    refused = f"{own} cannot reach {name} at {host}:{port} ({error.strerror or error})"
-        world.barrier()
-    if not refused:
-        return Finding("ok", f"each host reaches ports of the others, among {PORTS.start} to {PORTS.stop - 1}")
-    advice = (
-        f"open the TCP ports {PORTS.start} to {PORTS.stop - 1} between the hosts, set {NETWORK_VARIABLE} to a "
-        "network that joins all hosts, such as 10.0.0.0/24, or give --backend mpi, which needs no such port"
-    )
-    return Finding("failed", refused, advice)
 
 
 def check_disk(writes: bool, folder: Path, advice: str) -> Finding:

@@ -17,7 +17,10 @@ Status = Literal["ok", "warning", "failed", "not tested"]
 SEVERITY: tuple[Status, ...] = ("not tested", "ok", "warning", "failed")
 MARKS = {"ok": "ok", "warning": "!!", "failed": "XX", "not tested": "--"}
 MAX_WIDTH, NAME_WIDTH = 99, 20
-UNKNOWN = "this should not happen on a healthy machine: please report it with this page"
+UNKNOWN = (
+    "this should not happen on a healthy machine: the same command on one rank, with --device cpu or --backend mpi "
+    "shows what is at fault; please report it with this page"
+)
 
 
 @dataclass(frozen=True)
@@ -52,23 +55,14 @@ class Page:
         """The names of the checks that failed."""
         return [result["name"] for result in self.results if result["status"] == "failed"]
 
-    def check(
-        self,
-        group: str,
-        name: str,
-        find: Callable[[], Finding],
-        advice: str = UNKNOWN,
-        needs: tuple[str, ...] = (),
-    ) -> None:
+    def check(self, group: str, name: str, find: Callable[[], Finding], needs: tuple[str, ...] = ()) -> None:
         """Runs a check on every rank and prints what they found together.
 
-        Args:
-          advice: what to do if it raises an exception.
-          needs: the names of checks; if one of them has failed, this one is not tested.
+        If one of the checks that it `needs` has failed, it is not tested.
         """
         began = time.monotonic()
         missing = [other for other in needs if other in self.failed]
-        finding = not_tested(f"{missing[0]} failed") if missing else guarded(find, advice)
+        finding = not_tested(f"{missing[0]} failed") if missing else guarded(find)
         if finding.status == "failed" and self.world.size > 1:  # the others may wait for this rank
             print(f"rank {self.world.rank}: {name}: {finding.text}", file=sys.stderr, flush=True)
         with self.world.operation(f"the end of the check {name}"):
@@ -106,15 +100,15 @@ class Page:
             print(text, flush=True)
 
 
-def guarded(find: Callable[[], Finding], advice: str) -> Finding:
+def guarded(find: Callable[[], Finding]) -> Finding:
     """What the check finds; an exception is a failed check."""
     try:
         return find()
     except InputError as error:
-        text, _, own = one_line(error).partition("; ")
-        return Finding("failed", text, own or advice)
+        text, _, advice = one_line(error).partition("; ")
+        return Finding("failed", text, advice)
     except Exception as error:
-        return Finding("failed", f"{type(error).__name__}: {one_line(error)}"[:300], advice)
+        return Finding("failed", f"{type(error).__name__}: {one_line(error)}"[:300], UNKNOWN)
 
 
 def combined(findings: list[Finding]) -> Finding:
