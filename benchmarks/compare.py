@@ -36,8 +36,8 @@ from tasks.bench.timing import in_turn, ratio
 from tasks.bench.worlds import alone, last_error, launched
 from tasks.environment import set_environment
 from tasks.squad.reading import Source
-from tasks.squad.scores import collate
 from tasks.squad.settings import WindowSettings
+from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
 
 LABELS = {
@@ -251,7 +251,7 @@ def arrays(rows: Rows, batches: np.ndarray, length: int) -> dict[str, Any]:
     """The arrays of batches of these rows, [B, T] with T at least `length`, by "number/name"."""
     named: dict[str, Any] = {}
     for number, indices in enumerate(batches):
-        batch = collate(rows.take(indices))
+        batch = SpanTask(0).batch(rows.take(indices))
         shape, places = batch["groups"][0], batch["rows"]
         inputs = {name: batch[name][places].reshape(shape) for name in ("input_ids", "token_type_ids")}
         inputs["attention_mask"] = batch["attention_mask"].reshape(shape)

@@ -26,7 +26,7 @@ from ringbase.settings import made
 from tasks.bench.settings import SIZES, LoadSettings
 from tasks.bench.training import config_of, feed_and_plan
 from tasks.job import POLICIES, set_precision
-from tasks.squad.program import span_loss
+from tasks.squad.task import SpanTask
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -36,17 +36,17 @@ def stablehlo(load: LoadSettings) -> str:
     set_precision(load.machine.precision)
     tf.config.experimental.enable_tensor_float_32_execution(load.machine.precision != "fp32")  # as on a GPU
     config = config_of(load)
-    feed, plan = feed_and_plan(load, config.vocab_size, num_ranks=1)
+    feed, plan = feed_and_plan(load, config, num_ranks=1)
     (batch,) = feed.micro_batches(plan, rank=0, position=0)
     with mock.patch.object(ops, "on_cpu", return_value=False):
         ops._softmax_computes_in_float32.cache_clear()
-        model, optimizer = Bert(config, "span"), AdamWeightDecay(1e-4)
+        model, optimizer, task = Bert(config, "span"), AdamWeightDecay(1e-4), SpanTask(load.seq_length)
         variables = model.trainable_variables
         optimizer.build(variables)
 
         def step(batch: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
-                loss = span_loss(model(batch, dropout_key=key), batch) / load.batch_size
+                loss = task.loss(model(batch, dropout_key=key), batch)["loss"] / load.batch_size
             gradients = tape.gradient(loss, [variable.value for variable in variables])
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             norm = tf.linalg.global_norm(gradients)

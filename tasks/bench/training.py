@@ -2,7 +2,6 @@
 
 import time
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,6 @@ import tensorflow as tf
 from transformers import BertConfig
 
 from bert import configuration
-from bert.batch import fixed, rounded_up
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from distributed.collectives import Collectives
@@ -19,14 +17,15 @@ from distributed.feed import Batch, Feed, prefetched
 from distributed.gradient import TrainingStep, WholeStep
 from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
+from distributed.order import Order
 from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.world import World
-from tasks.batches import grouping_of
+from tasks.batches import feed_of
 from tasks.bench.inputs import model_config
 from tasks.bench.settings import LoadSettings
 from tasks.job import set_precision
-from tasks.squad.program import feed_of, span_loss
+from tasks.squad.task import SpanTask
 
 SEED = 0
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
@@ -39,7 +38,7 @@ def config_of(load: LoadSettings) -> BertConfig:
     return model_config(load.model_size, load.seq_length)
 
 
-def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[Feed, Plan]:
+def feed_and_plan(load: LoadSettings, config: BertConfig, num_ranks: int) -> tuple[Feed, Plan]:
     """Full rows of random tokens, as the feed of `bert-squad`, and the plan of the steps."""
     length, count = load.seq_length, load.batch_size * load.gradient_accumulation_steps * num_ranks
     plan_settings = PlanSettings(
@@ -48,7 +47,7 @@ def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[
         gradient_accumulation_steps=load.gradient_accumulation_steps,
     )
     generator = np.random.default_rng(SEED)
-    tokens = generator.integers(0, vocab_size, (count, length), dtype=np.int32)
+    tokens = generator.integers(0, config.vocab_size, (count, length), dtype=np.int32)
     starts, ends = (pa.array(generator.integers(0, length, count, dtype=np.int32)) for _ in range(2))
     columns = {
         "input_ids": ragged(list(tokens), pa.int32()),
@@ -56,11 +55,9 @@ def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[
         "start_position": starts,
         "end_position": ends,
     }
-    feed = feed_of(Rows(pa.table(columns)), SEED, length)
-    of_xla = fixed(((load.batch_size, rounded_up(length)),))
-    grouping = of_xla if load.xla == "on" else grouping_of(load.passes.packing)
-    feed = replace(feed, collate=partial(feed.collate, grouping=grouping), lengths=None)  # all are the same
-    return feed, make_plan(plan_settings, count, num_ranks)
+    plan, rows = make_plan(plan_settings, count, num_ranks), Rows(pa.table(columns))
+    task, order = SpanTask(length), Order(count, SEED)
+    return feed_of(task, rows, order, plan, config, load.passes.packing, load.xla == "on"), plan
 
 
 def measured_steps(
@@ -70,8 +67,8 @@ def measured_steps(
     parts (`seconds`, `PARTS`)."""
     set_precision(load.machine.precision, load.machine.tf32)
     bert_config, is_fixed = config_of(load), load.xla == "on"
-    feed, plan = feed_and_plan(load, bert_config.vocab_size, world.size)
-    model = Bert(bert_config, "span")
+    feed, plan = feed_and_plan(load, bert_config, world.size)
+    task, model = SpanTask(load.seq_length), Bert(bert_config, "span")
     model.recomputes = load.passes.recompute
     optimizer = AllreduceOptimizer(
         AdamWeightDecay(1e-5),
@@ -84,7 +81,7 @@ def measured_steps(
     optimizer.broadcast_variables()
 
     def loss(batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"loss": span_loss(model(batch, dropout_key=key), batch)}
+        return task.loss(model(batch, dropout_key=key), batch)
 
     is_whole = is_fixed and world.device.is_gpu and collectives.in_graph
     kind = WholeStep if is_whole else partial(TrainingStep, is_fixed=is_fixed)

@@ -18,8 +18,8 @@ SEVERITY: tuple[Status, ...] = ("not tested", "ok", "warning", "failed")
 MARKS = {"ok": "ok", "warning": "!!", "failed": "XX", "not tested": "--"}
 MAX_WIDTH, NAME_WIDTH = 99, 20
 UNKNOWN = (
-    "this should not happen on a healthy machine: the same command on one rank, with --device cpu or --backend mpi "
-    "shows what is at fault; please report it with this page"
+    "this should not happen on a healthy machine: the same command on one rank, with --device cpu, or with "
+    "--backend mpi shows what is at fault; please report it with this page"
 )
 
 
