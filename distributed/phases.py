@@ -1,4 +1,7 @@
-"""When each phase of a program's start ended, for `bert-bench start`, which asks for it by a variable."""
+"""When each phase of a program's start ended, if a variable asks for it.
+
+Each rank appends a line of JSON to the file that the variable names. Without it nothing is written or waited for.
+"""
 
 import json
 import os

@@ -7,7 +7,7 @@ from distributed.plan import PlanSettings, make_plan
 from ringbase.errors import InputError
 
 COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-ask",
-            "bert-corpus build", "bert-corpus vocab", "bert-bench step", "bert-bench start"]  # fmt: skip
+            "bert-corpus build", "bert-corpus vocab", "bert-bench step"]  # fmt: skip
 MAY_BE_0 = {"learning_rate", "num_train_epochs", "num_warmup_steps", "num_warmup", "warmup_proportion", "seed",
             "save_checkpoints_minutes", "random_seed", "short_seq_prob", "min_frequency", "stall_warning",
             "stall_timeout", "null_score_diff_threshold"}  # fmt: skip
