@@ -154,15 +154,7 @@ _ALL = (
     Task("cola", "CoLA", _NUMBERS, ("mcc", "accuracy"), _glue(_COLA, "CoLA.tsv", test=_ONE),
          _glue_hub("cola", "sentence")),
     Task("sst-2", "SST-2", _NUMBERS, ("accuracy",), _glue(_ONE, "SST-2.tsv"), _glue_hub("sst2", "sentence")),
-    Task(
-        "mrpc", "MRPC", _NUMBERS, _F1,
-        {
-            "train": Split(("train.tsv",), _MRPC, "train", instead=("msr_paraphrase_train.txt",)),
-            "dev": Split(("dev.tsv",), _MRPC, "validation"),
-            "test": Split(("test.tsv",), _MRPC, "test", ("msr_paraphrase_test.txt",), "MRPC.tsv"),
-        },
-        _glue_hub("mrpc", "sentence1", "sentence2"),
-    ),
+    Task("mrpc", "MRPC", _NUMBERS, _F1, _glue(_MRPC, "MRPC.tsv"), _glue_hub("mrpc", "sentence1", "sentence2")),
     Task("sts-b", "STS-B", None, _CORRELATION, _glue(replace(_TWO, label="score"), "STS-B.tsv"),
          _glue_hub("stsb", "sentence1", "sentence2"), range=(0.0, 5.0)),
     Task("qqp", "QQP", _NUMBERS, _F1, _glue(_QQP, "QQP.tsv"), _glue_hub("qqp", "question1", "question2")),
