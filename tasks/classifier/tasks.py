@@ -45,7 +45,7 @@ class Task:
     name: str
     folder: str  # in the GLUE folder; `--data_dir` may be either of the two
     labels: Labels  # in Google's order; empty when they are found in the data
-    metrics: tuple[str, ...]  # names in `tasks.classifier.metrics.METRICS`; the first chooses the best checkpoint
+    metrics: tuple[str, ...]  # names in `tasks.classifier.metrics.scores`; the first chooses the best checkpoint
     splits: Mapping[str, Split]  # "train", "dev", "test"; with several dev or test sets "dev_matched" and so on
     hub: Hub | None = None  # None if no maintained data set is known
     spellings: Mapping[str, str] = field(default_factory=dict)  # of labels in the files, and what they mean

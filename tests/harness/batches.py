@@ -10,11 +10,14 @@ from bert import batch as batches
 from bert.batch import ByLength, in_one_group, rounded_up
 from bert.model import Bert
 from distributed.gradient import batch_signature
-from tasks.classifier import rows as classifier
-from tasks.classifier.loss import example_weights, label_loss
-from tasks.pretraining import examples as pretraining
-from tasks.squad import program as squad
+from tasks.classifier.task import LabelTask
+from tasks.pretraining.task import MaskedTask
+from tasks.squad.task import SpanTask
 
+TASKS = {
+    "span": SpanTask(0), "classifier": LabelTask(0),
+    "pretraining": MaskedTask(0, None, 1, most_masked=lambda length: length),
+}  # fmt: skip
 GROUPINGS = ("padded", "padded more", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
 
 
@@ -89,37 +92,8 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
         "masked_lm_ids": ragged(list(row.masked.values()) for row in rows),
         "is_random_next": np.array([row.label for row in rows], np.int8),
     }
-    chosen = grouping_of(grouping)
-    match head:
-        case "span":
-            return squad.collate(fields, chosen)
-        case "classifier":
-            return classifier.collate(fields, chosen)
-        case "pretraining":
-            return pretraining.collate(fields, None, 1, chosen, most=lambda length: length)
-        case _:
-            return batches.batch_of(fields, chosen)[1]
-
-
-def weights_of(head: str, batch: dict) -> dict[str, float]:
-    """The weight of each loss term in a batch, which divides the term's sum."""
-    match head:
-        case "span":
-            return {"loss": float(batches.num_examples(batch))}
-        case "classifier":
-            return {"loss": float(example_weights(batch, None).sum())}
-        case _:
-            return pretraining.weights(batch)
-
-
-def loss_sums(head: str, scores, batch) -> dict[str, tf.Tensor]:
-    match head:
-        case "span":
-            return {"loss": squad.span_loss(scores, batch)}
-        case "classifier":
-            return {"loss": label_loss(scores, batch, None)}
-        case _:
-            return pretraining.losses(scores, batch)
+    make = TASKS[head].batch if head in TASKS else lambda *rows: batches.batch_of(*rows)[1]
+    return make(fields, grouping_of(grouping))
 
 
 class Computer:
@@ -132,7 +106,7 @@ class Computer:
     def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
         """`key` is that of dropout, int32 [2]; with None the model predicts."""
         batch = batch_of(self.head, rows, grouping)
-        weights = {} if self.head == "features" else weights_of(self.head, batch)
+        weights = {} if self.head == "features" else TASKS[self.head].weights(batch)
         inverse = tf.constant([1 / weight for weight in weights.values()], tf.float32)
         if key is not None:
             key = tf.constant(key, tf.int32)
@@ -162,7 +136,7 @@ class Computer:
             return self.model(batch, dropout_key=key), tf.zeros([]), []
         with tf.GradientTape() as tape:
             scores = self.model(batch, dropout_key=key)
-            total = tf.reduce_sum(tf.stack([*loss_sums(self.head, scores, batch).values()]) * inverse)
+            total = tf.reduce_sum(tf.stack([*TASKS[self.head].loss(scores, batch).values()]) * inverse)
         variables = [variable.value for variable in self.model.named_tensors().values()]
         return scores, total, tape.gradient(total, variables, unconnected_gradients="zero")
 
