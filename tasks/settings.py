@@ -1,7 +1,7 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bert.settings import OptimizerSettings, PassSettings
 from bert.text.settings import TokenizerSettings
@@ -10,7 +10,7 @@ from distributed.devices import DeviceSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
 from distributed.watchdog import StallSettings
-from ringbase.settings import Settings, flat, setting
+from ringbase.settings import MOST_ROWS, Settings, flat, setting
 
 # Flags that must not change when a run is resumed; each program adds its own.
 SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
@@ -18,21 +18,22 @@ SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportio
 LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
 
 
+def batch_size(rows: str, group: str) -> Any:
+    """The setting of how many rows a batch of `group` ("evaluation" or "prediction") has."""
+    help = f"{rows} of --max_seq_length tokens per {group} batch; more if they are shorter"
+    return setting(8, help, group, at_least=1, at_most=MOST_ROWS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
 
     model: str | None = setting(
-        None,
-        "hub name or folder of a model: configuration, vocabulary and weights",
-        "model",
+        None, "hub name or folder of a model: configuration, vocabulary and weights", "model",
         aliases=("model_name_or_path",),
-    )
+    )  # fmt: skip
     model_revision: str | None = setting(
-        None,
-        "commit, tag or branch of the hub model that --model names",
-        "model",
-        shown_default="main",
+        None, "commit, tag or branch of the hub model that --model names", "model", shown_default="main"
     )
     bert_config_file: str | None = setting(
         None, "JSON file with the BERT configuration", "model", shown_default="the model's own"

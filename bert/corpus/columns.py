@@ -3,6 +3,8 @@
 Unlike pyarrow's own conversions these do not import pandas, which would take 0.3 s in every worker.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
@@ -33,11 +35,15 @@ def values_of(array: pa.Array) -> np.ndarray:
     return values[array.offset : array.offset + len(array)]
 
 
-def column_of(values: np.ndarray | Ragged, kind: pa.DataType) -> pa.Array:
-    """A column of this type: of numbers, or of lists from a ragged array."""
+def record_batch(columns: Mapping[str, np.ndarray | Ragged], schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema, of numbers or of lists, which are ragged arrays; other columns are left out."""
+    return pa.record_batch([_column(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def _column(values: np.ndarray | Ragged, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
         return array(values.astype(kind.to_pandas_dtype(), copy=False))
-    return pa.LargeListArray.from_arrays(array(values[1]), column_of(values[0], kind.value_type))
+    return pa.LargeListArray.from_arrays(array(values[1]), _column(values[0], kind.value_type))
 
 
 def values_and_offsets(column: pa.Array) -> Ragged:

@@ -5,72 +5,52 @@ Every choice is a function of the seed, the unit and the duplicate, so all worke
 
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from bert.corpus import masking
-from bert.corpus.columns import column_of
+from bert.corpus.columns import record_batch
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer
 from ringbase.ragged import Ragged, gather, offsets_of
 
-PART_TOKENS = 1 << 22  # of documents in memory together; a compressed file may have more
-BATCH_CHARACTERS = 1 << 20
+PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file may have more
+BATCH_CHARACTERS = 1 << 20  # tokenized at once
 MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
 ORDER, MASKS = 0, 1  # uses of an example's random keys
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class Part:
-    """Neighbouring documents, among which random next sentences are drawn.
 
-    Attributes:
-      tokens: int32, their token ids.
-      sentences: int64, where each sentence starts among the tokens, and the end.
-      documents: int64, where each document starts among the sentences, and the end.
-    """
+class Part(NamedTuple):
+    """Neighbouring documents, among which random next sentences are drawn."""
 
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
+    tokens: np.ndarray  # int32, their token ids
+    sentences: np.ndarray  # int64, where each sentence starts among the tokens, and the end
+    documents: np.ndarray  # int64, where each document starts among the sentences, and the end
 
 
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:
-    """Documents -> parts of about `PART_TOKENS`; sentences and documents without tokens are left out."""
-    tokens: list[np.ndarray] = []
-    sentences: list[np.ndarray] = []
-    sizes: list[np.ndarray] = []
-
-    def part() -> Part:
-        parts = np.concatenate(tokens), offsets_of(np.concatenate(sentences)), offsets_of(np.concatenate(sizes))
-        for collected in (tokens, sentences, sizes):
-            collected.clear()
-        return Part(*parts)
-
-    for batch in batches(documents):
-        values, lengths = encoder(list(chain.from_iterable(batch)))
-        filled = np.diff(np.append(0, np.cumsum(lengths > 0))[np.cumsum([0, *map(len, batch)])])
-        tokens.append(values)
-        sentences.append(lengths[lengths > 0])
-        sizes.append(filled[filled > 0])
-        if sum(map(len, tokens)) >= PART_TOKENS:
-            yield part()
-    if sum(map(len, sizes)):
-        yield part()
+    """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are left out."""
+    for part in _in_batches(documents, lambda document: sum(map(len, document)), PART_CHARACTERS):
+        encoded = [encoder(batch) for batch in _in_batches(chain.from_iterable(part), len, BATCH_CHARACTERS)]
+        tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
+        sizes = np.diff(offsets_of(lengths > 0)[offsets_of(map(len, part))])
+        if len(tokens):
+            yield Part(tokens, offsets_of(lengths[lengths > 0]), offsets_of(sizes[sizes > 0]))
 
 
-def batches(documents: Iterable[list[str]], characters: int = BATCH_CHARACTERS) -> Iterator[list[list[str]]]:
-    """Documents in lists of about this many characters."""
+def _in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) -> Iterator[list[T]]:
     batch, size = [], 0
-    for document in documents:
-        batch.append(document)
-        size += sum(map(len, document))
-        if size >= characters:
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= enough:
             yield batch
             batch, size = [], 0
     if batch:
@@ -112,7 +92,7 @@ def make_examples(
         columns["input_ids"] = masked.values, offsets
         columns["masked_lm_positions"] = masked.positions, masked.position_offsets
         columns["masked_lm_ids"] = masked.original_ids, masked.position_offsets
-    return pa.record_batch([column_of(columns[field.name], field.type) for field in schema], schema=schema)
+    return record_batch(columns, schema)
 
 
 def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Random):

@@ -46,11 +46,6 @@ class Masking:
         limits = masked_lm_prob, max_predictions_per_seq
         return cls(tokenizer.vocab_size, tokenizer.mask_id, special_ids, *limits, continues_word)
 
-    def __post_init__(self):
-        assert 0 < self.masked_lm_prob <= 1
-        assert self.max_predictions_per_seq > 0
-        assert self.continues_word is None or self.continues_word.shape == (self.vocab_size,)
-
     def num_predictions(self, lengths):
         """The maximum number of predictions of examples of these lengths; int64, an array or a number."""
         wanted = np.rint(lengths * self.masked_lm_prob).astype(np.int64)
@@ -58,19 +53,10 @@ class Masking:
 
 
 class Masked(NamedTuple):
-    """Masked examples.
-
-    Attributes:
-      values: int32, the token ids of all examples with masks applied.
-      positions: int32, the predicted tokens' indices within their example, ascending.
-      position_offsets: int64 [n + 1], where each example's predictions start.
-      original_ids: int32, the ids to predict.
-    """
-
-    values: np.ndarray
-    positions: np.ndarray
-    position_offsets: np.ndarray
-    original_ids: np.ndarray
+    values: np.ndarray  # int32, the token ids of all examples with masks applied
+    positions: np.ndarray  # int32, the predicted tokens' indices within their example, ascending
+    position_offsets: np.ndarray  # int64 [n + 1], where each example's predictions start
+    original_ids: np.ndarray  # int32, the ids to predict
 
 
 def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Masking) -> Masked:
@@ -89,13 +75,13 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     candidate[inside] = ~np.isin(values, masking.special_ids)
     wanted = masking.num_predictions(lengths)
 
-    hashes = _hashes(keys, length)
-    if masking.continues_word is None:
-        chosen = _smallest(hashes, candidate, wanted)
-    else:
+    hashes, chosen = _hashes(keys, length), candidate
+    if candidate.any() and masking.continues_word is not None:
         continues = np.zeros_like(inside)
         continues[inside] = masking.continues_word[values]
         chosen = _whole_words(hashes, candidate, continues, wanted)
+    elif candidate.any():
+        chosen = _smallest(hashes, candidate, wanted)
 
     token_places = np.flatnonzero(chosen[inside])  # in `values`
     rows, positions = np.nonzero(chosen)
@@ -110,9 +96,9 @@ def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
 
     A part is an array [n] or one number for all. Keys of different seeds or parts are statistically independent.
     """
-    state = mixed(_words(seed) + _STEP)
+    state = mixed(np.atleast_1d(seed).astype(np.uint64) + _STEP)
     for part in parts:
-        state = mixed(state + (_words(part) + np.uint64(1)) * _STEP)
+        state = mixed(state + (np.atleast_1d(part).astype(np.uint64) + np.uint64(1)) * _STEP)
     return state
 
 
@@ -122,8 +108,6 @@ def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
 def _smallest(hashes: np.ndarray, candidate: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Bool [n, length]: the `wanted` candidates of each row with the smallest hashes."""
     wanted = np.minimum(wanted, candidate.sum(axis=1))
-    if not wanted.any():
-        return np.zeros_like(candidate)
     ranked = np.where(candidate, hashes, _LARGEST)
     last = np.sort(ranked, axis=1)[np.arange(len(wanted)), np.maximum(wanted, 1) - 1]
     return candidate & (ranked <= last[:, None]) & (wanted > 0)[:, None]
@@ -137,8 +121,6 @@ def _whole_words(
     A piece that continues a word belongs to the word before it, even across [SEP], as in Google's code. The first
     candidate of an example always starts a word.
     """
-    if not candidate.any():
-        return candidate
     n, length = candidate.shape
     starts = candidate & ~(continues & (np.cumsum(candidate, axis=1) > 1))
     start = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)  # start of each token's word
@@ -180,10 +162,3 @@ def _hashes(keys: np.ndarray, length: int) -> np.ndarray:
     position = np.arange(length, dtype=np.uint64)
     hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
     return (hashes & ~np.uint64(LONGEST - 1)) | position
-
-
-def _words(part: "np.ndarray | int") -> np.ndarray:
-    """The part as uint64 [n] or [1]; negative numbers as their two's complement."""
-    if isinstance(part, int):
-        part = np.array([part & int(_LARGEST)], np.uint64)
-    return np.atleast_1d(part).astype(np.uint64)

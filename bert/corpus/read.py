@@ -1,10 +1,8 @@
 """Reads units of text as streams of documents, each a list of sentences."""
 
-import gzip
 import io
 import itertools
 import os
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO
 
@@ -15,13 +13,11 @@ from bert.corpus.sentences import MOST_DOCUMENT_BYTES, gather_documents
 from bert.corpus.settings import TextSettings
 from bert.corpus.units import Piece, Unit, find_units, load_data_set
 from ringbase.errors import InputError, one_line
-from ringbase.files import most_unpacked, unpacks_to_too_much
 from ringbase.json_files import parse_json
 
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 ROWS_AT_ONCE = 1024
-SMALLEST_SAMPLE_BYTES = 1 << 16  # of one unit
 
 
 def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
@@ -31,19 +27,17 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
     """
     for piece in unit:
         if piece.kind == "text":
-            lines = (line for _, line in _lines_of(piece, text))
-            yield from gather_documents(lines, text.document_separator, text.split_sentences)
+            yield from gather_documents(_lines_of(piece, text), text.document_separator, text.split_sentences)
         else:
             for document in _texts_of(piece, text):
                 yield from gather_documents(document.split("\n"), "file", text.split_sentences)
 
 
 def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:
-    """The sentences of the whole input, or of evenly spread parts of it that hold about `max_bytes`."""
-    units, _ = find_units(text)
-    share = len(units) if max_bytes is None else max(1, min(len(units), max_bytes // SMALLEST_SAMPLE_BYTES))
-    for unit in (units[number * len(units) // share] for number in range(share)):
-        left = float("inf") if max_bytes is None else max_bytes / share
+    """The sentences of the whole input, or of the beginnings of all units, about `max_bytes` together."""
+    units = find_units(text)
+    for unit in units:
+        left = float("inf") if max_bytes is None else max_bytes / len(units)
         for sentence in itertools.chain.from_iterable(documents(unit, text)):
             if left <= 0:
                 break
@@ -54,8 +48,7 @@ def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]
 # -- lines --------------------------------------------------------------------------------------------------------
 
 
-def _lines_of(piece: Piece, text: TextSettings) -> Iterator[tuple[int, str]]:
-    """The lines of a piece, each with the offset of its first byte."""
+def _lines_of(piece: Piece, text: TextSettings) -> Iterator[str]:
     path = piece.path
     if piece.stop is None:
         yield from _unpacked_lines(path)
@@ -67,20 +60,14 @@ def _lines_of(piece: Piece, text: TextSettings) -> Iterator[tuple[int, str]]:
         yield from _lines(file, path, start, stop)
 
 
-def _unpacked_lines(path: str) -> Iterator[tuple[int, str]]:
-    try:
-        limit = most_unpacked(os.path.getsize(path))
-        is_gzip = path.lower().endswith(".gz")
-        packed = gzip.GzipFile(path) if is_gzip else pa.input_stream(path, compression="zstd")
-        with io.BufferedReader(packed, READ_BYTES) as file:
-            for position, line in _lines(file, path, 0, 1 << 62):
-                if position > limit:
-                    raise unpacks_to_too_much(f"--input_file {path}", limit)
-                yield position, line
-    except (EOFError, zlib.error, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise InputError(f"--input_file {path}: damaged or cut short: {error}") from error
+def _unpacked_lines(path: str) -> Iterator[str]:
+    kind = "gzip" if path.lower().endswith(".gz") else "zstd"
+    with pa.OSFile(path) as packed:
+        try:
+            with io.BufferedReader(pa.input_stream(packed, compression=kind), READ_BYTES) as file:
+                yield from _lines(file, path, 0, 1 << 62)
+        except OSError as error:
+            raise InputError(f"--input_file {path}: damaged or cut short: {error}") from error
 
 
 def _boundary(file: IO[bytes], path: str, place: int, blanks: int) -> int:
@@ -109,7 +96,7 @@ def _line(file: IO[bytes], path: str, position: int) -> bytes:
     return line
 
 
-def _lines(file: IO[bytes], path: str, position: int, stop: int) -> Iterator[tuple[int, str]]:
+def _lines(file: IO[bytes], path: str, position: int, stop: int) -> Iterator[str]:
     """The lines that start in [position, stop); `position` is the start of a line."""
     while position < stop and (data := _line(file, path, position)):
         try:
@@ -119,7 +106,7 @@ def _lines(file: IO[bytes], path: str, position: int, stop: int) -> Iterator[tup
                 f"--input_file {path}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not UTF-8 "
                 f"({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
             ) from error
-        yield position, line if position else line.removeprefix("\ufeff")
+        yield line if position else line.removeprefix("\ufeff")
         position += len(data)
 
 
@@ -130,9 +117,8 @@ def _texts_of(piece: Piece, text: TextSettings) -> Iterator[str]:
     """The text column of a piece; a null is an empty text."""
     column, where = text.text_column, f"--input_file {piece.path}"
     if piece.kind == "json":
-        for position, line in _lines_of(piece, text):
-            if line.strip():
-                yield _json_text(line, column, f"{where}: the line at byte {position:,}")
+        for line in filter(str.strip, _lines_of(piece, text)):
+            yield from _json_text(line, column, where)
     elif piece.kind == "parquet":
         try:
             with pa.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
@@ -155,11 +141,12 @@ def _checked(values: Iterable[object], where: str, column: str) -> Iterator[str]
         yield value or ""
 
 
-def _json_text(line: str, column: str, where: str) -> str:
+def _json_text(line: str, column: str, where: str) -> Iterator[str]:
+    where = f"{where}: the line {line.strip()!r:.60}"
     try:
         value = parse_json(line, allow_nan=True)  # of other columns; Python's own writer writes NaN
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     if not isinstance(value, dict) or column not in value:
         raise InputError(f"{where}: no key {column} (--text_column)")
-    return next(_checked([value[column]], where, column))
+    return _checked([value[column]], where, column)

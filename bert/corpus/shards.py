@@ -1,4 +1,4 @@
-"""Finds, opens and checks the shards of a corpus.
+"""The shards of a corpus and their manifest: writes, finds, opens and checks them.
 
 `bert-corpus build` writes them. An Arrow shard has the columns
   input_ids           large_list<uint16, or int32 above 65,536 entries>: [CLS] A [SEP] B [SEP], without padding
@@ -14,29 +14,47 @@ size is ready at once.
 import fnmatch
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
 from bert.corpus.columns import values_and_offsets, values_of
-from bert.corpus.manifest import MANIFEST, TOKENIZER, WORK, Manifest, differences, read_manifest
 from bert.corpus.units import find_files
 from ringbase.errors import InputError, one_line
-from ringbase.hashing import HashingWriter, digest, sha256
+from ringbase.files import replacing, write_json
+from ringbase.hashing import digest, sha256
+from ringbase.json_files import read_object
 
+# Bump when the meaning of a shard's columns changes. Shards of version 1 have no checksums of batches: they are
+# checked whole, by their SHA-256, before their first row is used.
+FORMAT_VERSION, WITHOUT_CHECKSUMS = 2, 1
+MANIFEST, WORK, TOKENIZER = "manifest.json", ".work", "tokenizer"
+
+Manifest = dict[str, Any]
+Write = Callable[[BinaryIO, Iterable[pa.RecordBatch], pa.Schema, Mapping[str, Any]], list[int]]
 CHECKSUM = b"crc32c"
 
 
+def write_shard(
+    path: Path, write: Write, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Writes a shard by `write`, which is `write_arrow` or `write_records`; its entry for the manifest."""
+    with replacing(path) as file:
+        sizes = write(file, batches, schema, settings)
+    facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "sha256": sha256(path)}
+    return facts | {"batches": sizes}
+
+
 def write_arrow(
-    sink: HashingWriter, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
+    file: BinaryIO, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
 ) -> list[int]:
     """Writes the file of a shard; returns the number of rows in each batch. `settings` are the manifest's."""
     sizes = []
-    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+    with pa.ipc.new_file(file, schema) as writer:
         for number, batch in enumerate(batches):
             writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, number, settings))})
             sizes.append(len(batch))
@@ -88,10 +106,6 @@ class Shard:
             raise error if isinstance(error, InputError) else self._damaged(one_line(error)) from error
         return batch
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All record batches, each checked when it is reached."""
-        return map(self.batch, range(len(self.starts) - 1))
-
     @functools.cached_property
     def _reader(self) -> Any:
         if "batches" not in self.facts and sha256(self.path) != self.facts["sha256"]:
@@ -106,6 +120,44 @@ class Shard:
         )
 
 
+# -- the manifest: settings, and the size, digest and number of examples of each shard ----------------------------
+
+
+def write_manifest(folder: Path, facts: Manifest) -> None:
+    """Makes a folder of shards a corpus. `facts` without the format version and the digest of all entries."""
+    facts = {"format_version": FORMAT_VERSION} | facts
+    write_json(folder / MANIFEST, facts | {"digest": digest(facts)}, indent=1)
+
+
+def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
+    """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or cannot be read."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        if (folder / WORK).is_dir():
+            raise InputError(f"{flag}: {folder} is unfinished: run the same bert-corpus build command again")
+        raise InputError(f"{flag}: {folder} has no {MANIFEST}: bert-corpus build writes one when it has finished")
+    manifest = read_object(path, f"{flag} {path}")
+    version, others = manifest.get("format_version"), {k: v for k, v in manifest.items() if k != "digest"}
+    if version == WITHOUT_CHECKSUMS or (version == FORMAT_VERSION and manifest.get("digest") == digest(others)):
+        return manifest
+    raise InputError(
+        f"{flag}: {path} is damaged, or of another version of RingBERT (its format is {version}, this one reads "
+        f"{FORMAT_VERSION}): copy the corpus again or build it again"
+    )
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The settings that differ, also within settings, each with both values; "" if none differ."""
+    parts: list[str] = []
+    for name in dict.fromkeys([*one, *other]):
+        first, second = one.get(name), other.get(name)
+        if isinstance(first, dict) and isinstance(second, dict):
+            parts.append(differences(first, second))
+        elif first != second:
+            parts.append(f"{name} ({first} and {second})")
+    return ", ".join(filter(None, parts))
+
+
 # -- finding ------------------------------------------------------------------------------------------------------
 
 
@@ -113,8 +165,8 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
     """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder.
 
     They are shards of `bert-corpus build`, or TFRecord files of others, whose manifest is {}. In a folder with a
-    manifest, only the files that it names are used. Raises InputError: nothing matches, or both formats do; a
-    shard that the manifest names and a glob covers is missing or of another size; a shard is not in its manifest.
+    manifest, only the files that it names are used. Raises InputError: nothing matches, or both formats do; the
+    shards that a glob covers are not those of the manifest, or not of their size.
     """
     found: dict[Path, Manifest] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -129,13 +181,12 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
                 found.update({path: {} for path in here})
                 continue
             manifest = read_manifest(folder, flag)
-            entries = {folder / shard["file"]: shard for shard in manifest["shards"]}
-            if strays := [path for path in here if path.name.startswith("shard-") and path not in entries]:
-                raise InputError(f"{flag}: {strays[0]} is not in the manifest of its folder")
-            for path in (path for path in sorted(entries) if fnmatch.fnmatch(str(path), os.path.normpath(name))):
-                if problem := _wrong_size(path, entries[path]):
-                    raise InputError(f"{flag}: {problem}: copy it again, or build the corpus again")
-                found[path] = manifest
+            named = {folder / shard["file"]: shard["bytes"] for shard in manifest["shards"]}
+            named = {path: named[path] for path in named if fnmatch.fnmatch(str(path), os.path.normpath(name))}
+            sizes = {path: path.stat().st_size for path in here if path in named or path.name.startswith("shard-")}
+            if problems := _problems(named, sizes):
+                raise InputError(f"{flag}: {problems[0]}: copy it again, or build the corpus again")
+            found.update(dict.fromkeys(sorted(named), manifest))
     if len({path.suffix == ".arrow" for path in found}) != 1:
         reason = "Arrow and TFRecord shards match, but they must be of one format" if found else "no shard matches"
         raise InputError(f"{flag} {patterns}: {reason}")
@@ -168,38 +219,26 @@ def open_shards(patterns: str, flag: str = "--input_file") -> tuple[list[Shard],
     return shards, first | {"shards": [shard.facts for shard in shards]}
 
 
-def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, Manifest]:
-    """The rows of all shards that `open_shards` finds as one table, mapped into memory, all of it checked, and the
-    manifest. Raises InputError as `open_shards` does, and if a byte was changed."""
-    shards, manifest = open_shards(patterns, flag)
-    return pa.Table.from_batches([batch for shard in shards for batch in shard.batches()]), manifest
-
-
 # -- verifying ----------------------------------------------------------------------------------------------------
 
 
-def verify(folder: Path) -> tuple[Manifest, list[str]]:
-    """Compares every byte of a corpus and its tokenizer with its manifest.
+def verify(folder: Path) -> Manifest:
+    """Compares every byte of a corpus and its tokenizer with its manifest, which it returns.
 
-    Returns the manifest and one line for each file that is missing, damaged or not in the manifest. Raises
-    InputError: no readable manifest.
+    Raises InputError that names each file that is missing, damaged or not in the manifest.
     """
     manifest = read_manifest(folder, "--input_dir")
     expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
-    strays = [path for path in sorted(folder.glob("shard-*")) if path not in expected]
     expected |= {folder / TOKENIZER / name: value for name, value in manifest.get("tokenizer_files", {}).items()}
-    problems = []
-    for path, wanted in expected.items():
-        if not path.is_file():
-            problems.append(f"{path} is missing, but the manifest names it")
-        elif (actual := sha256(path)) != wanted:
-            problems.append(f"{path} is damaged: its SHA-256 is {actual[:16]}…, the manifest says {wanted[:16]}…")
-    return manifest, problems + [f"{path} is not in the manifest" for path in strays]
+    files = {*expected, *folder.glob("shard-*")}
+    if problems := _problems(expected, {path: sha256(path) for path in files if path.is_file()}):
+        raise InputError("; ".join(problems))
+    return manifest
 
 
-def _wrong_size(path: Path, facts: Mapping[str, Any]) -> str:
-    size = path.stat().st_size if path.is_file() else None
-    if size == facts["bytes"]:
-        return ""
-    found = "is missing" if size is None else f"has {size:,} bytes"
-    return f"{path} {found}, but its manifest says {facts['bytes']:,} bytes"
+def _problems(expected: Mapping[Path, object], actual: Mapping[Path, object]) -> list[str]:
+    """A line for each file whose size or digest is not that of the manifest."""
+    problems = {path: "is damaged" for path in expected if expected[path] != actual.get(path)}
+    problems |= {path: "is missing, but the manifest names it" for path in expected.keys() - actual}
+    problems |= {path: "is not in the manifest" for path in actual.keys() - expected}
+    return [f"{path} {problems[path]}" for path in sorted(problems)]

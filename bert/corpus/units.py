@@ -49,9 +49,8 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
     files: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         name = os.path.expanduser(pattern)
-        matches = [path for path in sorted(glob.glob(name, recursive=True)) if os.path.isfile(path)]
-        if not matches and os.path.isfile(name):  # a file name with brackets
-            matches = [name]
+        # A file name may have brackets.
+        matches = [path for path in [*sorted(glob.glob(name, recursive=True)), name] if os.path.isfile(path)]
         if not matches:
             reason = f"this is a folder: give '{pattern}/*'" if os.path.isdir(name) else "no file matches"
             raise InputError(f"{flag} {pattern}: {reason}")
@@ -61,71 +60,58 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
     return list(files)
 
 
-def find_units(text: TextSettings) -> tuple[list[Unit], list[str]]:
-    """The units of the input, in order and of similar size, and the empty files, which are left out.
+def find_units(text: TextSettings) -> list[Unit]:
+    """The units of the input, in order and of similar size.
 
     Raises InputError: no file matches, all files are empty, a Parquet file or data set cannot be read.
     """
-    empty: list[str] = []
+    unit_bytes = LARGEST_UNIT_BYTES
     if text.dataset_name is not None:
-        pieces, unit_bytes = _pieces_of_data_set(text), LARGEST_UNIT_BYTES
+        pieces = _pieces_of_data_set(text)
     else:
-        sizes = {path: os.path.getsize(path) for path in find_files(text.input_file or "")}
-        empty = [path for path, size in sizes.items() if size == 0]
-        total = sum(size * (COMPRESSION_RATIO if _compression(path) else 1) for path, size in sizes.items())
+        sizes = dict(input_sizes(text))
+        total = sum(size * (COMPRESSION_RATIO if _is_compressed(path) else 1) for path, size in sizes.items())
         unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, total // NUM_UNITS))
-        pieces = [
-            piece
-            for path, size in sizes.items()
-            if size
-            for piece in _pieces_of_file(path, size, text, unit_bytes)
-        ]
+        of_files = (_pieces_of_file(path, size, text, unit_bytes) for path, size in sizes.items() if size)
+        pieces = list(itertools.chain.from_iterable(of_files))
     if not pieces:
-        raise InputError(f"--input_file {text.input_file}: every matching file is empty")
-    total = sum(piece.size for piece in pieces)
-    units: list[list[Piece]] = [[] for _ in range(-(-total // unit_bytes) or 1)]
-    before = 0
-    for piece in pieces:
-        middle = (2 * before + piece.size) * len(units) // (2 * total or 1)
-        units[min(middle, len(units) - 1)].append(piece)
-        before += piece.size
-    return [tuple(unit) for unit in units if unit], empty
+        raise InputError(f"{text.source}: all of it is empty")
+    ends = list(itertools.accumulate(piece.size for piece in pieces))
+    total, count = max(ends[-1], 1), -(-ends[-1] // unit_bytes) or 1
+
+    def unit_of(piece_and_end: tuple[Piece, int]) -> int:
+        piece, end = piece_and_end
+        return min((2 * end - piece.size) * count // (2 * total), count - 1)
+
+    by_unit = itertools.groupby(zip(pieces, ends, strict=True), unit_of)
+    return [tuple(piece for piece, _ in unit) for _, unit in by_unit]
 
 
-def input_facts(text: TextSettings) -> list[tuple[str, int, int]]:
-    """Path, size in bytes and time of last change of every input file, to notice when the input changes.
-
-    For a data set: its name, number of rows and a number derived from its fingerprint.
-    """
+def input_sizes(text: TextSettings) -> list[tuple[str, int]]:
+    """Path and size in bytes of every input file, or name and number of rows of the data set."""
     if text.dataset_name is not None:
-        table = load_data_set(text)
-        return [(text.dataset_name, len(table), int(table._fingerprint, 16) % (1 << 62))]
-    stats = [(path, os.stat(path)) for path in find_files(text.input_file or "")]
-    return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+        return [(text.dataset_name, len(load_data_set(text)))]
+    return [(path, os.path.getsize(path)) for path in find_files(text.input_file or "")]
 
 
 @functools.lru_cache(maxsize=1)
 def load_data_set(text: TextSettings) -> Any:
     """The split "train" of `--dataset_name` as a `datasets.Dataset`. Raises InputError if it cannot be loaded."""
-    name, config = str(text.dataset_name), text.dataset_config
-    where = f"--dataset_name {name}{f' --dataset_config {config}' if config else ''}"
-    return hub.load_data_set(name, config, "train", where, text.dataset_revision)
+    config = text.dataset_config
+    where = f"{text.source}{f' --dataset_config {config}' if config else ''}"
+    return hub.load_data_set(str(text.dataset_name), config, "train", where, text.dataset_revision)
 
 
-def _compression(path: str) -> str:
-    """The ending .gz or .zst of a file's name, if it has one."""
-    return next((ending for ending in (".gz", ".zst") if path.lower().endswith(ending)), "")
+def _is_compressed(path: str) -> bool:
+    return path.lower().endswith((".gz", ".zst"))
 
 
 def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -> list[Piece]:
-    compression = _compression(path)
-    name = path.lower().removesuffix(compression)
+    name = path.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith(".parquet"):
-        if compression:
-            raise InputError(f"--input_file {path}: unpack it first (Parquet files are compressed inside anyway)")
         return _pieces_of_parquet(path, text)
     kind: Literal["text", "json"] = "json" if name.endswith(JSON_LINES) else "text"
-    if compression:
+    if _is_compressed(path):
         return [Piece(path, kind, 0, None, COMPRESSION_RATIO * size)]
     number = -(-size // unit_bytes)
     edges = [part * size // number for part in range(number + 1)]
@@ -144,14 +130,12 @@ def _pieces_of_parquet(path: str, text: TextSettings) -> list[Piece]:
 
 
 def _pieces_of_data_set(text: TextSettings) -> list[Piece]:
-    name, where = text.dataset_name or "", f"--dataset_name {text.dataset_name}"
     table = load_data_set(text)
-    _check_column(text.text_column, table.column_names, where)
-    if not len(table):
-        raise InputError(f"{where}: the data set has no rows")
+    _check_column(text.text_column, table.column_names, text.source)
     step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
-    starts = range(0, len(table), step)
-    return [Piece(name, "hub", start, min(start + step, len(table)), LARGEST_UNIT_BYTES) for start in starts]
+    edges = [*range(0, len(table), step), len(table)]
+    pairs = itertools.pairwise(edges)
+    return [Piece(str(text.dataset_name), "hub", start, stop, LARGEST_UNIT_BYTES) for start, stop in pairs]
 
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:

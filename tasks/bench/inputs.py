@@ -29,9 +29,9 @@ def write_inputs(folder: Path, config: BertConfig, num_questions: int) -> dict[s
     """Writes a configuration, a WordPiece vocabulary of the published size and a SQuAD file. Returns the values of
     bert-squad's flags that name them."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "bert_config.json", config.to_dict(), sync=False)
+    write_json(folder / "bert_config.json", config.to_dict())
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in (*SPECIAL_TOKENS, ".", *words())))
-    write_json(folder / "train.json", squad_file(num_questions), sync=False)
+    write_json(folder / "train.json", squad_file(num_questions))
     files = {"bert_config_file": "bert_config.json", "vocab_file": "vocab.txt", "train_file": "train.json"}
     return {flag: str(folder / name) for flag, name in files.items()}
 
@@ -42,19 +42,16 @@ def words() -> Iterator[str]:
     return ("".join(word) for word in itertools.islice(made, VOCABULARY - len(SPECIAL_TOKENS) - 1))
 
 
-def texts(num_texts: int, num_words: int) -> list[str]:
-    """Texts of random words, the same in every call."""
-    chance, known = random.Random(0), list(words())
-    return [" ".join(chance.choices(known, k=num_words)) for _ in range(num_texts)]
-
-
 def squad_file(num_questions: int) -> dict[str, Any]:
-    """SQuAD's format. The answers are the contexts' first words."""
-    questions = iter(enumerate(texts(num_questions, QUESTION_WORDS)))
+    """SQuAD's format: random words, the same in every call. The answers are the contexts' first words."""
+    chance, known = random.Random(0), list(words())
     paragraphs = []
-    for context in texts(-(-num_questions // QUESTIONS_PER_CONTEXT), CONTEXT_WORDS):
-        answers = [{"text": context.partition(" ")[0], "answer_start": 0}]
-        few = itertools.islice(questions, QUESTIONS_PER_CONTEXT)
-        qas = [{"id": str(number), "question": question, "answers": answers} for number, question in few]
-        paragraphs.append({"context": context, "qas": qas})
+    for first in range(0, num_questions, QUESTIONS_PER_CONTEXT):
+        context = chance.choices(known, k=CONTEXT_WORDS)
+        answers = [{"text": context[0], "answer_start": 0}]
+        numbers = range(first, min(first + QUESTIONS_PER_CONTEXT, num_questions))
+        questions = [" ".join(chance.choices(known, k=QUESTION_WORDS)) for _ in numbers]
+        named = zip(map(str, numbers), questions, strict=True)
+        qas = [{"id": name, "question": question, "answers": answers} for name, question in named]
+        paragraphs.append({"context": " ".join(context), "qas": qas})
     return {"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]}

@@ -13,7 +13,7 @@ from distributed.rows import Rows
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.hashing import digest
+from ringbase.hashing import digest, sha256
 from ringbase.ragged import Ragged, joined, offsets_of
 from tasks.cache import Recipe, Tables, prepared, with_facts
 from tasks.classifier.reading import Source, Texts
@@ -71,10 +71,7 @@ def open_set(
             counts.append(f"{facts[name]:,} {text}")
     run.say(", ".join(counts) + ("" if data.is_new else " (cached)"))
     check_unknown(facts["unknown_share"], str(source), tokenizer, settings.allow_unknown)
-    data_set = DataSet(source, rows, data.tables["ids"], facts["digest"])
-    if source.needs_labels and not data_set.is_labelled:
-        raise InputError(f"{source}: there are examples without a label")
-    return data_set
+    return DataSet(source, rows, data.tables["ids"], facts["digest"])
 
 
 def recipe(source: Source, labels: Labels, settings: ExampleSettings, tokenizer: Tokenizer, run: Run) -> Recipe:
@@ -83,7 +80,7 @@ def recipe(source: Source, labels: Labels, settings: ExampleSettings, tokenizer:
     load, content = cache(source.read), list[object]()
     for file in source.files():
         if file.is_file():
-            content += [file_kind(file, str(source)), file]
+            content += [file_kind(file, str(source)), sha256(file)]
     if not content:
         texts = load()
         content = [texts.first, texts.second, texts.labels, texts.ids]

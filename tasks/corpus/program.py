@@ -32,11 +32,13 @@ def build(config: BuildConfig, world: World) -> None:
     """Builds the corpus on all ranks together."""
     settings = config.corpus
     output_dir = Path(settings.output_dir).expanduser()
-    if output_dir.is_file():
-        raise InputError(f"--output_dir {output_dir} is a file: give a folder, for shards and a manifest")
     if "tfrecord" in output_dir.suffix and settings.examples.format == "arrow":
         world.say(f"note: {output_dir} becomes a folder of Arrow shards; --format tfrecord writes Google's")
-    words = find_tokenizer(config, world)
+    folder = world.on_each_machine(weights.find, config.model, config.model_revision) if config.model else None
+    if folder is not None and not folder.is_dir():
+        folder = folder.parent  # of a TensorFlow checkpoint
+    files = config.tokenizer
+    words = tokenizer.load(files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file)
     if words.case_problem:
         world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
@@ -57,21 +59,9 @@ def build(config: BuildConfig, world: World) -> None:
     )
 
 
-def find_tokenizer(config: BuildConfig, world: World) -> tokenizer.Tokenizer:
-    """The tokenizer that the flags name."""
-    folder, files = None, config.tokenizer
-    if config.model:
-        folder = world.on_each_machine(weights.find, config.model, config.model_revision)
-    if folder is not None and not folder.is_dir():
-        folder = folder.parent  # of a TensorFlow checkpoint
-    return tokenizer.load(files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file)
-
-
 def verify(config: VerifyConfig) -> None:
     """Checks a corpus. Raises InputError that names the damaged files."""
-    manifest, problems = verify_shards(Path(config.input_dir).expanduser())
-    if problems:
-        raise InputError("; ".join(problems))
+    manifest = verify_shards(Path(config.input_dir).expanduser())
     num_shards, num_examples = len(manifest["shards"]), manifest["counts"]["examples"]
     print(f"{config.input_dir}: {num_shards} shards, {num_examples:,} examples: intact")
 

@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from bert.corpus.columns import column_of, schema_of
-from bert.corpus.manifest import write_manifest
+from bert.corpus.columns import record_batch, schema_of
 from bert.corpus.settings import ExampleSettings
-from bert.corpus.shards import write_arrow
+from bert.corpus.shards import write_arrow, write_manifest, write_shard
 from ringbase.errors import InputError
 from ringbase.files import build_folder
-from ringbase.hashing import HashingWriter, digest
+from ringbase.hashing import digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.environment import cache_folder
 
@@ -72,15 +71,11 @@ def _write(folder: Path, files: list[Path], limits: Limits, flag: str) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for file in files:
             for columns in _examples_of(file, limits, flag, content):
-                arrays = [column_of(columns[field.name], field.type) for field in schema]
-                yield pa.record_batch(arrays, schema=schema)
+                yield record_batch(columns, schema)
 
-    with path.open("wb") as file:
-        sink = HashingWriter(file)
-        sizes = write_arrow(sink, batches(), schema, settings)
-    shard = {"file": path.name, "examples": sum(sizes), "bytes": sink.size, "sha256": sink.sha256()}
+    shard = write_shard(path, write_arrow, batches(), schema, settings)
     facts = {"settings": settings, "tokenizer_digest": "", "records_digest": content.hexdigest()}
-    write_manifest(folder, facts | {"shards": [shard | {"batches": sizes}]})
+    write_manifest(folder, facts | {"shards": [shard]})
 
 
 def _examples_of(file: Path, limits: Limits, flag: str, content: Any) -> Iterator[dict[str, np.ndarray | Ragged]]:
@@ -115,35 +110,30 @@ def _without_padding(parsed: dict, limits: Limits, where: str, first: int) -> di
         advice = f"{name} is {length}: give {name}={other[0]}" if name and len(other) else f"expected {length}"
         check(lengths != length, f"{key} has {other[:1].sum()} values, {advice}")
         values[key] = parsed[key].flat_values.numpy().reshape(-1, length)
-    ids, segments, weights = (values[key] for key in ("input_ids", "segment_ids", "masked_lm_weights"))
-    positions, originals, labels = (
-        values[key] for key in ("masked_lm_positions", "masked_lm_ids", "next_sentence_labels")
+    ids, segments, positions, originals = (
+        values[key] for key in ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids")
     )
-    lengths = np.count_nonzero(values["input_mask"], axis=1)
+    lengths, used = np.count_nonzero(values["input_mask"], axis=1), values["masked_lm_weights"] == 1
     place = np.arange(limits.max_seq_length)
     inside = place < lengths[:, None]
-    is_wrong = (values["input_mask"] != inside) | (lengths == 0)[:, None]
-    check(is_wrong, "input_mask is not ones followed by zeros")
     a_tokens = np.count_nonzero((segments == 0) & inside, axis=1)
-    is_second = (place >= a_tokens[:, None]) & inside
-    check((segments != is_second) & inside, "segment_ids are not zeros followed by ones")
-    check((weights != 0) & (weights != 1), "masked_lm_weights are not all 0 or 1")
-    used = weights == 1
-    is_wrong = ((positions < 0) | (positions >= lengths[:, None])) & used
-    check(is_wrong, "a masked_lm_position is past the end of its tokens")
-    for key, is_used in (("input_ids", inside), ("masked_lm_ids", used)):
-        is_wrong = ((values[key] < 0) | (values[key] >= limits.vocab_size)) & is_used
-        found = values[key][is_wrong][:1].sum()
-        check(
-            is_wrong,
-            f"id {found} in {key} is outside the vocabulary of {limits.vocab_size} entries (--vocab_file)",
+    check((values["input_mask"] != inside) | (lengths == 0)[:, None], "input_mask is not ones followed by zeros")
+    check((segments != (place >= a_tokens[:, None])) & inside, "segment_ids are not zeros followed by ones")
+    check(~used & (values["masked_lm_weights"] != 0), "masked_lm_weights are not all 0 or 1")
+    is_outside = ((positions < 0) | (positions >= lengths[:, None])) & used
+    check(is_outside, "a masked_lm_position is past the end of its tokens")
+    for key, numbers, is_used in (("input_ids", ids, inside), ("masked_lm_ids", originals, used)):
+        is_wrong = ((numbers < 0) | (numbers >= limits.vocab_size)) & is_used
+        problem = (
+            f"id {numbers[is_wrong][:1].sum()} in {key} is outside the vocabulary of {limits.vocab_size} entries"
         )
-    check((labels != 0) & (labels != 1), "next_sentence_labels is not 0 or 1")
+        check(is_wrong, f"{problem} (--vocab_file)")
+    check(~np.isin(values["next_sentence_labels"], (0, 1)), "next_sentence_labels is not 0 or 1")
     offsets = offsets_of(used.sum(axis=1))
     return {
         "input_ids": (ids[inside], offsets_of(lengths)),
         "sentence_a_tokens": a_tokens,
         "masked_lm_positions": (positions[used], offsets),
         "masked_lm_ids": (originals[used], offsets),
-        "is_random_next": labels[:, 0],
+        "is_random_next": values["next_sentence_labels"][:, 0],
     }

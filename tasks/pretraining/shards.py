@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bert.corpus.manifest import TOKENIZER, Manifest
 from bert.corpus.masking import Masking
-from bert.corpus.shards import find_shards, is_arrow, open_shards
+from bert.corpus.shards import TOKENIZER, Manifest, find_shards, is_arrow, open_shards
 from distributed.rows import BatchRows
 from ringbase.errors import InputError
 from ringbase.hashing import digest

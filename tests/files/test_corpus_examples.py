@@ -61,34 +61,32 @@ def google_instances(texts, draw, max_seq_length, short_seq_prob):
             index += 1
 
 
-def assert_same_mean(one, other, name):
-    """Within 4.5 standard errors: 1 chance in 100,000 to differ."""
-    one, other = np.asarray(one, float), np.asarray(other, float)
-    # Examples of one document hang together: about 10 of them share a target length.
-    error = np.sqrt(10 * (one.var() / len(one) + other.var() / len(other)))
-    assert abs(one.mean() - other.mean()) <= 4.5 * error, f"{name}: {one.mean()} and {other.mean()} +- {error}"
-
-
-def assert_like_google(rows, google):
-    ours = [(*halves(row), row["is_random_next"]) for row in rows]
-    assert_same_mean([row[2] for row in ours], [row[2] for row in google], "random next")
-    lengths, theirs = ([len(a) + len(b) for a, b, _ in which] for which in (ours, google))
-    assert_same_mean(lengths, theirs, "length")
-    assert_same_mean([len(a) for a, *_ in ours], [len(a) for a, *_ in google], "length of A")
-    for most in np.array([0.25, 0.5, 0.8, 0.99]) * max(theirs):
-        assert_same_mean([n <= most for n in lengths], [n <= most for n in theirs], f"at most {most} tokens")
-    for kind in (0, 1):
-        b_of = [[len(b) for _, b, r in which if r == kind] for which in (ours, google)]
-        assert_same_mean(*b_of, "length of B")
-    # Every document is gone through once per duplicate, so the number of examples is random only through targets.
-    assert abs(len(ours) / len(google) - 1) < 0.05
+def assert_same_means(ours, theirs):
+    """Column by column within 4.5 standard errors: 1 chance in 100,000 to differ."""
+    for number, (one, other) in enumerate(zip(np.array(ours, float).T, np.array(theirs, float).T, strict=True)):
+        # Examples of one document hang together: about 10 of them share a target length.
+        error = np.sqrt(10 * (one.var() / len(one) + other.var() / len(other)))
+        assert abs(one.mean() - other.mean()) <= 4.5 * error, f"{number}: {one.mean()}, {other.mean()} +- {error}"
 
 
 def test_examples_are_distributed_as_googles(static, texts):
     rows, manifest = static
-    draw = random.Random(1)
-    assert_like_google(rows, [row for _ in range(20) for row in google_instances(texts, draw, 128, 0.3)])
     assert manifest["counts"]["examples"] == len(rows)
+    draw = random.Random(1)
+    theirs = [row for _ in range(20) for row in google_instances(texts, draw, 128, 0.3)]
+    ours = [(*halves(row), row["is_random_next"]) for row in rows]
+
+    def measured(a, b, is_random):
+        size = len(a) + len(b)
+        return is_random, size, len(a), *(size <= most for most in (31, 62, 100, 123))
+
+    assert_same_means([measured(*row) for row in ours], [measured(*row) for row in theirs])
+    for kind in (0, 1):
+        assert_same_means(
+            *([[len(b)] for _, b, is_random in which if is_random == kind] for which in (ours, theirs))
+        )
+    # Every document is gone through once per duplicate, so the number of examples is random only through targets.
+    assert abs(len(ours) / len(theirs) - 1) < 0.05
 
 
 def test_a_and_b_come_from_where_they_should(static, texts):

@@ -32,12 +32,9 @@ def flat(tokens):
 
 def parts(masked, offsets):
     """(values, positions, original ids) of each example."""
-    at = masked.position_offsets
-    return [
-        (masked.values[offsets[i] : offsets[i + 1]].tolist(), masked.positions[at[i] : at[i + 1]].tolist(),
-         masked.original_ids[at[i] : at[i + 1]].tolist())
-        for i in range(len(offsets) - 1)
-    ]  # fmt: skip
+    cuts = masked.position_offsets[1:-1]
+    arrays = (masked.values, offsets[1:-1]), (masked.positions, cuts), (masked.original_ids, cuts)
+    return list(zip(*([part.tolist() for part in np.split(*array)] for array in arrays), strict=True))
 
 
 def words_of(tokens, whole_words):
@@ -73,9 +70,8 @@ def test_the_number_and_places_are_distributed_as_googles(whole_words):
     times = 10_000
     tokens = examples([64], seed=4)[0]
     values, offsets = flat([tokens] * times)
-    found = mask(
-        values, offsets, example_keys(1, np.arange(times)), masking(whole_words, max_predictions_per_seq=8)
-    )
+    limits = masking(whole_words, max_predictions_per_seq=8)
+    found = mask(values, offsets, example_keys(1, np.arange(times)), limits)
     ours = np.bincount(found.positions, minlength=64)
     numbers = np.bincount(np.diff(found.position_offsets), minlength=9)
     generator, theirs, their_numbers = random.Random(0), np.zeros(64), np.zeros(9)
@@ -92,10 +88,9 @@ def test_the_number_and_places_are_distributed_as_googles(whole_words):
         np.testing.assert_array_less(np.abs(a - b) / times, 5 * deviation + 1e-12)
 
 
-@WHOLE_WORDS
-def test_eighty_ten_ten(whole_words):
+def test_eighty_ten_ten():
     values, offsets = flat(examples([128] * 2000))
-    found = mask(values, offsets, example_keys(0, np.arange(2000)), masking(whole_words))
+    found = mask(values, offsets, example_keys(0, np.arange(2000)), masking())
     rows = np.repeat(np.arange(2000), np.diff(found.position_offsets))
     now = found.values[offsets[rows] + found.positions]
     # A random word may be [MASK] or the token itself: 0.1 / 1000 of the cases.
@@ -124,7 +119,6 @@ def test_masks_give_back_the_original_in_whole_words(whole_words):
         words = words_of(ids.tolist(), whole_words)
         assert set(positions) <= {place for word in words for place in word}
         assert all(len(set(word) & set(positions)) in (0, len(word)) for word in words)
-    assert np.sum(found.values != before) > 1000
 
 
 def test_the_number_to_predict_is_pythons_round():
@@ -143,10 +137,11 @@ def test_an_example_has_the_same_masks_in_any_batch(whole_words):
     keys = example_keys(3, np.arange(6), 1)
     together = parts(mask(*flat(tokens), keys, masking(whole_words)), flat(tokens)[1])
     assert [len(positions) for _, positions, _ in together[4:]] == [0, 0]
-    for order in ([], [0], [4], [2, 0, 5, 3, 3, 1]):
+    for order in ([0], [4], [2, 0, 5, 3, 3, 1]):
         values, offsets = flat([tokens[i] for i in order])
         found = mask(values, offsets, keys[order], masking(whole_words))
         assert parts(found, offsets) == [together[i] for i in order]
+    assert not len(mask(*flat([]), keys[:0], masking(whole_words)).positions)
 
 
 def test_keys_tell_seeds_rows_and_epochs_apart_and_epochs_have_independent_masks():
@@ -155,8 +150,7 @@ def test_keys_tell_seeds_rows_and_epochs_apart_and_epochs_have_independent_masks
             example_keys(1, 0, rows)[2:], example_keys(2**63 + 5, rows, 0)]  # fmt: skip
     assert len(np.unique(np.concatenate(keys))) == sum(map(len, keys))  # two alike once in 10^9 times
     values, offsets = flat(examples([128] * 2000))
-    one, two = (mask(values, offsets, example_keys(0, rows[:2000], epoch), masking()) for epoch in (0, 1))
-    both = sum(
-        len({*a[1]} & {*b[1]}) for a, b in zip(parts(one, offsets), parts(two, offsets), strict=True)
-    )  # 19 of 125 twice: hypergeometric, mean 2.888 and variance 2.08 an example
+    epochs = [parts(mask(values, offsets, example_keys(0, rows[:2000], n), masking()), offsets) for n in (0, 1)]
+    both = sum(len({*one[1]} & {*two[1]}) for one, two in zip(*epochs, strict=True))
+    # 19 of 125 twice: hypergeometric, mean 2.888 and variance 2.08 an example
     assert abs(both - 2000 * 19 * 19 / 125) < 5 * np.sqrt(2000 * 2.08)

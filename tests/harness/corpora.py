@@ -1,18 +1,15 @@
 """Small corpora whose every token tells where it comes from, and bert-corpus on them."""
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
-from harness.mpi import ROOT
+import pyarrow as pa
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 
 from bert.corpus import build as corpus
 from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings, TextSettings
-from bert.corpus.shards import open_table
+from bert.corpus.shards import open_shards
 from bert.corpus.units import find_units
 from bert.text import tokenizer
 from ringbase.settings import made
@@ -47,46 +44,31 @@ def settings_of(folder: Path, output: str = "shards", **settings) -> BuildSettin
     return made(BuildSettings, files | settings)
 
 
-def build_with(settings: BuildSettings, words: tokenizer.Tokenizer, *, workers: int = 1, **ranks) -> dict:
-    return corpus.build(settings, words, num_workers=workers, say=lambda _: None, **ranks)
+def build_with(settings: BuildSettings, words: tokenizer.Tokenizer, workers: int = 1) -> None:
+    corpus.build(settings, words, num_workers=workers, say=lambda _: None)
+
+
+def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict]:
+    """All rows of the shards, each record batch checked, and the manifest."""
+    shards, manifest = open_shards(patterns, flag)
+    return pa.Table.from_batches([s.batch(n) for s in shards for n in range(len(s.starts) - 1)]), manifest
 
 
 def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:
     """Builds the corpus that `write` wrote; its examples and its manifest."""
     words = tokenizer.load(str(folder / "vocab.txt"))
-    build_with(settings_of(folder, output, **settings), words, workers=workers)
+    build_with(settings_of(folder, output, **settings), words, workers)
     table, manifest = open_table(str(folder / output))
     return table.to_pylist(), manifest
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """The bytes of all files in a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def unmasked(row: dict) -> list[int]:
-    """The token ids of an example before static masks were applied."""
-    ids = list(row["input_ids"])
-    for position, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
-        ids[position] = original
-    return ids
-
-
 def halves(row: dict) -> tuple[list[int], list[int]]:
-    """A and B without [CLS] and [SEP], which must be where they belong."""
-    ids = unmasked(row) if "masked_lm_ids" in row else row["input_ids"]
-    a = row["sentence_a_tokens"]
+    """A and B before static masks were applied, without [CLS] and [SEP], which must be where they belong."""
+    ids, a = list(row["input_ids"]), row["sentence_a_tokens"]
+    for position, original in zip(row.get("masked_lm_positions", ()), row.get("masked_lm_ids", ()), strict=True):
+        ids[position] = original
     assert (ids[0], ids[a - 1], ids[-1]) == (CLS, SEP, SEP)
     return ids[1 : a - 1], ids[a:-1]
-
-
-def bert_corpus(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
-    """Runs bert-corpus as a user does, in `folder`."""
-    return subprocess.run(
-        [sys.executable, "-m", "tasks.corpus", *arguments],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
-        check=False,
-    )  # fmt: skip
 
 
 def small_units(monkeypatch, num_bytes: int) -> None:
@@ -97,4 +79,4 @@ def small_units(monkeypatch, num_bytes: int) -> None:
 def read_documents(**settings) -> list[list[str]]:
     """The documents of all units, as lists of sentences."""
     text = TextSettings(**settings)
-    return [document for unit in find_units(text)[0] for document in documents(unit, text)]
+    return [document for unit in find_units(text) for document in documents(unit, text)]

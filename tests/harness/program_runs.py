@@ -41,7 +41,7 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
     from tasks.job import Job
 
     config_class, function = program_of(program)
-    config = flags.parse(config_class, argv, prog=f"bert-{program}", description="")
+    config = flags.parse(config_class, argv, prog=f"bert-{program}")
     with contextlib.closing(Run.of(folder, world)) as run:
         return function(config, Job(world, collectives, run, flat(config)))
 

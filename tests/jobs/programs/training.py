@@ -23,7 +23,7 @@ from harness import toy
 from distributed import elastic
 from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings
-from distributed.evaluation import HeldOut
+from distributed.train import HeldOut
 from distributed.watchdog import StallSettings
 from distributed.world import World
 

@@ -10,12 +10,12 @@ import sys
 
 import pyarrow as pa
 import pytest
-from harness.corpora import build, make_texts, read_documents, write
+from harness.corpora import build, make_texts, open_table, read_documents, write
 from harness.mpi import ROOT
 from harness.refusals import refused
 from soak.fuzz.run import run
 
-from bert.corpus.shards import open_shards, open_table, verify
+from bert.corpus.shards import open_shards, verify
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
 from ringbase.errors import InputError
@@ -66,11 +66,11 @@ def test_no_flipped_bit_of_a_shard_is_trained_on(tmp_path):
         with contextlib.suppress(InputError):
             assert open_table(str(shards))[0].to_pylist() == written
             read += 1
-        assert path.name in "".join(verify(shards)[1])
+        refused(lambda: verify(shards), path)
     assert read < 100
     tokenizer = shards / "tokenizer/vocab.txt"
     tokenizer.write_bytes(tokenizer.read_bytes().replace(b"w7", b"w6"))
-    assert str(tokenizer) in "".join(verify(shards)[1])
+    refused(lambda: verify(shards), tokenizer)
 
 
 @pytest.mark.timeout(3600)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import sentencepiece
-from harness.corpora import build_with, make_texts, read_documents, settings_of, write
+from harness.corpora import build_with, make_texts, open_table, read_documents, settings_of, write
 from harness.squad_files import make_entries, squad_json
 
 from bert.text import tokenizer
@@ -80,7 +80,7 @@ def read_shards(folder, name):
 
 def read_records(folder, name):
     """With the manifest, because a file that ends after a whole record is a whole file."""
-    from bert.corpus.shards import find_shards, open_table
+    from bert.corpus.shards import find_shards
     from tasks.pretraining.records import Limits, converted
 
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
