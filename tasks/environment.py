@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bert import xla
+from bert import set_xla_flags
 
 # Keras imports these where they are installed, for features that no program uses. They take as long as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
@@ -15,7 +15,7 @@ IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl
 
 def set_environment() -> None:
     """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it compiles."""
-    xla.set_flags()
+    set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

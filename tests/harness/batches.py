@@ -1,6 +1,6 @@
 """Rows of tokens -> what a model computes of them as a batch; the one place that knows how a batch is made."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,37 +89,33 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
         "masked_lm_ids": ragged(list(row.masked.values()) for row in rows),
         "is_random_next": np.array([row.label for row in rows], np.int8),
     }
-    chosen = grouping_of(grouping)
-    match head:
-        case "span":
-            return squad.collate(fields, chosen)
-        case "classifier":
-            return classifier.collate(fields, chosen)
-        case "pretraining":
-            return pretraining.collate(fields, None, 1, chosen, most=lambda length: length)
-        case _:
-            return batches.batch_of(fields, chosen)[1]
+    return TASKS[head][0](fields, grouping_of(grouping))
 
 
 def weights_of(head: str, batch: dict) -> dict[str, float]:
     """The weight of each loss term in a batch, which divides the term's sum."""
-    match head:
-        case "span":
-            return {"loss": float(batches.num_examples(batch))}
-        case "classifier":
-            return {"loss": float(example_weights(batch, None).sum())}
-        case _:
-            return pretraining.weights(batch)
+    return TASKS[head][1](batch)
 
 
-def loss_sums(head: str, scores, batch) -> dict[str, tf.Tensor]:
-    match head:
-        case "span":
-            return {"loss": squad.span_loss(scores, batch)}
-        case "classifier":
-            return {"loss": label_loss(scores, batch, None)}
-        case _:
-            return pretraining.losses(scores, batch)
+# Head -> fields to batch, weights of a batch, loss sums of scores and batch.
+TASKS: dict[str, tuple[Callable, Callable, Callable]] = {
+    "span": (
+        squad.collate,
+        lambda batch: {"loss": float(batches.num_examples(batch))},
+        lambda scores, batch: {"loss": squad.span_loss(scores, batch)},
+    ),
+    "classifier": (
+        classifier.collate,
+        lambda batch: {"loss": float(example_weights(batch, None).sum())},
+        lambda scores, batch: {"loss": label_loss(scores, batch, None)},
+    ),
+    "pretraining": (
+        lambda fields, grouping: pretraining.collate(fields, None, 1, grouping, most=lambda length: length),
+        pretraining.weights,
+        pretraining.losses,
+    ),
+    "features": (lambda fields, grouping: batches.batch_of(fields, grouping)[1], lambda _: {}, lambda *_: {}),
+}
 
 
 class Computer:
@@ -127,16 +123,15 @@ class Computer:
 
     def __init__(self, model: Bert):
         self.model, self.head = model, model.head_name
-        self._functions: dict[str, tf.types.experimental.PolymorphicFunction] = {}
+        self._functions: dict = {}
 
     def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
         """`key` is that of dropout, int32 [2]; with None the model predicts."""
         batch = batch_of(self.head, rows, grouping)
-        weights = {} if self.head == "features" else weights_of(self.head, batch)
-        inverse = tf.constant([1 / weight for weight in weights.values()], tf.float32)
-        if key is not None:
-            key = tf.constant(key, tf.int32)
-        scores, loss, gradients = self._function(batch, grouping, key)(batch, inverse, key)
+        inverse = tf.constant([1 / weight for weight in weights_of(self.head, batch).values()], tf.float32)
+        of_key = () if key is None else (tf.constant(key, tf.int32),)
+        function = self._function(batch, grouping, has_key=key is not None)
+        scores, loss, gradients = function(batch, inverse, *of_key)
         names = self.model.named_tensors() if self.head != "features" else ()
         return Computed(
             self._by_row(rows, scores, batch, grouping),
@@ -144,25 +139,21 @@ class Computer:
             {name: tf.convert_to_tensor(part).numpy() for name, part in zip(names, gradients, strict=True)},
         )
 
-    def _function(self, batch: dict, grouping: str, key):
+    def _function(self, batch: dict, grouping: str, has_key: bool):
         """With unknown dimensions, or compiled for these."""
-        kind = f"{grouping.removesuffix(' more')}, {key is None}"
+        kind = grouping.removesuffix(" more"), has_key
         if kind not in self._functions:
-            options = {"jit_compile": True}
-            if grouping != "compiled":
-                of_key = None if key is None else tf.TensorSpec([2], tf.int32)
-                signature = [batch_signature(batch), tf.TensorSpec([None]), of_key]
-                options = {"input_signature": signature if key is not None else signature[:2]}
+            signature = [batch_signature(batch), tf.TensorSpec([None]), *[tf.TensorSpec([2], tf.int32)] * has_key]
+            options = {"jit_compile": True} if grouping == "compiled" else {"input_signature": signature}
             self._functions[kind] = tf.function(self._compute, autograph=False, **options)
-        function = self._functions[kind]
-        return function if key is not None or grouping == "compiled" else lambda *args: function(*args[:2])
+        return self._functions[kind]
 
     def _compute(self, batch, inverse, key=None):
         if self.head == "features":
             return self.model(batch, dropout_key=key), tf.zeros([]), []
         with tf.GradientTape() as tape:
             scores = self.model(batch, dropout_key=key)
-            total = tf.reduce_sum(tf.stack([*loss_sums(self.head, scores, batch).values()]) * inverse)
+            total = tf.reduce_sum(tf.stack([*TASKS[self.head][2](scores, batch).values()]) * inverse)
         variables = [variable.value for variable in self.model.named_tensors().values()]
         return scores, total, tape.gradient(total, variables, unconnected_gradients="zero")
 
