@@ -27,7 +27,7 @@ from bert.optimizer import AdamWeightDecay
 from tasks.bench.inputs import model_config
 from tasks.bench.settings import SIZES
 from tasks.job import POLICIES, set_precision
-from tasks.squad.program import collate, span_loss
+from tasks.squad.task import SpanTask
 
 FOLDER = Path(__file__).resolve().parent
 QUESTION_TOKENS = 6
@@ -44,9 +44,11 @@ def stablehlo(options: argparse.Namespace) -> tuple[str, int]:
         optimizer = AdamWeightDecay(1e-4)
         optimizer.build(variables)
 
+        task = SpanTask(options.seq_length)
+
         def step(batch: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
-                loss = span_loss(model(batch, dropout_key=key), batch) / options.batch_size
+                loss = task.loss(model(batch, dropout_key=key), batch)["loss"] / options.batch_size
             gradients = tape.gradient(loss, [variable.value for variable in variables])
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             if not options.step:
@@ -74,7 +76,7 @@ def batch_of(options: argparse.Namespace) -> dict:
         "start_position": answers,
         "end_position": answers,
     }
-    return collate(fields, fixed(((rows, length),)))
+    return SpanTask(options.seq_length).batch(fields, fixed(((rows, length),)))
 
 
 def main() -> None:

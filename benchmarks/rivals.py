@@ -30,7 +30,7 @@ def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator
     row."""
     from distributed.order import Order
     from distributed.rows import Rows
-    from tasks.squad.program import collate
+    from tasks.squad.task import SpanTask
 
     rows, size = Rows.open(Path(settings["windows"])), settings["batch_size"]
     number, order = settings["num_warmup"] + settings["num_steps"], Order(len(rows), settings["seed"])
@@ -43,7 +43,7 @@ def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator
         shuffled = [np.random.default_rng(0).permutation(part) for part in parts]
         chosen = [many[place] for place in np.concatenate(shuffled)]
     for indices in chosen:
-        batch = collate(rows.take(indices))
+        batch = SpanTask(0).batch(rows.take(indices))
         answers = {name: batch[name] for name in ("start_position", "end_position")}
         inputs = in_rows(batch)
         # Widths are multiples of 8, even if --max_seq_length is not.

@@ -94,8 +94,9 @@ class TrainingStep:
         """[*gradients, loss sums] over this rank's micro-batches."""
         if self._gradient is None:  # traced with unknown dimensions, so that one trace serves every shape
             terms = tf.TensorSpec([len(self.optimizer.loss_terms)], self.optimizer.dtype)
-            signature = [batch_signature(batches[0]), terms, tf.TensorSpec([2], tf.int32)]
-            options = {"jit_compile": True} if self.is_fixed else {"input_signature": signature}
+            options: dict[str, Any] = {"jit_compile": True}
+            if not self.is_fixed:
+                options = {"input_signature": [batch_signature(batches[0]), terms, tf.TensorSpec([2], tf.int32)]}
             self._gradient = tf.function(self.backward, autograph=False, **options)
         total: Tensors | None = None
         for batch, key in zip(batches, keys, strict=True):

@@ -8,10 +8,25 @@ import numpy as np
 import tensorflow as tf
 
 from distributed.feed import Batch, prefetched
-from distributed.gradient import naming_memory
+from distributed.gradient import batch_signature, naming_memory
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
+
+Forward = Callable[[Batch], Any]  # the model's input -> its outputs
+
+
+def traced_once(function: Forward) -> Forward:
+    """`function` as a graph for batches of any size with the arrays of the first one."""
+    traced: Forward | None = None
+
+    def call(batch: Batch) -> Any:
+        nonlocal traced
+        if traced is None:
+            traced = tf.function(function, input_signature=[batch_signature(batch)], autograph=False)
+        return traced(batch)
+
+    return call
 
 
 def predict(
@@ -19,7 +34,7 @@ def predict(
     run: Run,
     batches: Sequence[np.ndarray],
     make_batch: Callable[[np.ndarray], Batch],
-    forward: Callable[[dict[str, tf.Tensor]], Any],
+    forward: Forward,
     *,
     digest: Callable[[int, Any], Any] = lambda number, output: output,
     label: str | None = "prediction",

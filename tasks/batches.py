@@ -1,43 +1,56 @@
-"""Batches of training and of prediction: their rows, shapes and padding."""
+"""The batches of a training: how its rows are grouped, and how much of that is padding."""
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import numpy as np
-import tensorflow as tf
+from transformers import BertConfig
 
-from bert.batch import ByLength, Grouping, Layouts, in_one_group, rounded_up
-from distributed.feed import Batch, Feed
-from distributed.gradient import batch_signature
-from distributed.order import RowOrder, divided, fixed_batches
+from bert.batch import ByLength, Layouts, in_one_group, with_checked_ids
+from distributed.feed import Feed
+from distributed.order import RowOrder, divided
 from distributed.plan import Plan
+from distributed.rows import BatchRows
+from tasks.task import Task
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 STEPS_OF_REPORT = 20  # counted for the printed share of padding
 
 
-def grouping_of(packing: str) -> Grouping:
-    """The grouping of rows for `--packing` auto or off; not used when XLA compiles the whole gradient."""
-    return in_one_group if packing == "off" else ByLength()
+def feed_of(
+    task: Task, rows: BatchRows, order: RowOrder, plan: Plan, config: BertConfig, packing: str, is_fixed: bool
+) -> Feed:
+    """The feed of a training of a model with this configuration.
+
+    Args:
+      packing: "auto" divides a step's rows by their tokens and groups them by length; "off" does neither.
+      is_fixed: XLA compiles the whole gradient, for few shapes of batches.
+    """
+    lengths = partial(rows.lengths_at, "input_ids")
+    layouts = layouts_of(task, rows, order, plan, packing) if is_fixed else None
+    batch = with_checked_ids(task.batch, config)
+    return Feed(
+        rows=rows,
+        order=order,
+        collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else ByLength())),
+        weights=task.weights,
+        lengths=None if packing == "off" else lengths,
+        is_fixed=is_fixed,
+        collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),
+    )
 
 
-def prediction_batches(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> list[np.ndarray]:
-    """Batches of row numbers, rows of similar length together. With its padding, a batch has at most as many
-    tokens as `batch_size` rows of `max_seq_length`."""
-    return fixed_batches(rounded_up(lengths), batch_size * rounded_up(max_seq_length))
-
-
-def traced_once(function: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
-    """`function` as a graph for batches of any size with the arrays of the first one."""
-    traced = None
-
-    def call(batch: Batch) -> Any:
-        nonlocal traced
-        if traced is None:
-            traced = tf.function(function, input_signature=[batch_signature(batch)], autograph=False)
-        return traced(batch)
-
-    return call
+def layouts_of(task: Task, rows: BatchRows, order: RowOrder, plan: Plan, packing: str) -> Layouts:
+    """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps. Without packing
+    there is one shape, with rows of the task's greatest length."""
+    sample: list[np.ndarray] = []
+    if packing != "off":
+        steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False).astype(int)
+        for position in (steps * plan.global_batch_size).tolist():
+            numbers = order.rows_at(position, position + plan.global_batch_size)
+            lengths = rows.lengths_at("input_ids", numbers)
+            ranks = divided(lengths, numbers, plan.size, plan.accumulation, order.block, True)
+            sample += [lengths[piece] for rank in ranks for piece in rank]
+    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), task.max_seq_length)
 
 
 def padding_of(feed: Feed, plan: Plan) -> float:
@@ -47,19 +60,3 @@ def padding_of(feed: Feed, plan: Plan) -> float:
     batches = [batch for position in positions for batch in feed.micro_batches(plan, 0, position)]
     masks = [batch["attention_mask"] for batch in batches]
     return 1 - float(np.concatenate(masks).mean()) if masks else 0.0
-
-
-def layouts_of(
-    plan: Plan, order: RowOrder, lengths: Callable[[np.ndarray], np.ndarray] | None, longest: int
-) -> Layouts:
-    """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps. Without
-    `lengths` there is one shape, with rows of `longest` tokens."""
-    sample: list[np.ndarray] = []
-    if lengths:
-        steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False).astype(int)
-        for position in (steps * plan.global_batch_size).tolist():
-            numbers = order.rows_at(position, position + plan.global_batch_size)
-            of_rows = lengths(numbers)
-            ranks = divided(of_rows, numbers, plan.size, plan.accumulation, order.block, True)
-            sample += [of_rows[piece] for rank in ranks for piece in rank]
-    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), longest)

@@ -20,6 +20,7 @@ from ringbase.json_files import read_json, read_object
 from tasks.settings import ModelSettings
 
 CHECKPOINTS = "checkpoints"
+TASK_FILE = "task.json"  # of a model: the settings that prediction needs
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
@@ -65,7 +66,7 @@ class Start:
             check_settings(self.state.settings, settings, self.checkpoint, advice)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Needs:
     """What a program needs from the files of its model.
 
@@ -116,19 +117,18 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
     return replace(_start(config, source, reason, say, needs), commit=commit)
 
 
-def run_of(weights: Path) -> Path | None:
-    """The folder of the run that wrote the model or checkpoint in the folder `weights`, if a run may have."""
+def settings_of(weights: Path) -> Mapping[str, Any]:
+    """The settings that a model or checkpoint was trained with, by flag: those of its task.json, else of the
+    run.json of its run; empty without both. Raises InputError: the file is damaged."""
+    if (weights / TASK_FILE).is_file():
+        return read_object(weights / TASK_FILE)
     parent = weights.resolve().parent
-    return parent if weights.name == "model" else parent.parent if parent.name == CHECKPOINTS else None
-
-
-def settings_of_run(run: Path | None) -> Mapping[str, Any]:
-    """The settings in a run's run.json; empty without one. Raises InputError: it is damaged."""
-    if run is None or not (run / "run.json").is_file():
+    run = (parent if weights.name == "model" else parent.parent) / "run.json"
+    if (weights.name != "model" and parent.name != CHECKPOINTS) or not run.is_file():
         return {}
-    config = read_object(run / "run.json").get("config")
+    config = read_object(run).get("config")
     if not isinstance(config, dict):
-        raise InputError(f"{run / 'run.json'}: damaged: there is no object 'config' in it")
+        raise InputError(f"{run}: damaged: there is no object 'config' in it")
     return config
 
 

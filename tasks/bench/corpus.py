@@ -27,7 +27,7 @@ from ringbase.errors import InputError
 from tasks.bench.settings import CorpusConfig
 from tasks.bench.timing import in_turn, ratio
 from tasks.bench.worlds import alone, run_module
-from tasks.pretraining.examples import collate
+from tasks.pretraining.task import MaskedTask
 
 MB = 1e6
 READ_S = 2.0  # how long the reader is measured
@@ -87,10 +87,11 @@ def rows_per_s(config: CorpusConfig, shards: Path) -> float:
     words = tokenizer.load(config.vocab_file, None, config.do_lower_case)
     rows, position = BatchRows(open_shards(str(shards))[0]), 0
     masking = Masking(words.vocab_size, words.mask_id, (words.cls_id, words.sep_id))
+    task = MaskedTask(0, masking, SEED, masking.num_predictions)
     order, start_s = BlockOrder(len(rows), SEED), time.perf_counter()
     while (elapsed_s := time.perf_counter() - start_s) < READ_S:
         numbers = order.rows_at(position, position + config.batch_size)
         epochs = np.arange(position, position + config.batch_size) // len(rows)
-        collate(rows.take(numbers) | {"row": numbers, "epoch": epochs}, masking, SEED)
+        task.batch(rows.take(numbers) | {"row": numbers, "epoch": epochs})
         position += config.batch_size
     return position / elapsed_s

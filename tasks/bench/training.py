@@ -2,7 +2,6 @@
 
 import time
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,14 +17,15 @@ from distributed.feed import Batch, Feed, prefetched
 from distributed.gradient import TrainingStep, WholeStep
 from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
+from distributed.order import Order
 from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.world import World
-from tasks.batches import grouping_of, layouts_of
+from tasks.batches import feed_of
 from tasks.bench.inputs import model_config
 from tasks.bench.settings import LoadSettings
 from tasks.job import set_precision
-from tasks.squad.program import feed_of, span_loss
+from tasks.squad.task import SpanTask
 
 SEED = 0
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
@@ -38,7 +38,7 @@ def config_of(load: LoadSettings) -> BertConfig:
     return model_config(load.size.model_size, load.seq_length)
 
 
-def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[Feed, Plan]:
+def feed_and_plan(load: LoadSettings, config: BertConfig, num_ranks: int) -> tuple[Feed, Plan]:
     """Full rows of random tokens, as the feed of `bert-squad`, and the plan of the steps."""
     plan_settings = PlanSettings(
         global_batch_size=load.batch_size * load.gradient_accumulation_steps * num_ranks,
@@ -46,7 +46,7 @@ def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[
         gradient_accumulation_steps=load.gradient_accumulation_steps,
     )
     count, generator = plan_settings.batch_size, np.random.default_rng(SEED)
-    tokens = generator.integers(0, vocab_size, (count, load.seq_length), dtype=np.int32)
+    tokens = generator.integers(0, config.vocab_size, (count, load.seq_length), dtype=np.int32)
     answers = [pa.array(generator.integers(0, load.seq_length, count, dtype=np.int32)) for _ in range(2)]
     columns = {
         "input_ids": ragged(list(tokens), pa.int32()),
@@ -54,13 +54,9 @@ def feed_and_plan(load: LoadSettings, vocab_size: int, num_ranks: int) -> tuple[
         "start_position": answers[0],
         "end_position": answers[1],
     }
-    feed = feed_of(Rows(pa.table(columns)), SEED, load.seq_length)
-    plan = make_plan(plan_settings, count, num_ranks)
-    lengths = None if load.passes.packing == "off" else feed.lengths
-    is_fixed = load.xla == "on"
-    layouts = layouts_of(plan, feed.order, lengths, load.seq_length) if is_fixed else None
-    collate = partial(feed.collate, grouping=layouts or grouping_of(load.passes.packing))
-    return replace(feed, collate=collate, lengths=lengths, is_fixed=is_fixed), plan
+    plan, rows = make_plan(plan_settings, count, num_ranks), Rows(pa.table(columns))
+    task, order = SpanTask(load.seq_length), Order(count, SEED)
+    return feed_of(task, rows, order, plan, config, load.passes.packing, load.xla == "on"), plan
 
 
 def measured_steps(
@@ -70,8 +66,8 @@ def measured_steps(
     parts (`seconds`, `PARTS`)."""
     set_precision(load.machine.precision, load.machine.tf32)
     bert_config, is_fixed = config_of(load), load.xla == "on"
-    feed, plan = feed_and_plan(load, bert_config.vocab_size, world.size)
-    model = Bert(bert_config, "span")
+    feed, plan = feed_and_plan(load, bert_config, world.size)
+    task, model = SpanTask(load.seq_length), Bert(bert_config, "span")
     model.recomputes = load.passes.recompute
     optimizer = AllreduceOptimizer(
         AdamWeightDecay(1e-5),
@@ -84,7 +80,7 @@ def measured_steps(
     optimizer.broadcast_variables()
 
     def loss(batch: dict[str, tf.Tensor], key: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"loss": span_loss(model(batch, dropout_key=key), batch)}
+        return task.loss(model(batch, dropout_key=key), batch)
 
     is_whole = is_fixed and world.device.is_gpu and collectives.in_graph
     kind = WholeStep if is_whole else partial(TrainingStep, is_fixed=is_fixed)

@@ -4,50 +4,34 @@ Arrays have their shape as a suffix: B or n rows, L labels.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import log_softmax, softmax
 
-from bert.batch import with_checked_ids
-from distributed.feed import batch_maker
-from distributed.predict import predict
 from distributed.rows import Rows
 from distributed.run import Run
-from tasks.batches import prediction_batches
 from tasks.classifier import metrics
-from tasks.classifier.rows import DataSet, collate
+from tasks.classifier.rows import DataSet
 from tasks.classifier.tasks import Labels, Task, submission
 from tasks.job import Job
+from tasks.predict import Predictor
 
-ScoreRows = Callable[[Rows, int], np.ndarray | None]
 
-
-def scorer(job: Job, max_seq_length: int) -> ScoreRows:
-    """A function of the job's model: (rows, batch size) -> scores, float32 [n, L], in the order of the rows; None
-    off rank 0."""
-
-    def score_rows(rows: Rows, batch_size: int) -> np.ndarray | None:
-        batches = prediction_batches(rows.lengths("input_ids"), batch_size, max_seq_length)
-        make_batch = batch_maker(rows, with_checked_ids(collate, job.engine.config))
-        outputs = predict(job.world, job.run, batches, make_batch, job.engine.scores)
-        if outputs is None:
-            return None
-        scores_BL = np.empty((len(rows), outputs[0].shape[1]), np.float32)
-        scores_BL[np.concatenate(batches)] = np.concatenate(outputs)
-        return scores_BL
-
-    return score_rows
+def score(predictor: Predictor, rows: Rows, batch_size: int) -> np.ndarray | None:
+    """The scores of rows, float32 [n, L], on rank 0; None elsewhere."""
+    kept = predictor(rows, batch_size)
+    return None if kept is None else np.array(kept)
 
 
 def evaluate(
-    task: Task, labels: Labels, dev_sets: Sequence[DataSet], score_rows: ScoreRows, batch_size: int, job: Job
+    task: Task, labels: Labels, dev_sets: Sequence[DataSet], predictor: Predictor, batch_size: int, job: Job
 ) -> dict[str, float]:
     """The task's metrics and the mean loss of each dev set, the same values on every rank."""
     scores: dict[str, float] = {}
     for dev_set in dev_sets:
         prefix = f"eval{suffix_of(task, dev_set.source.split)}_"
-        scores_BL = score_rows(dev_set.rows, batch_size)
+        scores_BL = score(predictor, dev_set.rows, batch_size)
         scores |= job.world.on_first(measure, task, dev_set.rows, labels, scores_BL, prefix)
     return scores
 

@@ -11,7 +11,7 @@ from ringbase.errors import InputError
 from tasks.classifier.reading import Source, labels_in
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.tasks import Labels, Task, is_on_pairs
-from tasks.start import Start, run_of, settings_of_run
+from tasks.start import Start, settings_of
 
 HEAD = ("output_weights", "output_bias")
 
@@ -72,7 +72,7 @@ def is_trained_on_pairs(start: Start) -> bool | None:
 
     Raises InputError: the run's run.json is damaged.
     """
-    return None if start.weights is None else is_on_pairs(settings_of_run(run_of(start.weights)))
+    return None if start.weights is None else is_on_pairs(settings_of(start.weights))
 
 
 def labels_of_weights(start: Start) -> Labels:

@@ -8,23 +8,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from bert import hub
-from bert.model import Bert
 from distributed import phases
 from distributed.evaluation import HeldOut
-from distributed.feed import Feed
 from distributed.order import Order
-from ringbase.settings import flat
-from tasks.classifier.evaluation import evaluate, scorer, write_predictions
+from tasks.classifier.evaluation import evaluate, score, write_predictions
 from tasks.classifier.labels import decide_labels, is_trained_on_pairs, with_classifier
-from tasks.classifier.loss import class_weights, example_weights, label_loss
 from tasks.classifier.reading import Source
-from tasks.classifier.rows import DataSet, collate, open_set
+from tasks.classifier.rows import DataSet, open_set
 from tasks.classifier.runs import run_seeds
 from tasks.classifier.settings import ClassifierConfig, EvaluationSettings, TextSettings
-from tasks.classifier.tasks import Labels, Task, find_task, task_of
+from tasks.classifier.task import LabelTask, class_weights
+from tasks.classifier.tasks import Task, find_task, task_of
 from tasks.environment import result_file
-from tasks.fit import Training, fit, load_for_prediction, write_eval_results
+from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
+from tasks.predict import Predictor
 from tasks.start import Needs, find_start
 
 
@@ -38,8 +36,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> dict[str, float]:
     # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per machine.
     world, run, texts, evaluation = job.world, job.run, config.texts, config.evaluation
     max_seq_length, seed = config.examples.max_seq_length, config.training.loop.seed
-    needs = Needs(max_seq_length=max_seq_length)
-    resume = job.resume(config.training.resume)
+    resume, needs = job.resume(config.training.resume), Needs(max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     has_pairs = not config.do_train and world.on_first(is_trained_on_pairs, start)
     task = task_of(texts, bool(has_pairs))
@@ -56,55 +53,43 @@ def run_classifier(config: ClassifierConfig, job: Job) -> dict[str, float]:
     dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
-    model = job.engine.bert(start.bert_config, "classifier", seed)
-    score_rows = scorer(job, max_seq_length)
+    job.make_model(start.bert_config, "classifier", seed)
+    predictor = Predictor(job, LabelTask(max_seq_length).batch, max_seq_length)
 
     def dev_scores() -> dict[str, float]:
-        return evaluate(task, labels, dev_sets, score_rows, evaluation.eval_batch_size, job)
+        return evaluate(task, labels, dev_sets, predictor, evaluation.eval_batch_size, job)
 
     steps = start.state.step if start.state else None
     if config.do_train:
+        rows = train_sets[0].rows
+        kept = {name: getattr(texts, name) for name in ("task_name", "text_pair_column")}
+        weight_of_label = class_weights(config.class_weights, labels, rows)
+        label_task = LabelTask(max_seq_length, weight_of_label, kept | {"max_seq_length": max_seq_length})
         held_out = held_out_of(evaluation, task, dev_sets, dev_scores)
-        work = training_of(config, model, labels, train_sets[0], held_out)
-        steps = fit(config.training, job, start, work, {"config": flat(config), "data_set": commit_of(texts)})
+        steps = fit(label_task, training_data(config, train_sets[0]), start, config.training, job, held_out)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
-        load_for_prediction(job, start, model)
+        load_for_prediction(job, start)
 
     scores: dict[str, float] = {}
     if evaluation.do_eval:
         scores = dev_scores()
         write_eval_results(run, scores, scores["eval_loss"], steps)
     for test_set in test_sets:
-        outputs = score_rows(test_set.rows, config.predict_batch_size)
+        outputs = score(predictor, test_set.rows, config.predict_batch_size)
         scores |= world.on_first(write_predictions, task, test_set, labels, outputs, run)
-    job.finish(config.do_train, {"scores": scores})
-    run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in scores.items()))
+    job.finish(config.do_train, scores)
     return scores
 
 
-def training_of(
-    config: ClassifierConfig, model: Bert, labels: Labels, train_set: DataSet, held_out: HeldOut | None
-) -> Training:
-    """The training of a classifier: its data, its loss (weighted by `--class_weights`) and its settings."""
-    max_seq_length = config.examples.max_seq_length
-    facts = {"--max_seq_length": max_seq_length, "--class_weights": config.class_weights}
-    weight_of_label = class_weights(config.class_weights, labels, train_set.rows)
-    feed = Feed(
+def training_data(config: ClassifierConfig, train_set: DataSet) -> TrainingData:
+    """The rows to train on, and what must not change when the run is resumed."""
+    return TrainingData(
         rows=train_set.rows,
         order=Order(len(train_set.rows), config.training.loop.seed),
-        collate=collate,
-        weights=lambda batch: {"loss": float(example_weights(batch, weight_of_label).sum())},
-        lengths=partial(train_set.rows.lengths_at, "input_ids"),
-        longest=max_seq_length,
-    )
-    return Training(
-        model=model,
-        feed=feed,
-        loss=lambda batch, key: {"loss": label_loss(model(batch, dropout_key=key), batch, weight_of_label)},
-        data_key=train_set.key,
-        settings=facts | config.training.schedule() | {"training data (digest)": train_set.key},
-        held_out=held_out,
+        key=train_set.key,
+        settings={"--max_seq_length": config.examples.max_seq_length, "--class_weights": config.class_weights},
+        commit=commit_of(config.texts),
     )
 
 

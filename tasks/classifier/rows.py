@@ -8,15 +8,13 @@ from functools import cache, partial
 import numpy as np
 import pyarrow as pa
 
-from bert.batch import Grouping, batch_of
 from bert.text.tokenizer import Tokenizer, check_unknown
-from distributed.feed import Batch
 from distributed.rows import Rows
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.hashing import digest
-from ringbase.ragged import Ragged, joined, offsets_of, padded
+from ringbase.ragged import Ragged, joined, offsets_of
 from tasks.cache import Recipe, Tables, prepared, with_facts
 from tasks.classifier.reading import Source, Texts
 from tasks.classifier.settings import ExampleSettings
@@ -156,9 +154,3 @@ def _label_column(texts: Texts, labels: Labels) -> pa.Array:
         if label not in index:
             raise InputError(f"{texts.place(row)}: label {label!r} is not one of {', '.join(labels)}")
     return pa.array([index[str(label)] for label in texts.labels], pa.int32())
-
-
-def collate(fields: dict, grouping: Grouping | None = None) -> Batch:
-    """Examples -> the encoder's inputs, their first tokens [B] and their labels [B]."""
-    fields, batch = batch_of(fields, grouping)
-    return batch | {"label": padded(fields["label"], len(batch["first_tokens"]))}

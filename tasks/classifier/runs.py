@@ -1,6 +1,6 @@
 """Several runs of bert-classifier in one process, one for each of `--seeds`.
 
-They share the model's traced and compiled functions (`tasks.engine`), so that only the first run waits for them.
+They share what is traced and compiled (`tasks.job.Workspace`), so that only the first run waits for it.
 """
 
 import statistics
@@ -30,7 +30,8 @@ def run_seeds(config: ClassifierConfig, job: Job, program: Callable[[ClassifierC
         values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
         run = Run.of(folder, job.world)
         try:
-            results[seed] = program(made(ClassifierConfig, values), replace(job, run=run))
+            own = made(ClassifierConfig, values)
+            results[seed] = program(own, replace(job, run=run, config=flat(own)))
         finally:
             run.close()
     names = list(next(iter(results.values())))
@@ -39,7 +40,6 @@ def run_seeds(config: ClassifierConfig, job: Job, program: Callable[[ClassifierC
     deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
     lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)\n" for name in names]
     job.run.write("eval_results.txt", "".join(lines))
-    result = {"scores": means, "standard_deviations": deviations, "seeds": results}
-    job.finish(config.do_train, result)
     job.run.say("".join(lines).strip())
+    job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})
     return means

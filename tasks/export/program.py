@@ -26,7 +26,7 @@ from ringbase.files import replace_folder
 from tasks import flags
 from tasks.classifier.labels import label_names
 from tasks.export.__main__ import ExportConfig
-from tasks.predictors.loading import Trained, load, place_of, without_dashes
+from tasks.predictors.loading import Trained, load, weights_in, without_dashes
 
 ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -54,7 +54,7 @@ def export(config: ExportConfig) -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"OUT {folder} exists already: give a new folder")
     try:
-        there = weights.read(weights.find(place_of(config.folder)[0], config.model_revision))
+        there = weights.read(weights.find(weights_in(config.folder), config.model_revision))
     except InputError as error:
         raise InputError(without_dashes(str(error))) from None
     head = head_of(there, config.format)
@@ -62,7 +62,7 @@ def export(config: ExportConfig) -> list[str]:
     pooler = {name: there[name] for name in POOLER if name in there}
     if config.format == "saved_model":
         return save_model(Exported(trained, head, pooler), trained.tokenizer, folder)
-    tensors = {name: variable.numpy() for name, variable in trained.model.named_tensors().items()} | pooler
+    tensors = {name: variable.numpy() for name, variable in trained.job.model.named_tensors().items()} | pooler
     replace_folder(folder, lambda new: save_checkpoint(new, tensors, trained))
     notes = [f"note: {note}" for note in notes_on(trained.config, trained.tokenizer)]
     return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
@@ -92,8 +92,10 @@ class Exported(tf.Module):
     def __init__(self, trained: Trained, head: str, pooler: Mapping[str, np.ndarray]):
         super().__init__(name="bert")
         self._head, self._config = head, trained.config
-        object.__setattr__(self, "_model", trained.model)  # Keras' own parts of it would be saved too
-        self.weights = [variable.value for variable in trained.model.trainable_variables]  # keeps them in the file
+        object.__setattr__(self, "_model", trained.job.model)  # Keras' own parts of it would be saved too
+        self.weights = [
+            variable.value for variable in trained.job.model.trainable_variables
+        ]  # keeps them in the file
         self.pooler = [tf.Variable(pooler[name]) for name in POOLER if head == "features" and name in pooler]
         is_regression = self._config.problem_type == "regression" or self._config.num_labels == 1
         self.labels = label_names(self._config) if head == "classifier" and not is_regression else ()

@@ -3,40 +3,38 @@
 A line of the input is a text, or a pair `text ||| text`. The output is JSON lines in Google's form, or Parquet.
 """
 
-import collections
 import contextlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from bert.batch import batch_of, with_checked_ids
+from bert.batch import batch_of
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
-from distributed.feed import batch_maker
-from distributed.predict import predict
+from distributed.predict import Forward
 from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from ringbase.ragged import joined
-from tasks.batches import traced_once
 from tasks.features.settings import FeaturesConfig
 from tasks.fit import load_for_prediction
 from tasks.job import Job, run_on_ranks
+from tasks.predict import Predictor
 from tasks.start import Needs, start_of_model
 from tasks.texts import joined_pairs
 
 Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
 
-BATCHES_AT_ONCE = 16  # per rank: rank 0 collects this many in memory before it writes them
+BATCHES_AT_ONCE = 64  # rank 0 collects the vectors of this many in memory before it writes them
 LINES_PER_ROW_GROUP = 64  # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
 PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
@@ -49,44 +47,39 @@ def run(config: FeaturesConfig) -> None:
 def run_features(config: FeaturesConfig, job: Job) -> None:
     """Reads, tokenizes and computes on every rank; rank 0 writes, in the order of the lines."""
     world, run = job.world, job.run
-    needs = Needs(max_seq_length=config.max_seq_length)
-    start = world.on_first(start_of_model, config.model, run.say, needs)
+    start = world.on_first(start_of_model, config.model, run.say, Needs(config.max_seq_length))
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
-    rows = Rows(world.on_first(tokenize, config, start.words))
-    model = Bert(start.bert_config, "features")
-    load_for_prediction(job, start, model)
-
-    compiled = states_of(model, list(layers.values()))
-    everything = np.array_split(np.arange(len(rows)), range(config.batch_size, len(rows), config.batch_size))
-    step = BATCHES_AT_ONCE * world.size
-    make_batch = batch_maker(rows, with_checked_ids(collate, model.config))
-    bar = run.progress(len(rows), "features", "line")
+    table = world.on_first(tokenize, config, start.words)
+    job.make_model(start.bert_config, "features", seed=0)
+    load_for_prediction(job, start)
+    predictor = Predictor(job, batch_of_texts, config.max_seq_length, states_of(job.model, list(layers.values())))
+    bar, at_once = run.progress(table.num_rows, "features", "line"), BATCHES_AT_ONCE * config.batch_size
 
     def vectors() -> Iterator[Vectors]:
         """Yields the vectors of each line on rank 0, and nothing on other ranks."""
-        for start in range(0, len(everything), step):
-            batches = everything[start : start + step]
-            outputs = predict(world, run, batches, make_batch, compiled, label=None)
-            for numbers, output in zip(batches, outputs or [], strict=False):
-                values, offsets = rows.take(numbers)["input_ids"]
-                for row, number in enumerate(numbers):
-                    own = slice(offsets[row], offsets[row + 1])
-                    yield int(number), values[own], output[own]
-            bar.update(min(len(rows), (start + step) * config.batch_size))
+        for first in range(0, table.num_rows, at_once):
+            rows = Rows(table.slice(first, at_once))
+            ids, offsets = rows.column("input_ids")
+            for row, states in enumerate(predictor(rows, config.batch_size, label=None) or ()):
+                yield first + row, ids[offsets[row] : offsets[row + 1]], states
+            bar.update(first + len(rows))
 
-    write(config, start.words, list(layers), vectors(), is_writer=run.is_writer)
+    if run.is_writer:
+        write(config, start.words, list(layers), vectors())
+    else:
+        list(vectors())  # only computes
     bar.close()
-    run.say(f"done: {config.output_file}, {len(rows):,} lines, layers {config.layers}")
+    run.say(f"done: {config.output_file}, {table.num_rows:,} lines, layers {config.layers}")
 
 
-def states_of(model: Bert, layers: Sequence[int]) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-    """A graph function: batch -> hidden states, float32 [R, layers, H]; state 0 is the embeddings' output."""
+def states_of(model: Bert, layers: Sequence[int]) -> Forward:
+    """A function: batch -> hidden states, float32 [R, layers, H]; state 0 is the embeddings' output."""
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         states = model.hidden_states(batch)
         return tf.stack([tf.cast(states[layer], tf.float32) for layer in layers], 1)
 
-    return traced_once(forward)
+    return forward
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
@@ -119,22 +112,13 @@ def tokenize(config: FeaturesConfig, tokenizer: Tokenizer) -> pa.Table:
     )
 
 
-def collate(fields: dict) -> dict:
+def batch_of_texts(fields: dict[str, Any]) -> dict[str, Any]:
     """Lines -> the model's input, in their order."""
     return batch_of(fields)[1]
 
 
-def write(
-    config: FeaturesConfig,
-    tokenizer: Tokenizer,
-    layers: Sequence[int],
-    vectors: Iterator[Vectors],
-    is_writer: bool,
-) -> None:
-    """Writes what `vectors` yields. On other ranks it yields nothing, and this only runs the computation."""
-    if not is_writer:
-        collections.deque(vectors, maxlen=0)
-        return
+def write(config: FeaturesConfig, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
+    """Writes what `vectors` yields."""
     path = Path(config.output_file).expanduser()
     write_lines = _write_parquet if path.suffix == ".parquet" else _write_json_lines
     try:

@@ -10,13 +10,14 @@ from typing import overload
 from scipy.special import softmax
 
 from ringbase.errors import InputError
-from tasks.classifier.evaluation import scorer
+from tasks.classifier.evaluation import score
 from tasks.classifier.labels import label_names
 from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.task import LabelTask
 from tasks.classifier.tasks import is_on_pairs
+from tasks.predict import Predictor
 from tasks.predictors.inputs import TextOrPair, checked_texts, text_rows
 from tasks.predictors.loading import Precision, checked_batch_size, load
-from tasks.signatures import with_checked_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,6 @@ class Classifier:
       argument is wrong.
     """
 
-    @with_checked_names
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -81,7 +81,8 @@ class Classifier:
         self.is_regression = config.problem_type == "regression" or config.num_labels == 1
         self.labels: tuple[str, ...] = () if self.is_regression else label_names(config)
         self._warns_of_single_texts = is_on_pairs(self._trained.settings)
-        self._score = scorer(job, self.settings.max_seq_length)
+        length = self.settings.max_seq_length
+        self._predictor = Predictor(job, LabelTask(length).batch, length)
 
     def __repr__(self) -> str:
         kind = "a regression" if self.is_regression else f"{len(self.labels)} labels"
@@ -103,8 +104,7 @@ class Classifier:
             self._warns_of_single_texts = False
             warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
         rows, _ = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
-        with trained.lock:
-            scores = self._score(rows, self._batch_size)
+        scores = score(self._predictor, rows, self._batch_size)
         assert scores is not None
         if self.is_regression:
             results = [Prediction(str(value), math.nan, {}, value) for value in scores[:, 0].tolist()]

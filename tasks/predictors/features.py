@@ -1,23 +1,18 @@
 """Hidden-state vectors of texts and of their tokens, by the same code as bert-features."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, overload
+from typing import Literal, get_args, overload
 
 import numpy as np
 
-from bert.batch import with_checked_ids
-from distributed.feed import batch_maker
-from distributed.predict import predict
-from distributed.rows import Rows
 from ringbase.errors import InputError
-from tasks.batches import prediction_batches
 from tasks.classifier.settings import ExampleSettings
-from tasks.features.program import collate, states_of
+from tasks.features.program import batch_of_texts, states_of
+from tasks.predict import Predictor
 from tasks.predictors.inputs import LONGEST_SHOWN, TextOrPair, checked_texts, text_rows
 from tasks.predictors.loading import Precision, checked_batch_size, load
-from tasks.signatures import with_checked_names
 
 Pooling = Literal["mean", "cls"]
 
@@ -69,7 +64,6 @@ class Features:
       is wrong.
     """
 
-    @with_checked_names
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -93,7 +87,9 @@ class Features:
         layers = int(config.num_hidden_layers)
         if type(layer) is not int or not -layers <= layer < layers:
             raise InputError(f"layer must be an integer from {-layers} to {layers - 1}, got {layer!r:.80}")
-        self._states = states_of(self._trained.model, [layer % layers + 1])  # 0 is the embeddings' output
+        job, length = self._trained.job, self.settings.max_seq_length
+        states = states_of(job.model, [layer % layers + 1])  # 0 is the embeddings' output
+        self._predictor = Predictor(job, batch_of_texts, length, states)
 
     def __repr__(self) -> str:
         length = f"max_seq_length={self.settings.max_seq_length}"
@@ -114,12 +110,16 @@ class Features:
         rows, spans = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
         ids, offsets = rows.column("input_ids")
 
-        def features(number: int, vectors: np.ndarray) -> TextFeatures:
-            tokens = trained.tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
+        def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
+            tokens, vectors = (
+                trained.tokenizer.pieces(ids[offsets[number] : offsets[number + 1]]),
+                states_T1H[:, 0],
+            )
             return TextFeatures(tuple(tokens), spans[number], vectors.copy(), self._pooled(vectors))
 
-        found = self._computed(rows, features)
-        return found[0] if is_single else found
+        results = self._predictor(rows, self._batch_size, features, "features")
+        assert results is not None
+        return results[0] if is_single else results
 
     def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors are dropped at
@@ -127,24 +127,10 @@ class Features:
         checked, is_single = checked_texts(texts)
         trained = self._trained
         rows, _ = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
-        found = self._computed(rows, lambda _, vectors: self._pooled(vectors))
-        return found[0] if is_single else np.stack(found)
+        keep = lambda _, states_T1H: self._pooled(states_T1H[:, 0])  # noqa: E731
+        results = self._predictor(rows, self._batch_size, keep, "features")
+        assert results is not None
+        return results[0] if is_single else np.stack(results)
 
     def _pooled(self, vectors: np.ndarray) -> np.ndarray:
         return vectors[0].copy() if self.pooling == "cls" else vectors.mean(0)
-
-    def _computed(self, rows: Rows, keep: Callable[[int, np.ndarray], Any]) -> list[Any]:
-        """What `keep` makes of each row's number and vectors, float32 [n, H], beside the model."""
-        job, lengths = self._trained.job, rows.lengths("input_ids")
-        batches = prediction_batches(lengths, self._batch_size, self.settings.max_seq_length)
-        make_batch = batch_maker(rows, with_checked_ids(collate, self._trained.config))
-        results: list[Any] = [None] * len(rows)
-
-        def keep_all(batch: int, states_RLH: np.ndarray) -> None:
-            own = np.split(states_RLH[:, 0], np.cumsum(lengths[batches[batch]]))
-            for number, states_TH in zip(batches[batch].tolist(), own, strict=False):
-                results[number] = keep(number, states_TH)
-
-        with self._trained.lock:
-            predict(job.world, job.run, batches, make_batch, self._states, digest=keep_all, label="features")
-        return results

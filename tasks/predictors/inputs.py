@@ -36,14 +36,10 @@ def checked_text(value: object, name: str) -> str:
 
 
 def checked_list(values: object, name: str, of: str) -> list[Any]:
-    """The items of a list, tuple, array, column of a table or generator.
-
-    Raises InputError: there are none, or `values` is something that has no order or whose items are not texts.
-    """
-    if hasattr(values, "columns"):
-        raise InputError(f"{name} must be {of}, got a table ({type(values).__name__}): give one of its columns")
-    is_single = isinstance(values, str | bytes | Mapping | set | frozenset) or getattr(values, "ndim", 1) == 0
-    if is_single or not isinstance(values, Iterable):
+    """The items of a list, tuple, array, column of a table or generator. Raises InputError: there are none, or
+    `values` has no order."""
+    no_list = isinstance(values, str | bytes | Mapping | set | frozenset) or hasattr(values, "columns")
+    if no_list or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise InputError(f"{name} must be {of}, got {_shown(values)}")
     if not (items := list(values)):
         raise InputError(f"{name} is empty: at least one is needed")
@@ -65,20 +61,16 @@ def checked_texts(texts: object) -> tuple[list[Text], bool]:
 
 
 def _text_or_pair(value: object, name: str) -> Text:
-    if isinstance(value, tuple | list) and len(value) == 2:
-        return checked_text(value[0], f"{name}[0]"), checked_text(value[1], f"{name}[1]")
-    if isinstance(value, tuple | list):
+    if not isinstance(value, tuple | list):
+        return checked_text(value, name), None
+    if len(value) != 2:
         raise InputError(f"{name} must be a string or a pair of strings, got {len(value)} values")
-    return checked_text(value, name), None
+    return checked_text(value[0], f"{name}[0]"), checked_text(value[1], f"{name}[1]")
 
 
 def _shown(value: object) -> str:
     """A value in a message, with its type."""
-    if isinstance(value, float) and value != value:
-        return "nan, which tables hold where a value is missing"
-    text = repr(value)
-    text = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
-    return text if value is None else f"{type(value).__name__} {' '.join(text.split())}"
+    return "None" if value is None else f"{type(value).__name__} {' '.join(repr(value).split()):.{LONGEST_SHOWN}}"
 
 
 def text_rows(

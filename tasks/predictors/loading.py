@@ -2,10 +2,9 @@
 
 import os
 import re
-import threading
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -22,7 +21,6 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import MOST_ROWS, fields_of, made, of_type
-from tasks.engine import Engine
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings
 from tasks.start import (
@@ -30,8 +28,7 @@ from tasks.start import (
     TOKENIZER_FILES,
     Needs,
     newest_checkpoint,
-    run_of,
-    settings_of_run,
+    settings_of,
     start_of_model,
 )
 
@@ -41,7 +38,6 @@ Settings = TypeVar("Settings")
 CONFIG_FILES = ("config.json", "bert_config.json")
 PROGRAM_OF_HEAD = {"span": "bert-squad", "classifier": "bert-classifier"}
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
-_policy_lock = threading.Lock()
 
 
 class Session(Run):
@@ -70,20 +66,17 @@ class Trained:
       precision: the number format of matrix products.
       settings: those of the run that wrote the folder, by the names of its program's flags; empty without a run.
       job: a job of this process alone.
-      lock: held while the model computes, for one thread at a time.
     """
 
     name: str
     precision: str
-    model: Bert
     tokenizer: Tokenizer
     settings: Mapping[str, Any]
     job: Job
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def config(self) -> BertConfig:
-        return self.model.config
+        return self.job.model.config
 
     def shown(self, predictor: object, *facts: str) -> str:
         """The `repr` of a predictor."""
@@ -132,84 +125,55 @@ def load(folder: str | os.PathLike[str], head: str, precision: str, revision: st
         raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r:.80}")
     name = os.fspath(folder)
     try:
-        source, run = place_of(name)
-        return _loaded(name, source, settings_of_run(run), head, precision, revision)
+        return _loaded(name, weights_in(name), head, precision, revision)
     except InputError as error:
         text = without_dashes(one_line(error))
         raise InputError(text if name in text else f"folder {name}: {text}") from error
 
 
-def _loaded(
-    name: str, source: str, settings: Mapping[str, Any], head: str, precision: str, revision: str | None
-) -> Trained:
+def _loaded(name: str, source: str, head: str, precision: str, revision: str | None) -> Trained:
     run = Session()
     found = weights.find(source, revision)
     folder = found if found.is_dir() else found.parent
     if not any((folder / file).is_file() for file in CONFIG_FILES):
-        raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no folder of a model or run")
+        raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no model, nor a run with one")
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise InputError(f"folder {name} has no vocabulary ({', '.join(TOKENIZER_FILES)})")
     model_settings = made(ModelSettings, {"model": source, "model_revision": revision})
     start = start_of_model(model_settings, run.say, Needs(max_seq_length=1))
     assert start.weights is not None
-    with _policy_lock:  # the policy is the process's: it is set for this model, and then again as it was
-        before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(POLICIES[precision])
-        try:
-            model = Bert(start.bert_config, head)
-        finally:
-            keras.config.set_dtype_policy(before)
+    before = keras.config.dtype_policy()  # the process's: it is set for this model, and then again as it was
+    keras.config.set_dtype_policy(POLICIES[precision])
+    try:
+        model = Bert(start.bert_config, head)
+    finally:
+        keras.config.set_dtype_policy(before)
     model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
     try:
         weights.load(model, start.weights)
     except weights.MissingTensors as error:
-        if set(error.names) <= set(weights.HEAD_TENSORS[head]) and head in PROGRAM_OF_HEAD:
-            raise InputError(
-                f"folder {name} holds a model without the head for this task ({error.names[0]} is missing): "
-                f"{_use_of(error.unused)}, or train one with {PROGRAM_OF_HEAD[head]}"
-            ) from error
-        raise
-    return Trained(
-        name, precision, model, start.words, settings, Job(World(), LocalCollectives(), run, Engine(model))
-    )
+        if head not in PROGRAM_OF_HEAD or not set(error.names) <= set(weights.HEAD_TENSORS[head]):
+            raise
+        raise InputError(
+            f"folder {name} holds a model without the head for this task ({error.names[0]} is missing): "
+            f"train one with {PROGRAM_OF_HEAD[head]}, or use ringbert.Features for its vectors"
+        ) from error
+    job = Job(World(), LocalCollectives(), run)
+    job.workspace.take(model)
+    return Trained(name, precision, start.words, settings_of(start.weights), job)
 
 
-def _use_of(tensors: Sequence[str]) -> str:
-    """What a model is for, by the tensors beyond its encoder."""
-    if "cls/squad/output_weights" in tensors:
-        return "it answers questions: use ringbert.QuestionAnswering"
-    if "output_weights" in tensors:
-        return "it labels texts: use ringbert.Classifier"
-    return "it is trained for no task: use ringbert.Features for its vectors"
-
-
-def place_of(name: str) -> tuple[str, Path | None]:
-    """Where the weights of `name` are, and the folder of the run that wrote them, if one did.
-
-    Of a run's folder this is `model/`, else its best or newest checkpoint. Raises InputError: it has neither.
-    """
+def weights_in(name: str) -> str:
+    """Where the weights of a folder are: of a run's folder its `model/`, else its best or newest checkpoint."""
     path = Path(name).expanduser()
-    if not path.is_dir():
-        return name, None
-    if any((path / file).is_file() for file in CONFIG_FILES):
-        return name, run_of(path)
     if (path / "model" / "config.json").is_file():
-        return str(path / "model"), path
-    if (path / CHECKPOINTS).is_dir():
-        checkpoint = newest_checkpoint("auto", path, Session().say)
-        if checkpoint is not None:
-            best = checkpoint.state.best
-            chosen = checkpoint_at(checkpoint.path.parent, best[0]) if best else checkpoint
-            return str(chosen.path), path
-    if seeds := sorted(child.name for child in path.glob("seed-*") if child.is_dir()):
-        raise InputError(
-            f"folder {name} has the runs of several seeds: give one of them, such as {path / seeds[0]}"
-        )
-    if (path / "run.json").is_file():
-        raise InputError(
-            f"folder {name} is a run that has not saved a model yet: it has neither model/ nor checkpoints"
-        )
-    return name, None
+        return str(path / "model")
+    if any((path / file).is_file() for file in CONFIG_FILES) or not (path / CHECKPOINTS).is_dir():
+        return name
+    checkpoint = newest_checkpoint("auto", path, Session().say)
+    if checkpoint is not None and checkpoint.state.best:
+        checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
+    return str(checkpoint.path) if checkpoint else name
 
 
 def checked_batch_size(batch_size: object) -> int:

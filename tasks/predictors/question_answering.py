@@ -7,13 +7,13 @@ from typing import overload
 
 from ringbase.errors import InputError
 from tasks.cache import in_memory
+from tasks.predict import Predictor
 from tasks.predictors.inputs import checked_list, checked_text, is_pair, warn_of_unknown
 from tasks.predictors.loading import Precision, checked_batch_size, load
-from tasks.signatures import with_checked_names
 from tasks.squad.answers import SpanDecoder
 from tasks.squad.reading import Examples, Question, Source
-from tasks.squad.scores import window_scorer
 from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.task import SpanTask
 from tasks.squad.windows import tables
 
 Pair = tuple[str, str]
@@ -76,7 +76,6 @@ class QuestionAnswering:
       or an argument is wrong.
     """
 
-    @with_checked_names
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -104,7 +103,8 @@ class QuestionAnswering:
             "null_score_diff_threshold": null_score_diff_threshold,
         }
         self.settings = self._trained.settings_of(_Settings, given, max_seq_length=384)
-        self._score = window_scorer(self._trained.job, self.settings.max_seq_length)
+        length = self.settings.max_seq_length
+        self._predictor = Predictor(self._trained.job, SpanTask(length).batch, length)
 
     def __repr__(self) -> str:
         return self._trained.shown(self, f"max_seq_length={self.settings.max_seq_length}")
@@ -167,8 +167,7 @@ class QuestionAnswering:
         data = in_memory(tables(settings, examples, trained.tokenizer, trained.job.run))
         warn_of_unknown(data.facts["unknown_share"], trained.tokenizer)
         windows, paragraphs = data.tables["windows"], data.tables["paragraphs"]
-        with trained.lock:
-            scores = self._score(windows, self._batch_size)
+        scores = self._predictor(windows, self._batch_size)
         assert scores is not None
         decoder = SpanDecoder(settings, settings.version_2_with_negative, examples, windows, paragraphs)
         answers = []

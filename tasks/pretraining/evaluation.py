@@ -1,38 +1,35 @@
 """Evaluates a pretrained model on held-out examples: masked tokens and next sentences."""
 
-from functools import partial
-
 import numpy as np
 import tensorflow as tf
 
 from bert.batch import with_checked_ids
-from bert.model import Bert
 from distributed.evaluation import HeldOut
 from distributed.feed import batch_maker
-from distributed.predict import predict
-from tasks.batches import prediction_batches, traced_once
+from distributed.predict import predict, traced_once
 from tasks.job import Job
-from tasks.pretraining.examples import collate, losses
+from tasks.predict import batches_of
 from tasks.pretraining.settings import EvaluationSettings
 from tasks.pretraining.shards import Shards
+from tasks.pretraining.task import MaskedTask
 
 EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run, so that runs can be compared
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 
 
-def evaluator(settings: EvaluationSettings, job: Job, model: Bert, shards: Shards, max_seq_length: int) -> HeldOut:
+def evaluator(settings: EvaluationSettings, job: Job, shards: Shards, max_seq_length: int) -> HeldOut:
     """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
 
     It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
     """
     rows = np.arange(min(len(shards.rows), settings.max_eval_steps * settings.eval_batch_size))
     lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
-    batches = prediction_batches(lengths, settings.eval_batch_size, max_seq_length)
-    prepare = partial(collate, masking=shards.masking, seed=EVALUATION_SEED)
+    batches = batches_of(lengths, settings.eval_batch_size, max_seq_length)
+    model, task = job.model, MaskedTask(max_seq_length, shards.masking, EVALUATION_SEED, shards.most_masked)
 
     def count(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         scores = model(batch)
-        sums = losses(scores, batch)
+        sums = task.loss(scores, batch)
         pairs = [("mlm", "masked_ids")] + [("nsp", "next_sentence_label")] * ("nsp" in sums)
         counts = []
         for term, label in pairs:
@@ -40,7 +37,7 @@ def evaluator(settings: EvaluationSettings, job: Job, model: Bert, shards: Shard
             counts += [tf.reduce_sum(tf.cast(right, tf.float32)), sums[term], tf.cast(tf.size(right), tf.float32)]
         return tf.stack(counts)
 
-    make_batch = batch_maker(shards.rows, with_checked_ids(prepare, model.config))
+    make_batch = batch_maker(shards.rows, with_checked_ids(task.batch, model.config))
     forward = traced_once(count)
 
     def total(outputs: list[np.ndarray]) -> dict[str, float]:

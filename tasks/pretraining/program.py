@@ -8,19 +8,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bert.model import Bert
 from distributed import phases
-from distributed.evaluation import HeldOut
-from distributed.feed import Feed
 from distributed.order import BlockOrder
-from ringbase.settings import flat
 from tasks.environment import result_file
-from tasks.fit import Training, fit, load_for_prediction, write_eval_results
+from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.pretraining.evaluation import evaluator
-from tasks.pretraining.examples import collate, losses, weights
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import Shards, open_rows, tokenizer_of_shards
+from tasks.pretraining.task import MaskedTask
 from tasks.start import Needs, find_start
 
 
@@ -34,14 +30,10 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     world, run, evaluation, seed = job.world, job.run, config.evaluation, config.training.loop.seed
     max_seq_length = config.shards.max_seq_length
     tokenizer_folder = world.on_first(tokenizer_of_shards, config.input_file)
-    needs = Needs(
-        max_seq_length=max_seq_length,
-        tokenizer=tokenizer_folder is not None,  # TFRecord shards are ids already: Google's program has none
-        tokenizer_folder=tokenizer_folder,
-    )
-    start = world.on_first(
-        find_start, config.model, job.resume(config.training.resume), run, config.do_train, needs
-    )
+    # TFRecord shards are ids already: Google's program has no tokenizer.
+    needs = Needs(max_seq_length, tokenizer=tokenizer_folder is not None, tokenizer_folder=tokenizer_folder)
+    resume = job.resume(config.training.resume)
+    start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     shards = open_rows(config.shards, job, start, config.input_file, "--input_file") if config.do_train else None
     eval_shards = None
     if evaluation.do_eval or evaluation.eval_steps is not None:
@@ -49,47 +41,34 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         flag = "--eval_input_file" if config.eval_input_file else "--input_file"
         eval_shards = open_rows(config.shards, job, start, held_out_file, flag)
     phases.ended("data")
-    model = Bert(start.bert_config, "pretraining", seed=seed)
-    held_out = evaluator(evaluation, job, model, eval_shards, max_seq_length) if eval_shards else None
+    job.make_model(start.bert_config, "pretraining", seed)
+    held_out = evaluator(evaluation, job, eval_shards, max_seq_length) if eval_shards else None
 
     steps = start.state.step if start.state else None
-    record = {"config": flat(config), "data_set": None}
     if shards:
         if config.training.init_moments:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
-        steps = fit(config.training, job, start, training_of(config, model, shards, held_out), record)
+        task = MaskedTask(max_seq_length, shards.masking, seed, shards.most_masked, shards.has_next_sentence)
+        data = training_data(config, shards)
+        steps = fit(task, data, start, config.training, job, held_out if evaluation.eval_steps else None)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
-        load_for_prediction(job, start, model)
+        load_for_prediction(job, start)
 
     figures: dict[str, float] = {}
     if evaluation.do_eval and held_out:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
         write_eval_results(run, figures, loss, steps)
-    job.finish(config.do_train, {"scores": figures})
-    run.say(f"done: {config.output_dir}" + "".join(f", {name} {value:.4f}" for name, value in figures.items()))
+    job.finish(config.do_train, figures)
     return figures
 
 
-def training_of(config: PretrainingConfig, model: Bert, shards: Shards, held_out: HeldOut | None) -> Training:
-    """The training of masked words and, if the shards have them, next sentences."""
-    seed, max_seq_length = config.training.loop.seed, config.shards.max_seq_length
-    facts = {"--max_seq_length": max_seq_length} | config.training.schedule()
-    feed = Feed(
+def training_data(config: PretrainingConfig, shards: Shards) -> TrainingData:
+    """The rows to train on, and what must not change when the run is resumed."""
+    return TrainingData(
         rows=shards.rows,
-        order=BlockOrder(len(shards.rows), seed),
-        collate=partial(collate, masking=shards.masking, seed=seed, most=shards.most_masked),
-        weights=weights,
-        lengths=shards.lengths,
-        longest=max_seq_length,
-    )
-    return Training(
-        model=model,
-        feed=feed,
-        loss=lambda batch, key: losses(model(batch, dropout_key=key), batch),
-        loss_terms=("mlm", "nsp") if shards.has_next_sentence else ("mlm",),
-        data_key=shards.key,
-        settings=facts | {"training data (digest)": shards.key} | shards.masks,
-        held_out=held_out if config.evaluation.eval_steps else None,
+        order=BlockOrder(len(shards.rows), config.training.loop.seed),
+        key=shards.key,
+        settings={"--max_seq_length": config.shards.max_seq_length, **shards.masks},
     )

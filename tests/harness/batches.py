@@ -1,6 +1,6 @@
 """Rows of tokens -> what a model computes of them as a batch; the one place that knows how a batch is made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,11 +10,14 @@ from bert import batch as batches
 from bert.batch import ByLength, in_one_group, rounded_up
 from bert.model import Bert
 from distributed.gradient import batch_signature
-from tasks.classifier import rows as classifier
-from tasks.classifier.loss import example_weights, label_loss
-from tasks.pretraining import examples as pretraining
-from tasks.squad import program as squad
+from tasks.classifier.task import LabelTask
+from tasks.pretraining.task import MaskedTask
+from tasks.squad.task import SpanTask
 
+TASKS = {
+    "span": SpanTask(0), "classifier": LabelTask(0),
+    "pretraining": MaskedTask(0, None, 1, most_masked=lambda length: length),
+}  # fmt: skip
 GROUPINGS = ("padded", "padded more", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
 
 
@@ -89,33 +92,8 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
         "masked_lm_ids": ragged(list(row.masked.values()) for row in rows),
         "is_random_next": np.array([row.label for row in rows], np.int8),
     }
-    return TASKS[head][0](fields, grouping_of(grouping))
-
-
-def weights_of(head: str, batch: dict) -> dict[str, float]:
-    """The weight of each loss term in a batch, which divides the term's sum."""
-    return TASKS[head][1](batch)
-
-
-# Head -> fields to batch, weights of a batch, loss sums of scores and batch.
-TASKS: dict[str, tuple[Callable, Callable, Callable]] = {
-    "span": (
-        squad.collate,
-        lambda batch: {"loss": float(batches.num_examples(batch))},
-        lambda scores, batch: {"loss": squad.span_loss(scores, batch)},
-    ),
-    "classifier": (
-        classifier.collate,
-        lambda batch: {"loss": float(example_weights(batch, None).sum())},
-        lambda scores, batch: {"loss": label_loss(scores, batch, None)},
-    ),
-    "pretraining": (
-        lambda fields, grouping: pretraining.collate(fields, None, 1, grouping, most=lambda length: length),
-        pretraining.weights,
-        pretraining.losses,
-    ),
-    "features": (lambda fields, grouping: batches.batch_of(fields, grouping)[1], lambda _: {}, lambda *_: {}),
-}
+    make = TASKS[head].batch if head in TASKS else lambda *rows: batches.batch_of(*rows)[1]
+    return make(fields, grouping_of(grouping))
 
 
 class Computer:
@@ -128,7 +106,8 @@ class Computer:
     def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
         """`key` is that of dropout, int32 [2]; with None the model predicts."""
         batch = batch_of(self.head, rows, grouping)
-        inverse = tf.constant([1 / weight for weight in weights_of(self.head, batch).values()], tf.float32)
+        weights = {} if self.head == "features" else TASKS[self.head].weights(batch)
+        inverse = tf.constant([1 / weight for weight in weights.values()], tf.float32)
         of_key = () if key is None else (tf.constant(key, tf.int32),)
         function = self._function(batch, grouping, has_key=key is not None)
         scores, loss, gradients = function(batch, inverse, *of_key)
@@ -153,7 +132,7 @@ class Computer:
             return self.model(batch, dropout_key=key), tf.zeros([]), []
         with tf.GradientTape() as tape:
             scores = self.model(batch, dropout_key=key)
-            total = tf.reduce_sum(tf.stack([*TASKS[self.head][2](scores, batch).values()]) * inverse)
+            total = tf.reduce_sum(tf.stack([*TASKS[self.head].loss(scores, batch).values()]) * inverse)
         variables = [variable.value for variable in self.model.named_tensors().values()]
         return scores, total, tape.gradient(total, variables, unconnected_gradients="zero")
 

@@ -1,5 +1,6 @@
 """Runs the programs of tasks/ as their users do: in this process on one rank, or as a command on several."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from ringbase.errors import InputError
+from ringbase.settings import flat
 from tasks import flags
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,11 +31,8 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
     from tasks.job import Job
 
     config = flags.parse(config_class, argv, prog=prog, description="")
-    with World(program=prog, user_errors=(InputError,)) as world:
-        run = Run.of(folder, world)
-        result = program(config, Job(world, LocalCollectives(), run))
-        run.close()
-    return result
+    with World(program=prog, user_errors=(InputError,)) as world, contextlib.closing(Run.of(folder, world)) as run:
+        return program(config, Job(world, LocalCollectives(), run, flat(config)))
 
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:

@@ -12,8 +12,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.utils.class_weight import compute_class_weight
 
 from distributed.rows import Rows
-from tasks.classifier.loss import class_weights, example_weights, label_loss
 from tasks.classifier.metrics import METRICS, scores
+from tasks.classifier.task import LabelTask, class_weights
 
 EXACT = {"rel": 1e-12, "abs": 1e-12}  # float64 sums of at most 300 terms
 
@@ -69,7 +69,8 @@ def loss_of(outputs, label, weight=None):
     size = len(label)
     batch = {"label": label, "is_example": np.ones(size, np.float32)}
     tensors = {name: tf.constant(array) for name, array in batch.items()}
-    return float(label_loss(tf.constant(outputs), tensors, weight)) / example_weights(batch, weight).sum()
+    task = LabelTask(0, weight)
+    return float(task.loss(tf.constant(outputs), tensors)["loss"]) / task.weights(batch)["loss"]
 
 
 @pytest.mark.parametrize("weight", [None, np.array([0.5, 4.0, 1.25], np.float32)])

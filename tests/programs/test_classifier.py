@@ -195,8 +195,10 @@ def test_evaluations_are_as_often_as_asked(flags, tmp_path, asked, steps, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize("has_pairs", [False, True])
 def test_lines_of_standard_input_are_labelled_as_those_of_a_file(trained, tmp_path, has_pairs):
-    """The predictions alone are on standard output. A model of a run on pairs takes lines as pairs, with a tab."""
-    place = trained[0] / "model" if has_pairs else shutil.copytree(trained[0] / "model", tmp_path / "model")
+    """The predictions alone are on standard output. A model trained on pairs takes pairs, with a tab."""
+    place = shutil.copytree(trained[0] / "model", tmp_path / "model")
+    if not has_pairs:
+        (place / "task.json").unlink()
     flags = (f"--model={place}", "--do_predict", "--max_seq_length=32")
     texts = [(e.first, e.second)[: 1 + has_pairs] for e in TEST]
     write_rows(tmp_path / "file.tsv", ["text", "more"][: 1 + has_pairs], texts)

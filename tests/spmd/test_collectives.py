@@ -86,9 +86,10 @@ def test_large_tensors_are_compressed_as_near_as_8_bits_allow_and_small_ones_not
     for total, exact, of_ranks in zip(totals, plain, zip(*parts, strict=True), strict=True):
         assert total.dtype == tf.float32
         assert_same_bits(world, total.numpy())
-        bound = (
-            2.0**-8 * sum(map(np.abs, of_ranks)) * world.size if len(exact) >= 1024 and backend.compresses else 0
-        )
+        is_rounded = len(exact) >= 1024 and backend.compresses
+        # The ring adds in another order if the tensors beside it are others.
+        share = 2.0**-8 if is_rounded else 2.0**-23
+        bound = share * sum(map(np.abs, of_ranks)) * world.size
         assert np.all(np.abs(total - exact) <= bound)
     infinite = backend.all_reduce_sum([tf.fill([2000], np.nan if world.rank == 0 else 1.0)], True)[0]
     assert not np.isfinite(infinite.numpy()).any(), "a gradient that is not finite vanishes"

@@ -1,18 +1,53 @@
-"""The classifier's loss: cross-entropy or squared error, with each example weighted by its label.
+"""The task of bert-classifier: the label of a text or a pair of texts, or a number.
 
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
-from bert.batch import num_examples
-from distributed.feed import Batch
+from bert.batch import Batch, Grouping, batch_of, num_examples
 from distributed.rows import Rows
 from ringbase.errors import InputError
+from ringbase.ragged import padded
 from tasks.classifier.tasks import Labels
 
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
+
+
+@dataclass(frozen=True)
+class LabelTask:
+    """Texts with a label; see `tasks.task.Task`. `weight_of_label`, float32 [L]: None for equal weights."""
+
+    max_seq_length: int
+    weight_of_label: np.ndarray | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    head = "classifier"
+    terms = ("loss",)
+
+    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+        fields, batch = batch_of(fields, grouping)
+        return batch | {"label": padded(fields["label"], len(batch["first_tokens"]))}
+
+    def weights(self, batch: Batch) -> dict[str, float]:
+        label = batch["label"][: num_examples(batch)]
+        weights = np.ones(len(label)) if self.weight_of_label is None else self.weight_of_label[label]
+        return {"loss": float(weights.sum(dtype=np.float64))}
+
+    def loss(self, scores_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
+        label = batch["label"]
+        if label.dtype.is_floating:
+            losses_B = tf.square(scores_BL[:, 0] - label)
+        else:
+            losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
+        if self.weight_of_label is not None:
+            losses_B *= tf.gather(tf.constant(self.weight_of_label), label)
+        return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
 
 def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
@@ -48,20 +83,3 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
     if missing:
         raise InputError(f"--class_weights {setting}: no weight for {', '.join(missing)}")
     return np.array([weights[name] for name in labels], np.float32)
-
-
-def example_weights(batch: Batch, weight_of_label: np.ndarray | None) -> np.ndarray:
-    """How much each example counts in the loss, float64 [B]."""
-    label = batch["label"][: num_examples(batch)]
-    return np.ones(len(label)) if weight_of_label is None else weight_of_label[label].astype(np.float64)
-
-
-def label_loss(scores_BL: tf.Tensor, batch: dict[str, tf.Tensor], weight_of_label: np.ndarray | None) -> tf.Tensor:
-    """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
-    label = batch["label"]
-    if label.dtype.is_floating:
-        return tf.reduce_sum(tf.square(scores_BL[:, 0] - label) * batch["is_example"])
-    losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
-    if weight_of_label is not None:
-        losses_B *= tf.gather(tf.constant(weight_of_label), label)
-    return tf.reduce_sum(losses_B * batch["is_example"])

@@ -1,0 +1,119 @@
+"""A task of one's own: how many stars a text gets, as a number, with a loss that forgives wrong labels.
+
+    bert-launch -np 2 -- python examples/own_task.py --model MODEL --output_dir stars \
+        --train_file reviews.csv --predict_file new.csv
+
+The files have the columns `text` and `stars`. docs/contributing.md walks through this file.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import tensorflow as tf
+
+from bert.batch import Batch, Grouping, batch_of, num_examples
+from bert.text.tokenizer import Tokenizer
+from distributed.order import Order
+from distributed.run import Run
+from distributed.world import World
+from ringbase.hashing import digest
+from ringbase.ragged import joined, padded
+from ringbase.settings import Settings, setting
+from tasks import flags
+from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
+from tasks.fit import TrainingData, fit
+from tasks.job import Job, run_on_ranks
+from tasks.predict import Predictor
+from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
+from tasks.start import Needs, find_start
+from tasks.texts import joined_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class StarsConfig(Settings):
+    """The flags: parts that every program has, and its own."""
+
+    model: ModelSettings
+    training: TrainingSettings
+    machine: MachineSettings
+    output_dir: str = setting(help="folder of this run", group="data")
+    train_file: str = setting(help="CSV with the columns text and stars", group="data")
+    predict_file: str = setting(help="CSV with the column text", group="data")
+    max_seq_length: int = setting(128, "maximum number of tokens per text", "data", at_least=3)
+
+
+@dataclass(frozen=True)
+class StarsTask:
+    """Huber's loss of one number per text; see `tasks.task.Task`."""
+
+    max_seq_length: int
+    settings: dict[str, object] = field(default_factory=dict)
+    head = "classifier"  # of bert/model.py; with one label it is a number
+    terms = ("loss",)
+
+    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+        fields, batch = batch_of(fields, grouping)
+        return batch | {"stars": padded(fields["stars"], len(batch["is_example"]))}
+
+    def weights(self, batch: Batch) -> dict[str, float]:
+        return {"loss": float(num_examples(batch))}
+
+    def loss(self, scores_B1: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        error_B = tf.abs(scores_B1[:, 0] - batch["stars"])
+        losses_B = tf.where(error_B < 1, 0.5 * error_B**2, error_B - 0.5)
+        return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
+
+
+def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
+    """Trains and predicts, on every rank. Returns the predictions on rank 0."""
+    world, run, seed = job.world, job.run, config.training.loop.seed
+    needs, resume = Needs(config.max_seq_length), job.resume(config.training.resume)
+    start = world.on_first(find_start, config.model, resume, run, True, needs)
+    train, new = (
+        rows_of(file, start.words, config.max_seq_length, world, run)
+        for file in (config.train_file, config.predict_file)
+    )
+    bert_config = type(start.bert_config).from_dict(start.bert_config.to_dict() | {"num_labels": 1})
+    job.make_model(bert_config, StarsTask.head, seed)
+    task, rows = StarsTask(config.max_seq_length), train.tables["rows"]
+    data = TrainingData(rows=rows, order=Order(len(rows), seed), key=train.facts["digest"])
+    fit(task, data, start, config.training, job)
+    predictor = Predictor(job, task.batch, task.max_seq_length)
+    stars = predictor(new.tables["rows"], 8, lambda row, scores: float(scores[0]))
+    world.on_first(lambda: run.write("stars.txt", "".join(f"{number:.2f}\n" for number in stars or ())))
+    job.finish(True, {})
+    return stars
+
+
+def rows_of(file: str, words: Tokenizer, max_seq_length: int, world: World, run: Run) -> Prepared:
+    """The rows of a file on every rank; each machine tokenizes once and keeps them in its cache."""
+
+    def recipe() -> Recipe:
+        key = digest("stars", 1, words.digest, max_seq_length, Path(file))
+        return key, partial(tables, file, words, max_seq_length, key)
+
+    return prepared(recipe, file, world, run)
+
+
+def tables(file: str, words: Tokenizer, max_seq_length: int, key: str) -> Tables:
+    table = pa.csv.read_csv(file)
+    texts = joined(words.encode_ids(table.column("text").to_pylist()))
+    no_pairs = (texts[0][:0], np.zeros_like(texts[1])), np.zeros(len(table), bool)
+    (ids, offsets), lengths = joined_pairs(texts, *no_pairs, max_seq_length, words)
+    stars = table.column("stars") if "stars" in table.column_names else np.zeros(len(table))
+    columns = {
+        "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+        "sentence_a_tokens": pa.array(lengths, pa.int32()),
+        "stars": pa.array(np.asarray(stars, np.float32)),
+    }
+    return with_facts({"rows": columns}, {"digest": key})
+
+
+if __name__ == "__main__":
+    config = flags.parse(StarsConfig, prog="own_task", description="Learn the stars of texts.")
+    run_on_ranks("own_task", config, config.machine, config.output_dir, partial(run_stars, config))

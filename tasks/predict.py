@@ -1,0 +1,70 @@
+"""Prediction: what a model says about each row, computed over all ranks."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bert.batch import rounded_up, with_checked_ids
+from distributed.feed import batch_maker
+from distributed.order import fixed_batches
+from distributed.predict import Forward, predict, traced_once
+from distributed.rows import Rows
+from tasks.job import Job
+
+PER_TOKEN = ("span", "features")  # heads with an output for each token, and not for each row
+
+
+def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> list[np.ndarray]:
+    """Batches of row numbers, rows of similar length together. With its padding, a batch has at most as many
+    tokens as `batch_size` rows of `max_seq_length`."""
+    return fixed_batches(rounded_up(lengths), batch_size * rounded_up(max_seq_length))
+
+
+class Predictor:
+    """The outputs of a job's model for rows. Threads that call it wait for each other.
+
+    Args:
+      make_batch: rows, in their order -> the model's input.
+      forward: that input -> the outputs, by default the scores of the model's head.
+    """
+
+    def __init__(self, job: Job, make_batch: Callable, max_seq_length: int, forward: Forward | None = None):
+        self._job, self._model, self._max_seq_length = job, job.model, max_seq_length
+        self._make_batch = with_checked_ids(make_batch, self._model.config)
+        self._forward = job.workspace.forward if forward is None else traced_once(forward)
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        rows: Rows,
+        batch_size: int,
+        keep: Callable[[int, np.ndarray], Any] = lambda _, output: output.copy(),
+        label: str | None = "prediction",
+    ) -> list[Any] | None:
+        """What `keep` makes of each row's number and output, in the order of the rows, on rank 0; None elsewhere.
+
+        The output is float32 [tokens, …] for a head in `PER_TOKEN`, else what the head says of the row. `keep` is
+        called where it was computed, while the model computes the next batch. A batch has at most as many tokens
+        as `batch_size` rows of `max_seq_length`.
+        """
+        lengths = rows.lengths("input_ids")
+        batches = batches_of(lengths, batch_size, self._max_seq_length)
+        is_per_token = self._model.head_name in PER_TOKEN
+
+        def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
+            numbers = batches[number].tolist()
+            own = np.split(outputs, np.cumsum(lengths[numbers])) if is_per_token else outputs
+            return [keep(row, output) for row, output in zip(numbers, own, strict=False)]
+
+        make = batch_maker(rows, self._make_batch)
+        with self._lock:
+            kept = predict(
+                self._job.world, self._job.run, batches, make, self._forward, digest=keep_rows, label=label
+            )
+        if kept is None:
+            return None
+        by_row = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*kept), strict=True))
+        return [by_row[row] for row in range(len(rows))]

@@ -1,0 +1,40 @@
+"""A task: what a program adds to BERT's encoder. Training, evaluation and prediction share its description."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from bert.batch import Batch, Grouping
+
+
+class Task(Protocol):
+    """A head with its rows, targets and loss.
+
+    Attributes:
+      head: the name of the head in bert/model.py.
+      max_seq_length: the most tokens of a row.
+      terms: the names of the loss terms.
+      settings: what prediction must know besides the model, by flag; kept beside the model.
+    """
+
+    @property
+    def head(self) -> str: ...
+    @property
+    def max_seq_length(self) -> int: ...
+    @property
+    def terms(self) -> Sequence[str]: ...
+    @property
+    def settings(self) -> Mapping[str, object]: ...
+
+    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+        """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the targets."""
+        ...
+
+    def weights(self, batch: Batch) -> Mapping[str, float]:
+        """The weight of each loss term in a batch. The sum over all ranks divides the term."""
+        ...
+
+    def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """The sum of each loss term over a batch, from the model's scores."""
+        ...
