@@ -122,8 +122,10 @@ class Computer:
         """With unknown dimensions, or compiled for these."""
         kind = grouping.removesuffix(" more"), has_key
         if kind not in self._functions:
-            signature = [batch_signature(batch), tf.TensorSpec([None]), *[tf.TensorSpec([2], tf.int32)] * has_key]
-            options = {"jit_compile": True} if grouping == "compiled" else {"input_signature": signature}
+            options: dict = {"jit_compile": True}
+            if grouping != "compiled":
+                of_key = [tf.TensorSpec([2], tf.int32)] * has_key
+                options = {"input_signature": [batch_signature(batch), tf.TensorSpec([None]), *of_key]}
             self._functions[kind] = tf.function(self._compute, autograph=False, **options)
         return self._functions[kind]
 
