@@ -10,13 +10,12 @@
 Comparisons with other people's programs are in the folder `benchmarks` of the sources.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from tasks import flags
 from tasks.bench.settings import AllreduceConfig, CorpusConfig, ScalingConfig, StartConfig, StepConfig
-from tasks.entry import start
+from tasks.environment import start
 
 COMMANDS: dict[str, type] = {
     "step": StepConfig,
@@ -25,17 +24,9 @@ COMMANDS: dict[str, type] = {
     "start": StartConfig,
     "corpus": CorpusConfig,
 }
-MOVED = {
-    "compare": "is now `python -m benchmarks.compare`, run in a checkout of the sources",
-    "prepare": "is gone: `bert-bench start` shows how long the data take",
-    "update": "is gone: `bert-bench step` shows how long the update takes",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and argv[0] in MOVED:
-        flags.stop(f"bert-bench: error: bert-bench {argv[0]} {MOVED[argv[0]]}", 2)
     config: Any
     name, config = flags.parse_command(COMMANDS, argv, prog="bert-bench", description=str(__doc__))
     start("bert-bench", f"tasks.bench.{name}", config)

@@ -145,7 +145,7 @@ def main(only: str = "") -> int:
             if only not in " ".join((name, *argv[-2:])):
                 continue
             config_class, function = PROGRAMS[name]
-            config = flags.parse(config_class, [*argv, f"--output_dir={path}/{number}"], prog=name, description="")
+            config = flags.parse(config_class, [*argv, f"--output_dir={path}/{number}"], prog=name)
             job.set_precision(config.machine.precision)
             with (
                 mock.patch.multiple(tf.config, **as_with_gpu),
