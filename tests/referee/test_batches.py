@@ -29,19 +29,14 @@ def test_groups_by_length_have_the_fewest_padded_tokens():
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
-def test_weights_count_examples_and_masked_tokens_and_no_padding(grouping):
+def test_weights_count_no_padding_and_targets_lie_in_the_rows_of_their_tokens(grouping):
     rows = random_rows([9, 40, 12], 50)
     weights = [task.weights(batch_of(head, rows, grouping)) for head, task in TASKS.items()]
     assert weights == [{"loss": 3.0}, {"loss": 3.0}, {"mlm": sum(len(row.masked) for row in rows), "nsp": 3.0}]
-
-
-@pytest.mark.parametrize("grouping", GROUPINGS)
-def test_targets_of_tokens_lie_in_the_rows_of_their_tokens(grouping):
     ids = np.arange(1, 62, dtype=np.int32)
     fields = {"input_ids": (ids, np.array([0, 9, 49, 61])), "sentence_a_tokens": np.array([3, 4, 5])}
     fields, batch = batches.batch_of(fields, grouping_of(grouping))
-    targets = batches.token_targets(fields["input_ids"][0], batch)
-    np.testing.assert_array_equal(targets, batch["input_ids"])
+    np.testing.assert_array_equal(batches.token_targets(fields["input_ids"][0], batch), batch["input_ids"])
 
 
 def test_batches_of_prediction_hold_each_row_once_and_no_more_tokens_than_fit():
