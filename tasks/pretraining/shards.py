@@ -1,15 +1,10 @@
 """Shards as rows for training: those of `bert-corpus build`, or Google's TFRecord files."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from bert.corpus.masking import Masking
-from bert.corpus.shards import TOKENIZER, Manifest, find_shards, is_arrow, open_shards
+from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
 from distributed.rows import BatchRows
 from ringbase.errors import InputError
 from ringbase.hashing import digest
@@ -26,7 +21,6 @@ class Shards:
     Attributes:
       masking: how masks are drawn; None if the shards contain masks.
       masks: the settings of masks, by flag.
-      lengths: row numbers -> their numbers of tokens.
     """
 
     rows: BatchRows
@@ -34,7 +28,6 @@ class Shards:
     masking: Masking | None
     masks: dict[str, object]
     has_next_sentence: bool
-    lengths: Callable[[np.ndarray], np.ndarray]
 
     def most_masked(self, length: int) -> int:
         """The maximum number of masked tokens in an example of this length."""
@@ -55,42 +48,35 @@ def open_rows(settings: ShardSettings, job: Job, start: Start, patterns: str, fl
     Arrow shards are checked when rows are taken, so that the start does not wait for a large corpus. TFRecord
     files are converted once per machine.
     """
-    found, masks = find_shards(patterns, flag), settings.masks({})
+    found = find_shards(patterns, flag)
     if is_arrow(found):
+        if start.tokenizer is None:
+            raise InputError(
+                "--eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file"
+            )
         parts, manifest = open_shards(patterns, flag)
-        masks = settings.masks(manifest["settings"])
-        masking = _masking(settings, masks, manifest, start, flag)
+        if manifest["tokenizer_digest"] != start.tokenizer.digest:
+            raise InputError(f"{flag}: the shards were made with a vocabulary other than {start.tokenizer.source}")
     else:
-        limits = Limits(settings.max_seq_length, masks["max_predictions_per_seq"], start.bert_config.vocab_size)
+        most = settings.masks({})["max_predictions_per_seq"]
+        limits = Limits(settings.max_seq_length, most, start.bert_config.vocab_size)
         folder = job.world.on_each_machine(converted, list(found), limits, flag)
         parts, manifest = open_shards(str(folder), flag)
-        masking = None
+    built = manifest["settings"]
+    masks, is_static = settings.masks(built), built["masking"] == "static"
+    given = {"max_seq_length": settings.max_seq_length} | masks
+    for name in ("max_seq_length", "max_predictions_per_seq")[: 1 + is_static]:
+        if built[name] > given[name]:
+            raise InputError(f"--{name} must be at least {built[name]}, that of the shards, got {given[name]}")
     rows = BatchRows(parts)
     key = manifest.get("records_digest") or digest(manifest)
     job.world.agree({f"the shards {patterns}": (key, len(rows))})
-    source = "drawn again in every epoch" if masking else "read from the shards"
+    source = "read from the shards" if is_static else "drawn again in every epoch"
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {source}")
-    by_flag = {f"--{name}": value for name, value in masks.items()}
-    lengths = partial(rows.lengths_at, "input_ids")
-    return Shards(rows, key, masking, by_flag, manifest["settings"]["next_sentence"], lengths)
-
-
-def _masking(
-    settings: ShardSettings, masks: Mapping[str, Any], manifest: Manifest, start: Start, flag: str
-) -> Masking | None:
-    """How masks are drawn for these shards; None if they contain masks.
-
-    Raises InputError: the shards do not fit the flags or the vocabulary.
-    """
-    built, tokenizer = manifest["settings"], start.tokenizer
-    if tokenizer is None:
-        raise InputError("--eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file")
-    if manifest["tokenizer_digest"] != tokenizer.digest:
-        raise InputError(f"{flag}: the shards were made with a vocabulary other than {tokenizer.source}")
-    limits = [("max_seq_length", settings.max_seq_length)]
-    if built["masking"] == "static":
-        limits.append(("max_predictions_per_seq", masks["max_predictions_per_seq"]))
-    for name, value in limits:
-        if built[name] > value:
-            raise InputError(f"--{name} must be at least {built[name]}, that of the shards, got {value}")
-    return None if built["masking"] == "static" else Masking.of(tokenizer, **masks)
+    return Shards(
+        rows=rows,
+        key=key,
+        masking=None if is_static else Masking.of(start.words, **masks),
+        masks={f"--{name}": value for name, value in masks.items()},
+        has_next_sentence=built["next_sentence"],
+    )
