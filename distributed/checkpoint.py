@@ -140,7 +140,7 @@ class Checkpoints:
         def fill(folder: Path) -> None:
             write_model(folder)
             save_file(moments, folder / "optimizer.safetensors")
-            write_json(folder / "state.json", asdict(state), sync=False)
+            write_json(folder / "state.json", asdict(state))
             manifest.seal(folder, state.position)
 
         final = self.folder / folder_name(state.position)

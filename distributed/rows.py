@@ -1,8 +1,7 @@
 """Data as rows: an Arrow table in a memory-mapped file."""
 
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -131,17 +130,10 @@ def _rows_of(batch: pa.RecordBatch, within: np.ndarray) -> pa.RecordBatch:
     return batch.slice(within[0], 1) if len(within) == 1 else batch.take(pa.array(within))
 
 
-def write_rows(path: Path, columns: Mapping[str, pa.Array], metadata: Mapping[str, object] | None = None) -> None:
-    """Writes a table as an Arrow file; `metadata` is stored as JSON in its schema."""
-    table = pa.table(dict(columns))
-    table = table.replace_schema_metadata({"ringbert": json.dumps(dict(metadata or {}))})
+def write_rows(path: Path, table: pa.Table) -> None:
+    """Writes an Arrow file."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=1 << 14)
-
-
-def metadata_of(rows: Rows) -> dict:
-    """The `metadata` that the table was written with."""
-    return json.loads(rows.table.schema.metadata[b"ringbert"])
 
 
 def ragged(arrays: Iterable[np.ndarray], kind: pa.DataType) -> pa.Array:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -14,46 +13,12 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class HashingWriter:
-    """Wraps a binary file that is open for writing; keeps the SHA-256 and the size in bytes of the written data.
-
-    It has the methods that `pyarrow.PythonFile` needs. The caller who opened the file closes it.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._hash = file, hashlib.sha256()
-        self.size, self.closed = 0, False
-
-    def write(self, data) -> int:
-        self._hash.update(data)
-        self._file.write(data)
-        self.size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self.closed = True
-
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-
 def digest(*parts: object) -> str:
-    """A short digest of its arguments: the bytes of a file for a Path, the JSON of any other value."""
+    """A short digest of the JSON of its arguments."""
     total = hashlib.sha256()
     for part in parts:
-        total.update(bytes.fromhex(sha256(part)) if isinstance(part, Path) else _json_bytes(part))
-        total.update(b"\0")
+        total.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\0")
     return total.hexdigest()[:24]
-
-
-def _json_bytes(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, default=str).encode()
 
 
 def mixed(words: np.ndarray) -> np.ndarray:

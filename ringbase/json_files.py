@@ -1,8 +1,7 @@
 """Reads JSON, whole files and single lines, so that its readers need not expect what JSON only barely allows.
 
-Refused with one line: text that is not JSON or not UTF-8; more than `MOST_DEPTH` levels; a key that occurs twice
-in an object, of which one value would be lost; numbers that are too large for a float; NaN and infinities, unless
-they are allowed; half a surrogate pair, which cannot be written as UTF-8.
+Refused with one line: text that is not JSON or not UTF-8; numbers that are too large for a float; NaN and
+infinities, unless they are allowed; half a surrogate pair, which is not UTF-8.
 """
 
 import json
@@ -12,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ringbase.errors import InputError
-from ringbase.files import read_text
+from ringbase.files import MOST_BYTES, read_text
 
-MOST_DEPTH = 100
-MOST_DIGITS = 300  # transformers writes 10^30 for a length without a limit
 SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # in pairs for most characters beyond U+FFFF
 
 
-def read_json(path: Path, where: str = "", *, allow_nan: bool = False, most_bytes: int | None = None) -> Any:
+def read_json(path: Path, where: str = "", *, allow_nan: bool = False, most_bytes: int = MOST_BYTES) -> Any:
     """The value in a JSON file, plain or gzip. Raises InputError, its message starting with `where` (default: the
     path), like `read_text` and `parse_json`."""
-    text = read_text(path, where, *([] if most_bytes is None else [most_bytes]))
+    text = read_text(path, where, most_bytes)
     try:
         return parse_json(text, allow_nan=allow_nan)
     except InputError as error:
@@ -43,18 +40,15 @@ def parse_json(text: str, *, allow_nan: bool = False) -> Any:
     """The value that a text stands for. Raises InputError; the message does not say where the text comes from."""
     try:
         value = (_DECODER_WITH_NAN if allow_nan else _DECODER).decode(text)
-    except RecursionError:
-        raise InputError(f"nested more than {MOST_DEPTH} levels deep") from None
     except json.JSONDecodeError as error:
         raise InputError(f"not valid JSON ({error})") from error
-    if text.count("[") + text.count("{") > MOST_DEPTH and _is_deeper(value, MOST_DEPTH):
-        raise InputError(f"nested more than {MOST_DEPTH} levels deep")
+    except RecursionError:
+        raise InputError("lists or objects are nested too deep") from None
     if _SURROGATE.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            half = error.object[error.start]
-            raise InputError(f"half a surrogate pair (\\u{ord(half):04x}), which is not Unicode") from None
+            raise InputError(f"half a surrogate pair, which is not Unicode ({error.reason})") from None
     return value
 
 
@@ -67,25 +61,15 @@ def kind_of(value: object) -> str:
 # -- what Python's own decoder would accept -----------------------------------------------------------------------
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"the key {json.dumps(repeated)[:80]} occurs twice in an object")
-    return value
-
-
 def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise InputError(f"{digits[:20]}… is an integer of {len(digits):,} digits, at most {MOST_DIGITS}")
+    _finite(digits)
     return int(digits)
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise InputError(f"{digits[:24]} is too large for a number")
+        raise InputError(f"{digits[:24]}, of {len(digits):,} characters, is too large for a number")
     return number
 
 
@@ -93,16 +77,5 @@ def _constant(name: str) -> float:
     raise InputError(f"not valid JSON ({name} is not a number)")
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_int=_integer, parse_float=_finite, parse_constant=_constant
-)
-_DECODER_WITH_NAN = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    """Whether a value has more than `most` levels of lists and objects, without recursion."""
-    level = [value]
-    for _ in range(most):
-        level = [each for each in level if isinstance(each, dict | list)]
-        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
-    return any(isinstance(each, dict | list) for each in level)
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_finite, parse_constant=_constant)
+_DECODER_WITH_NAN = json.JSONDecoder(parse_int=_integer)

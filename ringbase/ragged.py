@@ -18,10 +18,10 @@ def offsets_of(lengths: np.ndarray | Iterable[int]) -> np.ndarray:
     return offsets
 
 
-def joined(rows: Iterable[np.ndarray], dtype: np.dtype | type = np.int32) -> Ragged:
-    """The ragged array of these rows; `dtype` is used only when there are no rows."""
+def joined(rows: Iterable[np.ndarray]) -> Ragged:
+    """The ragged array of these rows."""
     rows = list(rows)
-    values = np.concatenate(rows) if rows else np.empty(0, dtype)
+    values = np.concatenate(rows) if rows else np.empty(0, np.int32)
     return values, offsets_of(len(row) for row in rows)
 
 

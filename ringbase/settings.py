@@ -6,9 +6,8 @@ components as parts. Command lines, TOML files and run.json are flat: each flag 
 A field is another dataclass of settings, or a bool, int, float, str, Literal, or a union of these and None.
 """
 
+import contextlib
 import dataclasses
-import json
-import math
 import sys
 import types
 import typing
@@ -27,41 +26,50 @@ MOST_SEED = (1 << 32) - 1
 MOST_ROWS = 1 << 20  # of a step or of a batch of predictions
 LONGEST_ROW = 1 << 16  # tokens
 MOST_STEPS = 1_000_000_000
+MOST = (1 << 63) - 1  # of any number
 LONGEST_SHOWN = 80  # characters of a value in a message
 
 
 class Settings:
     """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`.
 
-    Making one checks the range of every value; a class extends `check` for what concerns several of them. Both
-    raise ValueError.
+    Making one checks every value; a class extends `check` for what concerns several of them. Both raise
+    ValueError.
     """
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            limits = field.metadata.get("at_least"), field.metadata.get("at_most")
-            _check_range(field.name, getattr(self, field.name), *limits)
+            value, options = getattr(self, field.name), field.metadata
+            if isinstance(value, int | float):
+                _check_range(field.name, value, options.get("at_least", -MOST), options.get("at_most", MOST))
+            elif isinstance(value, str) and ("\0" in value or not is_unicode(value)):
+                raise ValueError(f"--{field.name} must be UTF-8 text without NUL characters, got {shown(value)}")
         self.check()
 
     def check(self) -> None:
         """Raises ValueError if the values contradict each other."""
 
 
-def setting(
-    default: Any = dataclasses.MISSING,
-    help: str = "",
-    group: str = "",
-    *,
-    aliases: tuple[str, ...] = (),
-    shown_default: str | None = None,
-    is_positional: bool = False,
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> Any:
-    """A field of a frozen, keyword-only dataclass of settings.
+def _check_range(name: str, value: float, at_least: float, at_most: float) -> None:
+    if at_least <= value <= at_most:
+        return
+    if at_most == 1:
+        raise ValueError(f"--{name} must be between {at_least} and 1, got {value}")
+    if value > at_most:
+        raise ValueError(f"--{name} must be at most {at_most:,}, got {value:,}")
+    raise ValueError(f"--{name} must be at least {at_least}, got {value}")
 
-    Args:
-      default: leave it out for a required field.
+
+def setting(default: Any = dataclasses.MISSING, help: str = "", group: str = "", **options: Any) -> Any:
+    """A field of a dataclass of settings, without a default if it is required. `Field` names all options."""
+    return dataclasses.field(default=default, metadata={"help": help, "group": group, **options})
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field of a dataclass of settings, with the arguments of `setting`.
+
+    Attributes:
       help: one sentence, with the unit of a number.
       group: the heading under which `--help` lists it.
       aliases: other names of the flag, without dashes.
@@ -69,21 +77,6 @@ def setting(
       is_positional: the words of a command line that belong to no flag set these fields, in their order.
       at_least, at_most: the range of a number; None and words are always allowed.
     """
-    metadata = {
-        "help": help,
-        "group": group,
-        "aliases": aliases,
-        "shown_default": shown_default,
-        "is_positional": is_positional,
-        "at_least": at_least,
-        "at_most": at_most,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """One field of a dataclass of settings, with the arguments of `setting`."""
 
     name: str
     type: Any
@@ -93,8 +86,8 @@ class Field:
     default: Any = None
     shown_default: str | None = None
     is_positional: bool = False
-    at_least: float | None = None
-    at_most: float | None = None
+    at_least: float = -MOST
+    at_most: float = MOST
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -158,42 +151,6 @@ def _is_part(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Settings)
 
 
-def _check_range(name: str, value: Any, at_least: float | None, at_most: float | None) -> None:
-    """Raises ValueError for a number out of its range or not finite."""
-    if not isinstance(value, int | float):
-        return
-    if at_least is not None and at_most == 1 and not at_least <= value <= 1:
-        raise ValueError(f"--{name} must be between {at_least} and 1, got {value}")
-    if at_least is not None and (value < at_least or not math.isfinite(value)):
-        raise ValueError(f"--{name} must be at least {at_least}, got {value}")
-    if at_most is not None and value > at_most:
-        raise ValueError(f"--{name} must be at most {at_most:,}, got {value:,}")
-
-
-def check_at_least(settings: object, lowest: float, *names: str) -> None:
-    """Raises ValueError for the first of these numbers below `lowest` or not finite. None and strings pass."""
-    for name in names:
-        value = getattr(settings, name)
-        if isinstance(value, int | float) and (value < lowest or not math.isfinite(value)):
-            raise ValueError(f"--{name} must be at least {lowest}, got {value}")
-
-
-def check_at_most(settings: object, highest: float, *names: str) -> None:
-    """Raises ValueError for the first of these numbers above `highest`. None and strings pass."""
-    for name in names:
-        value = getattr(settings, name)
-        if isinstance(value, int | float) and value > highest:
-            raise ValueError(f"--{name} must be at most {highest:,}, got {value:,}")
-
-
-def check_share(settings: object, *names: str) -> None:
-    """Raises ValueError for the first of these numbers that is not between 0 and 1. None passes."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not 0 <= value <= 1:
-            raise ValueError(f"--{name} must be between 0 and 1, got {value}")
-
-
 # -- types --------------------------------------------------------------------------------------------------------
 
 BOOLEAN_WORDS = {
@@ -216,16 +173,12 @@ def of_type(value: Any, annotation: Any) -> Any:
     """Returns `value`, converted to float if the type is float.
 
     Raises ValueError unless the type matches exactly: True is not an integer, "3" is not a number, and infinity is
-    not allowed. Integers have 64 bits. Text can be written as UTF-8 and, because it may be a path, has no NUL.
+    not allowed.
     """
     for choice in alternatives(annotation):
         if choice is float:
             if type(value) in (int, float) and abs(value) <= sys.float_info.max:
                 return float(value)
-        elif choice is int and type(value) is int and not -(1 << 63) <= value < 1 << 63:
-            raise ValueError(f"must be an integer of at most 64 bits, got {_shown(value)}")
-        elif choice is str and type(value) is str and ("\0" in value or not _is_unicode(value)):
-            raise ValueError(f"must be UTF-8 text without NUL characters, got {_shown(value)}")
         elif type(value) is choice or (type(value) is type(choice) and value == choice):
             return value
     raise _refusal(value, annotation)
@@ -233,42 +186,36 @@ def of_type(value: Any, annotation: Any) -> Any:
 
 def from_text(text: str, annotation: Any) -> Any:
     """The value that `text` stands for: "null" is None if the type allows it. Raises ValueError."""
-    choices = alternatives(annotation)
-    for choice in choices:
-        if not isinstance(choice, type) and text == ("null" if choice is None else str(choice)):
-            return choice
-    for choice in choices:
-        if choice is bool and text.lower() in BOOLEAN_WORDS:
-            return BOOLEAN_WORDS[text.lower()]
-        if choice in (int, float, str):
-            try:
-                value = choice(text)
-            except ValueError:
-                continue
-            if choice is not float or math.isfinite(value):
-                return of_type(value, choice)
+    for choice in sorted(alternatives(annotation), key=lambda choice: isinstance(choice, type)):
+        if not isinstance(choice, type):
+            if text == ("null" if choice is None else str(choice)):
+                return choice
+        elif choice is bool:
+            if text.lower() in BOOLEAN_WORDS:
+                return BOOLEAN_WORDS[text.lower()]
+        else:
+            with contextlib.suppress(ValueError):
+                return of_type(choice(text), choice)
     raise _refusal(text, annotation)
 
 
 def _refusal(value: Any, annotation: Any) -> ValueError:
-    """An error such as `must be an integer or auto, got "often"`."""
+    """An error such as `must be an integer or auto, got 'often'`."""
     choices = [choice for choice in alternatives(annotation) if choice is not None]
     words = [_KINDS[choice] if isinstance(choice, type) else str(choice) for choice in choices]
     expected = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
-    return ValueError(f"must be {expected}, got {_shown(value)}")
+    return ValueError(f"must be {expected}, got {shown(value)}")
 
 
-def _shown(value: Any) -> str:
-    """A value as JSON, shortened, for a message."""
-    try:
-        text = json.dumps(value, default=str, ensure_ascii=not _is_unicode(str(value)))
-    except (ValueError, RecursionError):  # an integer of too many digits, too many levels
-        return f"{type(value).__name__} that is too large to show"
+def shown(value: Any) -> str:
+    """A value as Python writes it, shortened, for a message."""
+    text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8; an argument that was not UTF-8 cannot."""
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8; half a surrogate pair in JSON, or an argument in another encoding,
+    cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
 """The programs: each joins the model (`bert`) and the ranks (`distributed`) into one console command.
 
 Dask installs a `distributed` too, bert-tensorflow a `bert`. So before anything of these is imported, the packages
-that Python would import are looked at: they must lie beside this one, and be ours.
+that Python would import are looked at: they must be ours.
 """
 
 import importlib.util
@@ -18,17 +18,13 @@ def _check_packages() -> None:
     prefix = f"{program}: error: " if program.startswith("bert-") else "error: "
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
-        file = Path(spec.origin).resolve() if spec and spec.origin else None
-        if file != SITE / name / "__init__.py":
-            found = f"finds {file.parent if file else 'nothing'} instead of ringbert's package"
-        elif b"ringbert" not in file.read_bytes():
-            found = f"finds another package's files in {file.parent}"
-        else:
-            continue
-        raise SystemExit(
-            f"{prefix}`import {name}` {found}: install ringbert in an environment of its own, or run from a "
-            "folder without a module of this name"
-        )
+        file = Path(spec.origin) if spec and spec.origin else None
+        if file is None or b"ringbert" not in file.read_bytes():
+            place = file.parent if file else "nothing"
+            raise SystemExit(
+                f"{prefix}`import {name}` finds {place} instead of ringbert's package: "
+                "install ringbert in an environment of its own, or run from a folder without a module of this name"
+            )
 
 
 _check_packages()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributed.rows import Rows, metadata_of, write_rows
+from distributed.rows import Rows, write_rows
 from distributed.run import Run
 from distributed.world import World
 from ringbase import manifest
@@ -34,7 +34,8 @@ class Prepared:
     @property
     def facts(self) -> dict[str, Any]:
         """What `with_facts` stored; "digest" is that of the content."""
-        return metadata_of(next(iter(self.tables.values())))
+        rows = next(iter(self.tables.values()))
+        return json.loads(rows.table.schema.metadata[b"ringbert"])
 
 
 def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) -> Prepared:
@@ -60,8 +61,7 @@ def build(folder: Path, make: Callable[[], Tables], run: Run) -> bool:
 
     def fill(into: Path) -> None:
         for name, table in make().items():
-            columns = {column: table.column(column) for column in table.column_names}
-            write_rows(into / f"{name}.arrow", columns, metadata_of(Rows(table)))
+            write_rows(into / f"{name}.arrow", table)
         manifest.seal(into, 0)
 
     if folder.is_dir():
@@ -85,6 +85,6 @@ def in_memory(tables: Tables) -> Prepared:
 
 
 def with_facts(tables: Mapping[str, Mapping[str, pa.Array]], facts: Mapping[str, object]) -> Tables:
-    """The tables of these columns; each carries the facts, as `distributed.rows.metadata_of` reads them."""
+    """The tables of these columns; each carries the facts."""
     metadata = {"ringbert": json.dumps(facts)}
     return {name: pa.table(dict(columns), metadata=metadata) for name, columns in tables.items()}

@@ -1,16 +1,41 @@
-"""What a process sets before it imports TensorFlow, and where programs leave files. Imports nothing heavy."""
+"""From the flags of a command to its program, and where programs leave files.
 
-import contextlib
+TensorFlow is imported only when a program starts: `--help` answers at once.
+"""
+
+import importlib
 import os
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bert import xla
+from distributed import phases
+from distributed.devices import imported_tensorflow
+from ringbase.errors import InputError
+from tasks import flags
 
 # Keras imports these where they are installed, for features that no program uses. They take as long as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
-IMPORT_NOISE = ("oneDNN custom operations are on", "All log messages before absl::InitializeLog()")
+
+
+def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None) -> None:
+    """The `main` of the command bert-NAME: `tasks.NAME.program.run` with the configuration of the flags."""
+    start(prog, f"tasks.{prog.removeprefix('bert-')}.program", flags.parse(config_class, argv, prog=prog))
+
+
+def start(prog: str, module: str, config: Any) -> None:
+    """Imports a program on all ranks at once, not while they wait for each other, and calls its `run`."""
+    phases.ended("launch")
+    set_environment()
+    try:
+        import_tensorflow()
+    except InputError as error:
+        flags.stop(f"{prog}: error: {error}", 1)
+    program = importlib.import_module(module)
+    phases.ended("imports")
+    program.run(config)
 
 
 def set_environment() -> None:
@@ -23,29 +48,15 @@ def set_environment() -> None:
 
 
 def import_tensorflow(is_for_users: bool = False) -> None:
-    """Imports TensorFlow and hides the two lines that its C++ code prints at every log level.
-
-    If it is not installed, `World.join` reports that. Keras finds the packages OPTIONAL_IN_KERAS absent, unless
-    `is_for_users`: in a user's process it may be used for anything.
-    """
+    """Imports TensorFlow and with it Keras, which finds the packages OPTIONAL_IN_KERAS absent, unless
+    `is_for_users`: in a user's process it may be used for anything. Raises InputError: it is not installed."""
     hidden = [] if is_for_users else [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
-    sys.stderr.flush()
-    stderr_copy = os.dup(2)
-    with tempfile.TemporaryFile() as captured:
-        os.dup2(captured.fileno(), 2)
-        try:
-            sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
-            with contextlib.suppress(ModuleNotFoundError):
-                import tensorflow  # noqa: F401
-        finally:
-            for name in hidden:
-                del sys.modules[name]
-            os.dup2(stderr_copy, 2)
-            os.close(stderr_copy)
-            captured.seek(0)
-            for line in captured.read().decode(errors="replace").splitlines():
-                if not any(noise in line for noise in IMPORT_NOISE):
-                    print(line, file=sys.stderr)
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
+    try:
+        imported_tensorflow()
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def result_file(trains: bool) -> str:

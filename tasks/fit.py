@@ -119,7 +119,7 @@ def fit(
 
     def fill(folder: Path) -> None:
         write_model(folder)
-        write_json(folder / TASK_FILE, task.settings, sync=False)
+        write_json(folder / TASK_FILE, task.settings)
 
     world.on_first(run.replace_folder, "model", fill)
     return state.step

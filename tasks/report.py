@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         flags.stop("usage: bert-report OUTPUT_DIR [OUTPUT_DIR ...]\n\n" + str(__doc__), 0 if folders else 2)
     path = folders[0] / "report.html"
     with flags.reporting("bert-report"):
-        write_text(path, make_page(read_runs(folders)), sync=False)
+        write_text(path, make_page(read_runs(folders)))
     flags.stop(str(path), 0)
 
 

@@ -12,6 +12,7 @@ from ringbase.errors import InputError
 from ringbase.files import read_text
 from ringbase.json_files import kind_of, parse_json, read_object
 from ringbase.settings import MOST_STEPS
+from tasks.environment import result_file
 
 LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
 
@@ -67,8 +68,8 @@ def read_run(folder: Path, name: str) -> RunFiles:
     _part(path, plan, "learning_rate", int, float)
     if min(_part(path, plan, key, int) for key in ("steps", "size", "global_batch_size")) < 1:
         raise InputError(f"{path}: damaged: the numbers of the plan must be positive")
-    results = [folder / file for file in ("result.json", "predict_result.json") if (folder / file).is_file()]
-    scores = [_scores(result) for result in results]
+    results = [folder / result_file(trains) for trains in (True, False)]
+    scores = [_scores(result) for result in results if result.is_file()]
     return RunFiles(
         name=name,
         plan=plan,
@@ -93,19 +94,12 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
             figures = parse_json(line, allow_nan=True)
         except InputError:
             figures = None
-        if isinstance(figures, dict) and _is_step(figures.get("step")) and _are_numbers(figures):
+        is_step = isinstance(figures, dict) and type(figures.get("step")) is int
+        if is_step and 0 <= figures["step"] <= MOST_STEPS and {int, float} >= set(map(type, figures.values())):
             metrics.append({name: _figure(value) for name, value in figures.items()})
         else:
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged
-
-
-def _is_step(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MOST_STEPS
-
-
-def _are_numbers(figures: dict[str, Any]) -> bool:
-    return all(type(value) in (int, float) for value in figures.values())
 
 
 def _scores(path: Path) -> dict[str, float]:

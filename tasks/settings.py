@@ -23,16 +23,11 @@ class ModelSettings(Settings):
     """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
 
     model: str | None = setting(
-        None,
-        "hub name or folder of a model: configuration, vocabulary and weights",
-        "model",
+        None, "hub name or folder of a model: configuration, vocabulary and weights", "model",
         aliases=("model_name_or_path",),
-    )
+    )  # fmt: skip
     model_revision: str | None = setting(
-        None,
-        "commit, tag or branch of the hub model that --model names",
-        "model",
-        shown_default="main",
+        None, "commit, tag or branch of the hub model that --model names", "model", shown_default="main"
     )
     bert_config_file: str | None = setting(
         None, "JSON file with the BERT configuration", "model", shown_default="the model's own"

@@ -11,15 +11,6 @@ from ringbase.ragged import Ragged, gather, offsets_of
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
 
 
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: JSON may hold half a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def parts(number: int, label: str, unit: str, run: Run) -> Iterator[slice]:
     """Slices of `TEXTS_AT_ONCE` of `number` texts, with a progress bar."""
     progress = run.progress(number, label, unit)

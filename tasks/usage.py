@@ -30,9 +30,9 @@ def of_program(fields: Sequence[Field], prog: str, description: str) -> str:
     parts = [f"usage: {words} [--config FILE.toml] [--flag=value ...]", _wrapped(description)]
     for group in sorted(groups, key=order.index):
         parts.append("\n".join([f"{group}:", *groups[group]] if group else groups[group]))
-    ignored = " ".join(field.name for field in old_flags.accepted(fields) if field.name in old_flags.IGNORED)
     shortcuts = "".join(f" --{name} is --precision {name}." for name in old_flags.reduced_precisions(fields))
-    parts.append(_wrapped(f"{EPILOG}{shortcuts} Accepted from old command lines and ignored: {ignored}."))
+    ignored = f" Accepted from old command lines and ignored: {' '.join(old_flags.IGNORED)}."
+    parts.append(_wrapped(EPILOG + shortcuts + ignored))
     return "\n\n".join(parts)
 
 

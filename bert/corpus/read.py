@@ -15,7 +15,6 @@ from bert.corpus.sentences import MOST_DOCUMENT_BYTES, gather_documents
 from bert.corpus.settings import TextSettings
 from bert.corpus.units import Piece, Unit, find_units, load_data_set
 from ringbase.errors import InputError, one_line
-from ringbase.files import most_unpacked, unpacks_to_too_much
 from ringbase.json_files import parse_json
 
 MOST_LINE_BYTES = 16 << 20
@@ -69,14 +68,10 @@ def _lines_of(piece: Piece, text: TextSettings) -> Iterator[tuple[int, str]]:
 
 def _unpacked_lines(path: str) -> Iterator[tuple[int, str]]:
     try:
-        limit = most_unpacked(os.path.getsize(path))
         is_gzip = path.lower().endswith(".gz")
         packed = gzip.GzipFile(path) if is_gzip else pa.input_stream(path, compression="zstd")
         with io.BufferedReader(packed, READ_BYTES) as file:
-            for position, line in _lines(file, path, 0, 1 << 62):
-                if position > limit:
-                    raise unpacks_to_too_much(f"--input_file {path}", limit)
-                yield position, line
+            yield from _lines(file, path, 0, 1 << 62)
     except (EOFError, zlib.error, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise

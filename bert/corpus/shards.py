@@ -16,7 +16,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -26,17 +26,17 @@ from bert.corpus.columns import values_and_offsets, values_of
 from bert.corpus.manifest import MANIFEST, TOKENIZER, WORK, Manifest, differences, read_manifest
 from bert.corpus.units import find_files
 from ringbase.errors import InputError, one_line
-from ringbase.hashing import HashingWriter, digest, sha256
+from ringbase.hashing import digest, sha256
 
 CHECKSUM = b"crc32c"
 
 
 def write_arrow(
-    sink: HashingWriter, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
+    file: BinaryIO, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
 ) -> list[int]:
     """Writes the file of a shard; returns the number of rows in each batch. `settings` are the manifest's."""
     sizes = []
-    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+    with pa.ipc.new_file(file, schema) as writer:
         for number, batch in enumerate(batches):
             writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, number, settings))})
             sizes.append(len(batch))

@@ -9,13 +9,13 @@ those of google-research/bert `create_pretraining_data.py`.
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
 from bert.corpus.columns import values_and_offsets, values_of
-from ringbase.hashing import HashingWriter
 from ringbase.ragged import offsets_of
 
 FLOATS, INTEGERS = 2, 3  # the lists of a Feature
@@ -23,7 +23,7 @@ ONE = np.float32(1).tobytes()
 
 
 def write_records(
-    sink: HashingWriter, batches: Iterable[pa.RecordBatch], max_seq_length: int, max_predictions_per_seq: int
+    file: BinaryIO, batches: Iterable[pa.RecordBatch], max_seq_length: int, max_predictions_per_seq: int
 ) -> list[int]:
     """Writes examples, which have the columns of a shard with static masks, padded with 0 as in Google's files.
     Returns the number of rows in each batch."""
@@ -46,7 +46,7 @@ def write_records(
             example = _tag(1, len(features)) + features
             length = len(example).to_bytes(8, "little")
             records += (length, _checksum(length), example, _checksum(example))
-        sink.write(b"".join(records))
+        file.write(b"".join(records))
         sizes.append(len(batch))
     return sizes
 

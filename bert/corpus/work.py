@@ -28,7 +28,7 @@ from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer, check_unknown
 from ringbase.errors import InputError
 from ringbase.files import replacing, write_json
-from ringbase.hashing import HashingWriter, digest
+from ringbase.hashing import digest, sha256
 from ringbase.ragged import offsets_of
 
 # Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers
@@ -144,14 +144,13 @@ class CorpusWork:
         batches = (examples.slice(start, rows) for examples in bins for start in range(0, len(examples), rows))
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.{settings.format}"
         with replacing(path) as file:
-            sink = HashingWriter(file)
             if settings.format == "arrow":
-                sizes = write_arrow(sink, batches, schema, self.facts["settings"])
+                sizes = write_arrow(file, batches, schema, self.facts["settings"])
             else:
-                sizes = write_records(sink, batches, settings.max_seq_length, settings.max_predictions_per_seq)
+                sizes = write_records(file, batches, settings.max_seq_length, settings.max_predictions_per_seq)
         if not sizes:
             raise InputError(f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty")
-        facts = {"file": path.name, "examples": sum(sizes), "bytes": sink.size, "sha256": sink.sha256()}
+        facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "sha256": sha256(path)}
         write_json(self.shard_marker(number), facts | {"batches": sizes}, indent=None)
 
     def _bin(self, number: int) -> pa.RecordBatch:

@@ -6,78 +6,96 @@ One object then serves training on all cores, SQuAD answers and `transformers`. 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ringbase.errors import InputError
 
 BLANK = "▁"
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces in sentencepiece_model.proto
-UNIGRAM = 1
-# The names of [PAD], [UNK], [CLS], [SEP] and [MASK] in different models; the first that a model has is used.
-SPECIAL_NAMES = (
-    ("[PAD]", "<pad>"),
-    ("[UNK]", "<unk>"),
-    ("[CLS]", "<cls>"),
-    ("[SEP]", "<sep>"),
-    ("[MASK]", "<mask>"),
-)
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces in sentencepiece_model.proto
+UNIGRAM, BPE = 1, 2  # types of models
+SPECIAL = ("pad", "unk", "cls", "sep", "mask")  # written [PAD] or <pad> in different models
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+CUT_OF_BYTES = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 CODE_POINTS = 0x20000  # all planes that contain blanks
 BASIC_PLANE = (*range(1, 0xD800), *range(0xE000, 0x10000))
 INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # categories of blanks and of characters without a width
 
 
-def convert(model, order: list[str] | None, source: str, vocab_source: str, lower_case: bool):
-    """The `tokenizers.Tokenizer` that gives the ids of a SentencePiece model, and the names of its special tokens.
+def convert(path: Path, order: list[str] | None, source: str, lower_case: bool) -> tuple[Tokenizer, list[str]]:
+    """The `tokenizers.Tokenizer` that gives the ids of a `.model` file, and the names of its special tokens.
 
     Args:
-      model: from `read_model`; `source` is its name, for messages.
-      order: pieces in the order of their ids (`read_ids` of `vocab_source`); None for the model's own order.
-        They must include every piece that the model can produce. (KoBERT's own code would map the others to
-        [UNK].)
+      order: pieces in the order of their ids, from the file `source`; None for the model's own order. They must
+        include every piece that the model can produce. (KoBERT's own code would map the others to [UNK].)
       lower_case: lower-case the text first, as ALBERT does (`lower_casing`).
-    Raises InputError: a special token is missing, or `order` lacks pieces of the model.
+    Raises InputError: a special token is missing, `order` lacks pieces of the model, or `tokenizers` cannot
+      represent this kind of model. An error of a library: the file is missing or damaged.
     """
-    usable = {piece.piece: piece for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED, BYTE)}
+    model = _read(path)
     order = [piece.piece for piece in model.pieces] if order is None else order
     listed = set(order)
-    unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in listed), "")
-    names = special_names(order, vocab_source or source, unknown)
-    for name in names:  # a model may hold them as user-defined symbols, which would match in a text
-        usable.pop(name, None)
+    types = {piece.piece: piece.type for piece in model.pieces}
+    unknown = next((piece for piece in types if types[piece] == UNKNOWN and piece in listed), "")
+    names = special_names(listed, source, unknown)
+    # A model may hold special tokens as user-defined symbols, which would match in a text.
+    usable = {p.piece: p for p in model.pieces if p.type in (NORMAL, USER_DEFINED, BYTE) and p.piece not in names}
     if absent := [piece for piece in usable if piece not in listed]:
         raise InputError(
-            f"{vocab_source} lacks {len(absent)} of the {len(usable)} pieces of {source}, such as {absent[0]!r}: "
+            f"{source} lacks {len(absent)} of the {len(usable)} pieces of {path}, such as {absent[0]!r}: "
             "--vocab_file and --spm_model_file do not belong together"
         )
     backend = Tokenizer(_pieces_model(model, order, names[1], usable))
     if steps := _normalizers(model.normalizer_spec, lower_case):
         backend.normalizer = normalizers.Sequence(steps)
-    for symbol in (piece for piece, entry in usable.items() if entry.type == USER_DEFINED and BLANK not in piece):
-        if backend.normalizer and backend.normalizer.normalize_str(symbol) != symbol:
-            raise InputError(f"{source}: its user-defined symbol {symbol!r} is changed by its own normalization")
+        for symbol in (piece for piece in _symbols(usable) if BLANK not in piece):
+            if backend.normalizer.normalize_str(symbol) != symbol:
+                raise InputError(f"{path}: its user-defined symbol {symbol!r} is changed by its own normalization")
     never = [piece for piece in order if piece not in usable]
-    never += [piece.piece for piece in model.pieces if piece.type == BYTE][:1]
-    add_prefix = model.normalizer_spec.add_dummy_prefix
-    backend.pre_tokenizer = pre_tokenizers.Sequence(_pre_tokenizers(add_prefix, usable, never))
+    steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, never)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    controls = [piece.piece for piece in model.pieces if piece.type == CONTROL and piece.piece in listed]
+    controls = [piece for piece in types if types[piece] == CONTROL and piece in listed]
     add_special(backend, names, controls)
     return Tokenizer.from_str(backend.to_str()), names  # the scores' last digits as after saving and loading
 
 
-def _pieces_model(model, order: list[str], unknown: str, usable: dict):
+def _read(path: Path) -> ModelProto:
+    content = path.read_bytes()
+    model = ModelProto.FromString(content)
+    if not model.pieces:
+        raise InputError(f"{path}: a SentencePiece model without pieces; is the file truncated?")
+    SentencePieceProcessor(model_proto=content)  # checks the pieces
+    spec = model.trainer_spec
+    if spec.model_type not in (UNIGRAM, BPE):
+        raise InputError(f"{path}: model type {spec.model_type} is neither 1 (unigram) nor 2 (BPE)")
+    if spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
+        raise InputError(f"{path}: train it without treat_whitespace_as_suffix and with escape_whitespaces")
+    if unused := sum(piece.type == UNUSED for piece in model.pieces):
+        raise InputError(f"{path}: {unused} of {len(model.pieces)} pieces are marked unused: train it again")
+    return model
+
+
+def _symbols(usable: Mapping[str, Any]) -> list[str]:
+    """The user-defined symbols among the pieces."""
+    return [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
+
+
+def _pieces_model(model: ModelProto, order: list[str], unknown: str, usable: Mapping[str, Any]):
     """The `tokenizers` model of these pieces, in the order of their ids; a text can produce those in `usable`."""
-    is_user_defined = {piece: entry.type == USER_DEFINED for piece, entry in usable.items()}
+    symbols, byte_fallback = _symbols(usable), model.trainer_spec.byte_fallback
     scores = {piece: entry.score for piece, entry in usable.items()}
-    byte_fallback = model.trainer_spec.byte_fallback
     if model.trainer_spec.model_type == UNIGRAM:
         best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
-        for piece in filter(is_user_defined.get, scores):  # as in unigram_model.cc, so that they always win
-            scores[piece] = len(piece.encode()) * best - 0.1
+        scores |= {
+            piece: len(piece.encode()) * best - 0.1 for piece in symbols
+        }  # as there, so that they always win
         pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
         return models.Unigram(pieces, order.index(unknown), byte_fallback)
     normal = {piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}
@@ -90,56 +108,11 @@ def _pieces_model(model, order: list[str], unknown: str, usable: dict):
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=byte_fallback,
-        ignore_merges=any(is_user_defined.values()),  # they have no merges
+        ignore_merges=bool(symbols),  # they have no merges
     )
 
 
-def add_special(backend, names: Sequence[str], others: Iterable[str] = ()):
-    """Declares the special tokens, and the template of BERT's inputs of one or two texts, for `transformers`."""
-    backend.add_special_tokens([AddedToken(name, special=True) for name in dict.fromkeys([*names, *others])])
-    cls, sep = names[2], names[3]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, backend.token_to_id(cls)), (sep, backend.token_to_id(sep))],
-    )
-    return backend
-
-
-def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
-    """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order.
-
-    `unknown` is the model's own unknown piece, where it is known. Raises InputError: some are missing.
-    """
-    present = set(pieces)
-    chosen = [next((name for name in names if name in present), "") for names in SPECIAL_NAMES]
-    chosen[1] = unknown or chosen[1]
-    if absent := [names[0] for names, name in zip(SPECIAL_NAMES, chosen, strict=True) if not name]:
-        raise InputError(f"{source} has no {', '.join(absent)}: give a --vocab_file that lists all pieces")
-    return chosen
-
-
-def _guard(strings: Iterable[str], pieces: Iterable[str]) -> str:
-    """A pattern that cuts a text at (empty) places inside `strings`, so that none of them is matched as a whole.
-
-    Each is cut between two characters that are neighbours in no other piece, so that no other piece is lost.
-    """
-    pairs = {piece[i : i + 2] for piece in pieces for i in range(len(piece) - 1)}
-    cuts = []
-    for string in strings:
-        if re.fullmatch("<0x[0-9A-F]{2}>", string):
-            cuts.append(r"(?<=<)(?=0x[0-9A-F]{2}>)")
-        elif len(string) > 1:
-            k = next((k for k in range(1, len(string)) if string[k - 1 : k + 1] not in pairs), 1)
-            cuts.append(f"(?<={re.escape(string[:k])})(?={re.escape(string[k:])})")
-    return "|".join(cuts)
-
-
-def _split(pattern: str):
-    return pre_tokenizers.Split(Regex(pattern), "isolated")
-
-
-def lower_casing():
+def lower_casing() -> normalizers.Normalizer:
     """Decomposes, strips accents and lower-cases, like google-research/albert's preprocess_text; then composes
     again, so that Hangul syllables stay whole.
     """
@@ -165,18 +138,55 @@ def _normalizers(spec, lower_case: bool) -> list:
     return steps
 
 
-def _pre_tokenizers(add_prefix: bool, usable: dict, never: list[str]) -> list:
-    """Cuts a text at blanks, around the user's symbols, and inside the pieces that it must `never` produce."""
+def _pre_tokenizers(add_prefix: bool, usable: Mapping[str, Any], never: list[str]) -> list:
+    """Cuts a text at blanks, around the user's symbols, and inside the pieces that it must `never` produce.
+
+    Such a piece is cut between two characters that are neighbours in no other piece, so that no other is lost.
+    """
     split, scheme = not any(BLANK in piece[1:] for piece in usable), "always" if add_prefix else "never"
-    steps: list = [pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme=scheme, split=split)]
-    symbols = [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
+    symbols = _symbols(usable)
     inside = [s for s in symbols if len(s) > 1 or any(s in piece for piece in usable if piece != s)]
-    if inside:
-        longest_first = sorted(inside, key=len, reverse=True)
-        steps.append(_split("|".join(map(re.escape, longest_first))))
-    if pattern := _guard(never, usable):
-        steps.append(_split(pattern))
-    return steps
+    pairs = {piece[i : i + 2] for piece in usable for i in range(len(piece) - 1)}
+    cuts = []
+    for string in (piece for piece in never if len(piece) > 1):
+        k = next((k for k in range(1, len(string)) if string[k - 1 : k + 1] not in pairs), 1)
+        cuts.append(f"(?<={re.escape(string[:k])})(?={re.escape(string[k:])})")
+    cuts += [CUT_OF_BYTES] * any(entry.type == BYTE for entry in usable.values())
+    patterns = [map(re.escape, sorted(inside, key=len, reverse=True)), cuts]
+    splits = [pre_tokenizers.Split(Regex(each), "isolated") for each in map("|".join, patterns) if each]
+    return [pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme=scheme, split=split), *splits]
+
+
+# -- special tokens, also of WordPiece ----------------------------------------------------------------------------
+
+
+def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
+    """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order.
+
+    `unknown` is the model's own unknown piece, where it is known. Raises InputError: some are missing.
+    """
+    present = set(pieces)
+    names = [(f"[{kind.upper()}]", f"<{kind}>") for kind in SPECIAL]
+    chosen = [next((name for name in pair if name in present), "") for pair in names]
+    chosen[1] = unknown if unknown in present else chosen[1]
+    if absent := [pair[0] for pair, name in zip(names, chosen, strict=True) if not name]:
+        raise InputError(f"{source} has no {', '.join(absent)}: give a --vocab_file that lists all pieces")
+    return chosen
+
+
+def add_special(backend: Tokenizer, names: Sequence[str], others: Iterable[str] = ()) -> Tokenizer:
+    """Declares the special tokens, and the template of BERT's inputs of one or two texts, for `transformers`."""
+    backend.add_special_tokens([AddedToken(name, special=True) for name in dict.fromkeys([*names, *others])])
+    cls, sep = names[2], names[3]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, backend.token_to_id(cls)), (sep, backend.token_to_id(sep))],
+    )
+    return backend
+
+
+# -- spans --------------------------------------------------------------------------------------------------------
 
 
 def blanks(normalizer) -> np.ndarray:

@@ -13,14 +13,13 @@ import numpy as np
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert.text import sentencepiece, tokenizer_files
-from bert.text.tokenizer_files import SPECIAL_TOKENS, check_special, library_errors
+from bert.text import sentencepiece
+from bert.text.tokenizer_files import check_case, library_errors, read_ids, read_lines, stated_case
 from ringbase.errors import InputError
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10
 MOST_IDS = 1 << 24
-HANGUL_SYLLABLES, HANGUL_LETTERS = re.compile("[\uac00-\ud7a3]"), re.compile("[\u1100-\u11ff]")
 TRIAL = "The cat sat, 고양이 1 ☃."
 
 
@@ -44,12 +43,12 @@ class Tokenizer:
         backend: RustTokenizer,
         lower_case: bool,
         source: str,
-        names: Sequence[str] = SPECIAL_TOKENS,
-        spm_model: bytes | None = None,
+        names: Sequence[str],
+        spm: bytes | None = None,
     ):
-        """`names` are those of the special tokens; `spm_model` is the SentencePiece model's file, for `save`."""
-        self.backend, self.lower_case, self.source, self._names = backend, lower_case, source, tuple(names)
-        self._spm_model = spm_model
+        """`names` are those of the special tokens; `spm` is the SentencePiece model's file, for `save`."""
+        self.backend, self.lower_case, self.source = backend, lower_case, source
+        self._names, self._spm = tuple(names), spm
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # "[SEP]" written in a text is text
@@ -58,26 +57,21 @@ class Tokenizer:
             backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
         vocabulary = backend.get_vocab()
         ids = [vocabulary[name] for name in names]
-        if len(set(ids)) < len(ids):
-            raise InputError(
-                f"{source}: two special tokens have the same id: {dict(zip(names, ids, strict=True))}"
-            )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
         self.vocab_size = max(vocabulary.values()) + 1
-        if self.vocab_size > MOST_IDS:
-            raise InputError(f"{source}: the id {self.vocab_size - 1:,} is too large, at most {MOST_IDS - 1:,}")
+        if len(set(ids)) < len(ids) or self.vocab_size > MOST_IDS:
+            raise InputError(
+                f"{source}: ids must be below {MOST_IDS:,}, and different for {', '.join(names)}; they are "
+                f"{', '.join(map(str, ids))}, and the largest is {self.vocab_size - 1:,}"
+            )
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+        # Id -> token. A token that the vocabulary lists twice has its last id; the first has another name.
+        self._tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
+        for token, number in vocabulary.items():
+            self._tokens[number] = token
 
     def __reduce__(self):
-        return Tokenizer, (self.backend, self.lower_case, self.source, self._names, self._spm_model)
-
-    @property
-    def special_ids(self) -> tuple[int, ...]:
-        """The sorted ids of tokens that are not text: [PAD], [UNK], [CLS], [SEP], [MASK] and other control
-        pieces."""
-        added = self.backend.get_added_tokens_decoder()
-        own = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
-        return tuple(sorted({*own, *(number for number, token in added.items() if token.special)}))
+        return Tokenizer, (self.backend, self.lower_case, self.source, self._names, self._spm)
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
@@ -88,17 +82,9 @@ class Tokenizer:
         """
         mark, is_mark_of_first = ("##", False) if self.kind == "wordpiece" else (sentencepiece.BLANK, True)
         table = np.array([token.startswith(mark) != is_mark_of_first for token in self._tokens], bool)
-        table[list(self.special_ids)] = False
-        table.flags.writeable = False
+        added = self.backend.get_added_tokens_decoder().items()
+        table[[number for number, token in added if token.special]] = False
         return table
-
-    @functools.cached_property
-    def _tokens(self) -> list[str]:
-        """Id -> token. A token that the vocabulary lists twice has its last id; the first has another name."""
-        tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
-        for token, number in self.backend.get_vocab().items():
-            tokens[number] = token
-        return tokens
 
     @functools.cached_property
     def _blanks(self) -> np.ndarray:
@@ -127,20 +113,8 @@ class Tokenizer:
 
     @property
     def case_problem(self) -> str:
-        """What this vocabulary loses by lower-casing, or without it, and the flag to give; "" if nothing.
-
-        BERT's lower-casing strips accents by NFD, which turns the syllables U+AC00..U+D7A3 into the letters
-        U+1100..U+11FF. A vocabulary that was made with it holds letters.
-        """
-        normalizer, tokens = self.backend.normalizer, self._tokens
-        if self.lower_case and normalizer and normalizer.normalize_str("한") != "한":
-            num_letters = sum(HANGUL_LETTERS.search(token) is not None for token in tokens)
-            if sum(HANGUL_SYLLABLES.search(token) is not None for token in tokens) > num_letters:
-                return (
-                    f"{self.source} has whole Hangul syllables, which lower-casing takes apart, so that Korean "
-                    "text becomes [UNK]: give --do_lower_case=False"
-                )
-        used = set("".join(token for token in tokens if not re.fullmatch(r"\[.*\]", token)))
+        """What this vocabulary loses without lower-casing, and the flag to give; "" if nothing."""
+        used = set("".join(token for token in self._tokens if not re.fullmatch(r"\[.*\]", token)))
         if not self.lower_case and used >= set(ascii_lowercase) and used.isdisjoint(ascii_uppercase):
             return f"{self.source} has no capital letters, so that they become [UNK]: give --do_lower_case"
         return ""
@@ -152,15 +126,16 @@ class Tokenizer:
         # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100 characters per word.
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": self.lower_case}
         settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        settings |= zip(
-            ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), self._names, strict=True
-        )
+        settings |= {f"{kind}_token": name for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True)}
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
         if self.kind == "wordpiece":
             (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in self._tokens), encoding="utf-8")
-        if self._spm_model is not None:
-            (folder / "spiece.model").write_bytes(self._spm_model)
+        if self._spm is not None:
+            (folder / "spiece.model").write_bytes(self._spm)
+
+
+# -- from files ---------------------------------------------------------------------------------------------------
 
 
 def load(
@@ -183,27 +158,28 @@ def load(
       checkpoint's name; a special token is missing; the SentencePiece model and the vocabulary file do not belong
       together.
     """
-    path = Path(vocab_file).expanduser() if vocab_file else None
+    vocabulary = Path(vocab_file).expanduser() if vocab_file else None
     model = Path(spm_model_file).expanduser() if spm_model_file else None
-    stated = tokenizer_files.stated_case(folder) if folder is not None else None
-    saved = None
-    if path is None and model is None and folder is not None:
+    stated, backend = None if folder is None else stated_case(folder), None
+    if folder is not None and not (vocabulary or model):
+        if (folder / "tokenizer.json").is_file():
+            backend = _read(folder / "tokenizer.json")
+            stated = _case_of(backend) if stated is None else stated
+        else:
+            files = [*folder.glob("*.model")]
+            model = files[0] if len(files) == 1 else None
+            vocabulary = folder / "vocab.txt" if (folder / "vocab.txt").is_file() else None
         if None not in (stated, do_lower_case) and stated != do_lower_case:
             raise InputError(f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={stated}")
-        if (folder / "tokenizer.json").is_file():
-            saved = folder / "tokenizer.json"
-        else:
-            model, path = tokenizer_files.models_of(folder)
-    backend = _read(saved) if saved else None
     is_wordpiece = isinstance(backend.model, models.WordPiece) if backend else model is None
-    lower_case = next((value for value in (do_lower_case, stated) if value is not None), is_wordpiece)
-    tokenizer_files.check_case(lower_case, checkpoint_name)
-    if saved is not None and backend is not None:
-        return (_saved_wordpiece if is_wordpiece else _saved_sentencepiece)(backend, lower_case, saved)
+    lower_case = next(value for value in (do_lower_case, stated, is_wordpiece) if value is not None)
+    check_case(lower_case, checkpoint_name)
+    if folder is not None and backend is not None:
+        return _saved(backend, lower_case, folder)
     if model is not None:
-        return _sentencepiece(model, path, lower_case)
-    if path is not None:
-        return _wordpiece(path, lower_case)
+        return _sentencepiece(model, vocabulary, lower_case)
+    if vocabulary is not None:
+        return _wordpiece(vocabulary, lower_case)
     raise InputError(
         "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub name that has one"
     )
@@ -211,62 +187,55 @@ def load(
 
 def _wordpiece(path: Path, lower_case: bool) -> Tokenizer:
     """google-research/bert `tokenization.py`. A token that is listed twice has its last id."""
-    if path.suffix == ".json":
-        raise InputError(
-            f"--vocab_file {path}: not a WordPiece vocabulary; with the ids of a SentencePiece model give "
-            "--spm_model_file too"
-        )
-    vocabulary = {token: number for number, token in enumerate(tokenizer_files.read_lines(path))}
-    check_special(vocabulary, str(path))
-    backend = RustTokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    vocabulary = {token: number for number, token in enumerate(read_lines(path))}
+    names = sentencepiece.special_names(vocabulary, str(path))
+    backend = RustTokenizer(models.WordPiece(vocabulary, unk_token=names[1]))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
-    return Tokenizer(sentencepiece.add_special(backend, SPECIAL_TOKENS), lower_case, str(path))
+    return Tokenizer(sentencepiece.add_special(backend, names), lower_case, str(path), names)
 
 
 def _sentencepiece(path: Path, vocab_file: Path | None, lower_case: bool) -> Tokenizer:
-    model = tokenizer_files.read_model(path)
-    order = None if vocab_file is None else tokenizer_files.read_ids(vocab_file)
     with library_errors(f"--spm_model_file {path}"):
-        backend, names = sentencepiece.convert(model, order, str(path), str(vocab_file or ""), lower_case)
-        _try(backend)
-    return Tokenizer(backend, lower_case, str(path), names, path.read_bytes())
+        order = None if vocab_file is None else read_ids(vocab_file)
+        backend, names = sentencepiece.convert(path, order, str(vocab_file or path), lower_case)
+        return Tokenizer(backend, lower_case, str(path), names, path.read_bytes())
 
 
 def _read(path: Path) -> RustTokenizer:
     """What a tokenizer.json holds, ours or another's. Raises InputError: neither WordPiece nor SentencePiece."""
     with library_errors(f"--model {path}"):
         backend = RustTokenizer.from_file(str(path))
-        _try(backend)
+        if backend.normalizer:  # a damaged character map panics when it meets a character
+            backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
+        backend.encode(TRIAL)
     kind, saved = type(backend.model), backend.to_str()
     if kind is not models.WordPiece and not (kind in (models.Unigram, models.BPE) and "Metaspace" in saved):
         raise InputError(f"--model {path}: a {kind.__name__} tokenizer is neither WordPiece nor SentencePiece")
     return backend
 
 
-def _saved_wordpiece(backend: RustTokenizer, lower_case: bool, path: Path) -> Tokenizer:
-    check_special(backend.get_vocab(with_added_tokens=False), str(path))
+def _saved(backend: RustTokenizer, lower_case: bool, folder: Path) -> Tokenizer:
+    source, core = str(folder / "tokenizer.json"), json.loads(backend.to_str())["model"]
+    with library_errors(source):
+        unknown = core["vocab"][core["unk_id"]][0] if core["type"] == "Unigram" else core["unk_token"]
+    names = sentencepiece.special_names(backend.get_vocab(), source, unknown)
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
         backend.normalizer.lowercase = lower_case
-    return Tokenizer(sentencepiece.add_special(backend, SPECIAL_TOKENS), lower_case, str(path))
+    files = [*folder.glob("*.model")]
+    spm = files[0].read_bytes() if len(files) == 1 else None
+    return Tokenizer(sentencepiece.add_special(backend, names), lower_case, source, names, spm)
 
 
-def _saved_sentencepiece(backend: RustTokenizer, lower_case: bool, path: Path) -> Tokenizer:
-    core = json.loads(backend.to_str())["model"]
-    if core["type"] == "Unigram" and core["unk_id"] is None:
-        raise InputError(f"{path}: the model has no unk_id, the id of [UNK]")
-    unknown = core["vocab"][core["unk_id"]][0] if core["type"] == "Unigram" else core["unk_token"]
-    names = sentencepiece.special_names(backend.get_vocab(), str(path), unknown)
-    files = [*path.parent.glob("*.model")]
-    return Tokenizer(backend, lower_case, str(path), names, files[0].read_bytes() if len(files) == 1 else None)
+def _case_of(backend: RustTokenizer) -> bool:
+    """Whether a saved tokenizer lower-cases."""
+    if isinstance(backend.normalizer, normalizers.BertNormalizer):
+        return backend.normalizer.lowercase
+    return '"Lowercase"' in json.dumps(json.loads(backend.to_str())["normalizer"])
 
 
-def _try(backend: RustTokenizer) -> None:
-    """Encodes a text and normalizes every character: a damaged character map panics when it meets one."""
-    if backend.normalizer:
-        backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
-    backend.encode(TRIAL)
+# -- unknown tokens -----------------------------------------------------------------------------------------------
 
 
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:

@@ -1,23 +1,26 @@
 """Trains a vocabulary on a text: WordPiece with `tokenizers`, unigram or BPE with `sentencepiece`."""
 
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from sentencepiece import SentencePieceTrainer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bert.text import sentencepiece, tokenizer
 from bert.text.settings import VocabularySettings
-from bert.text.tokenizer_files import SPECIAL_TOKENS
 from ringbase.errors import InputError
 from ringbase.files import add_to_folder
 
 FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
 LONGEST_LINE_BYTES = 1 << 24
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depend on it
 MOST_KOREAN_SHARE = 0.01
+HANGUL = re.compile("[\uac00-\ud7a3]")
 ANY_WORD = re.compile("[^ \t\r\n]+")
 NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 
@@ -41,15 +44,12 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     name = "vocab.txt" if settings.kind == "wordpiece" else "spiece.model"
 
     def fill(folder: Path) -> None:
-        file = str(folder / name)
         if settings.kind == "wordpiece":
             lines = _wordpiece(sentences, settings)
-            Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            trained = tokenizer.load(file, do_lower_case=settings.lower_case)
+            (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         else:
-            Path(file).write_bytes(_sentencepiece(sentences, settings))
-            trained = tokenizer.load(spm_model_file=file, do_lower_case=settings.lower_case)
-        trained.save(folder)
+            (folder / name).write_bytes(_sentencepiece(sentences, settings))
+        tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
     add_to_folder(output_dir, fill, last="tokenizer.json")
     return output_dir / name
@@ -100,7 +100,7 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
         counts.update(ANY_WORD.findall(sentence))
     if not counts:
         raise InputError(NO_TEXT)
-    korean = sum(count for word, count in counts.items() if tokenizer.HANGUL_SYLLABLES.search(word))
+    korean = sum(count for word, count in counts.items() if HANGUL.search(word))
     if lower_case and korean > MOST_KOREAN_SHARE * counts.total():
         raise InputError(
             f"{korean / counts.total():.0%} of the words are Korean, and BERT's lower-casing, which strips "
@@ -120,13 +120,10 @@ def _frequent_characters(words: Counter[str], coverage: float) -> set[str]:
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    wanted, kept = coverage * counts.total(), set()
-    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if wanted <= 0:
-            break
-        kept.add(character)
-        wanted -= count
-    return kept
+    ordered = sorted(counts, key=lambda character: (-counts[character], character))
+    before = itertools.accumulate((counts[character] for character in ordered), initial=0)
+    wanted = coverage * counts.total()
+    return {character for character, number in zip(ordered, before, strict=False) if number < wanted}
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
@@ -137,8 +134,6 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
 
 
 def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
-    from sentencepiece import SentencePieceTrainer
-
     # SentencePiece skips a text that contains ▅, its own mark of an unknown character.
     texts = [text.replace("\n", " ").replace("▅", " ") for text in sentences if text.strip()]
     if not texts:

@@ -29,9 +29,9 @@ def write_inputs(folder: Path, config: BertConfig, num_questions: int) -> dict[s
     """Writes a configuration, a WordPiece vocabulary of the published size and a SQuAD file. Returns the values of
     bert-squad's flags that name them."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "bert_config.json", config.to_dict(), sync=False)
+    write_json(folder / "bert_config.json", config.to_dict())
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in (*SPECIAL_TOKENS, ".", *words())))
-    write_json(folder / "train.json", squad_file(num_questions), sync=False)
+    write_json(folder / "train.json", squad_file(num_questions))
     files = {"bert_config_file": "bert_config.json", "vocab_file": "vocab.txt", "train_file": "train.json"}
     return {flag: str(folder / name) for flag, name in files.items()}
 

@@ -35,7 +35,7 @@ def alone(
 
 def write(settings: FiguresSettings, figures: dict[str, Any]) -> None:
     if settings.output_file:
-        write_json(Path(settings.output_file).expanduser(), figures, indent=1, sync=False)
+        write_json(Path(settings.output_file).expanduser(), figures, indent=1)
 
 
 def run_module(

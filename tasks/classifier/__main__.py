@@ -1,17 +1,11 @@
 """The command bert-classifier."""
 
-from collections.abc import Sequence
+from functools import partial
 
-from tasks import flags
 from tasks.classifier.settings import ClassifierConfig
-from tasks.entry import start
+from tasks.environment import run_command
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Fine-tune BERT to label texts or pairs of texts over all MPI ranks."
-    config = flags.parse(ClassifierConfig, argv, prog="bert-classifier", description=description)
-    start("bert-classifier", "tasks.classifier.program", config)
-
+main = partial(run_command, "bert-classifier", ClassifierConfig)
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ from distributed.rows import Rows
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.hashing import digest
+from ringbase.hashing import digest, sha256
 from ringbase.ragged import Ragged, joined, offsets_of
 from tasks.cache import Recipe, Tables, prepared, with_facts
 from tasks.classifier.reading import Source, Texts
@@ -83,7 +83,7 @@ def recipe(source: Source, labels: Labels, settings: ExampleSettings, tokenizer:
     load, content = cache(source.read), list[object]()
     for file in source.files():
         if file.is_file():
-            content += [file_kind(file, str(source)), file]
+            content += [file_kind(file, str(source)), sha256(file)]
     if not content:
         texts = load()
         content = [texts.first, texts.second, texts.labels, texts.ids]

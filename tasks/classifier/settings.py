@@ -115,7 +115,7 @@ class EvaluationSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(Settings):
-    """The flags of bert-classifier."""
+    """Fine-tune BERT to label texts or pairs of texts over all MPI ranks."""
 
     texts: TextSettings
     examples: ExampleSettings

@@ -8,7 +8,9 @@ from tasks.settings import MachineSettings
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig(Settings):
-    """The flags of bert-doctor."""
+    """Check whether RingBERT works on this machine or cluster, and print one page with what to do. Run it as you
+    would run a training: under the same launcher, on the same hosts, with the same number of ranks. The exit
+    status is 0 if no check failed, else 1."""
 
     machine: MachineSettings
     output_dir: str = setting(".", "folder whose disk is checked, such as the --output_dir of a run", "data")

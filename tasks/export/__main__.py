@@ -1,17 +1,16 @@
 """The command bert-export."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from ringbase.settings import Settings, setting
-from tasks import flags
-from tasks.entry import start
+from tasks.environment import run_command
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(Settings):
-    """The arguments and flags of bert-export."""
+    """Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."""
 
     folder: str = setting(
         help="a run's folder, its model/, a Hugging Face folder, a checkpoint or a hub name", is_positional=True
@@ -25,11 +24,7 @@ class ExportConfig(Settings):
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."
-    config = flags.parse(ExportConfig, argv, prog="bert-export", description=description)
-    start("bert-export", "tasks.export.program", config)
-
+main = partial(run_command, "bert-export", ExportConfig)
 
 if __name__ == "__main__":
     main()

@@ -1,17 +1,11 @@
 """The command bert-features."""
 
-from collections.abc import Sequence
+from functools import partial
 
-from tasks import flags
-from tasks.entry import start
+from tasks.environment import run_command
 from tasks.features.settings import FeaturesConfig
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Hidden-state vectors of texts over all MPI ranks."
-    config = flags.parse(FeaturesConfig, argv, prog="bert-features", description=description)
-    start("bert-features", "tasks.features.program", config)
-
+main = partial(run_command, "bert-features", FeaturesConfig)
 
 if __name__ == "__main__":
     main()

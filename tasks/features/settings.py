@@ -9,7 +9,7 @@ from tasks.settings import MachineSettings, ModelSettings
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesConfig(Settings):
-    """The flags of bert-features."""
+    """Hidden-state vectors of texts over all MPI ranks."""
 
     model: ModelSettings
     machine: MachineSettings

@@ -15,7 +15,8 @@ from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.ragged import joined
-from tasks.texts import is_unicode, joined_pairs, parts
+from ringbase.settings import is_unicode
+from tasks.texts import joined_pairs, parts
 
 TextOrPair = str | tuple[str, str]
 Text = tuple[str, str | None]  # a text, and perhaps the second one of a pair

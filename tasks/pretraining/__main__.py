@@ -1,17 +1,11 @@
 """The command bert-pretraining."""
 
-from collections.abc import Sequence
+from functools import partial
 
-from tasks import flags
-from tasks.entry import start
+from tasks.environment import run_command
 from tasks.pretraining.settings import PretrainingConfig
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Pretrain BERT on sharded corpora over all MPI ranks."
-    config = flags.parse(PretrainingConfig, argv, prog="bert-pretraining", description=description)
-    start("bert-pretraining", "tasks.pretraining.program", config)
-
+main = partial(run_command, "bert-pretraining", PretrainingConfig)
 
 if __name__ == "__main__":
     main()

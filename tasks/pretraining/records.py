@@ -17,7 +17,7 @@ from bert.corpus.settings import ExampleSettings
 from bert.corpus.shards import write_arrow
 from ringbase.errors import InputError
 from ringbase.files import build_folder
-from ringbase.hashing import HashingWriter, digest
+from ringbase.hashing import digest, sha256
 from ringbase.ragged import Ragged, offsets_of
 from tasks.environment import cache_folder
 
@@ -76,9 +76,8 @@ def _write(folder: Path, files: list[Path], limits: Limits, flag: str) -> None:
                 yield pa.record_batch(arrays, schema=schema)
 
     with path.open("wb") as file:
-        sink = HashingWriter(file)
-        sizes = write_arrow(sink, batches(), schema, settings)
-    shard = {"file": path.name, "examples": sum(sizes), "bytes": sink.size, "sha256": sink.sha256()}
+        sizes = write_arrow(file, batches(), schema, settings)
+    shard = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "sha256": sha256(path)}
     facts = {"settings": settings, "tokenizer_digest": "", "records_digest": content.hexdigest()}
     write_manifest(folder, facts | {"shards": [shard | {"batches": sizes}]})
 

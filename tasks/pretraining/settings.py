@@ -124,7 +124,7 @@ class PretrainingSettings(TrainingSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingConfig(Settings):
-    """The flags of bert-pretraining."""
+    """Pretrain BERT on sharded corpora over all MPI ranks."""
 
     shards: ShardSettings
     model: ModelSettings

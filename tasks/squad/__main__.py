@@ -1,17 +1,11 @@
 """The command bert-squad."""
 
-from collections.abc import Sequence
+from functools import partial
 
-from tasks import flags
-from tasks.entry import start
+from tasks.environment import run_command
 from tasks.squad.settings import SquadConfig
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Fine-tune BERT on SQuAD over all MPI ranks."
-    config = flags.parse(SquadConfig, argv, prog="bert-squad", description=description)
-    start("bert-squad", "tasks.squad.program", config)
-
+main = partial(run_command, "bert-squad", SquadConfig)
 
 if __name__ == "__main__":
     main()

@@ -68,7 +68,7 @@ class AnswerSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SquadConfig(Settings):
-    """The flags of bert-squad."""
+    """Fine-tune BERT on SQuAD over all MPI ranks."""
 
     questions: QuestionSettings
     windows: WindowSettings

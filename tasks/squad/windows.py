@@ -14,7 +14,7 @@ from distributed.rows import ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import shortened
-from ringbase.hashing import digest
+from ringbase.hashing import digest, sha256
 from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
 from tasks.squad.reading import Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings
@@ -49,7 +49,7 @@ def recipe(settings: WindowSettings, source: Source, tokenizer: Tokenizer, run: 
     again."""
     load = functools.cache(lambda: read(source, settings.version_2_with_negative))
     file = Path(source.path).expanduser()
-    content = content_of(load()) if source.split or not file.is_file() else file
+    content = content_of(load()) if source.split or not file.is_file() else sha256(file)
     reading = (source.is_training, settings.version_2_with_negative, source.limit)
     key = digest("squad", VERSION, tokenizer.digest, lengths_of(settings), reading, content)
     return key, lambda: tables(settings, load(), tokenizer, run)

@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -11,8 +10,7 @@ import pytest
 from harness.mpi import ROOT
 from harness.refusals import refused
 
-from ringbase import files
-from ringbase.files import build_folder, replace_folder, replacing
+from ringbase.files import build_folder, read_text, replace_folder, replacing
 from ringbase.hashing import digest
 
 BUILDER = """
@@ -77,12 +75,6 @@ def test_jobs_that_build_the_same_at_the_same_time_all_get_one_whole_folder(tmp_
     assert os.listdir(tmp_path / "cache") == ["key"]
 
 
-def test_a_file_in_the_folders_place_is_named_and_kept(tmp_path):
-    (tmp_path / "key").write_text("a stray")
-    refused(lambda: build_folder(tmp_path / "key", writer("rows")), tmp_path / "key")
-    assert (tmp_path / "key").read_text() == "a stray"
-
-
 def test_a_folder_is_replaced_as_a_whole_or_stays(tmp_path):
     final = tmp_path / "model"
     replace_folder(final, writer("old"))
@@ -107,21 +99,15 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_digest_depends_on_the_bytes_of_files_and_on_other_values(tmp_path):
-    for name, text in {"a": "one", "b": "one", "c": "two"}.items():
-        (tmp_path / name).write_text(text)
-    assert digest(tmp_path / "a", 1) == digest(tmp_path / "b", 1)
+def test_a_digest_depends_on_values_and_not_on_the_order_of_keys():
     assert digest({"x": 1, "y": 2}) == digest({"y": 2, "x": 1})
-    values = [(tmp_path / "a", 1), (tmp_path / "c", 1), (tmp_path / "a", 2), ("a", "b"), ("ab",), ({"x": 1},),
-              (["x", 1],)]  # fmt: skip
-    assert len({digest(*value) for value in values}) == len(values)
+    assert len({digest(*value) for value in [("a", "b"), ("ab",), ("a", 1), ({"x": 1},), (["x", 1],)]}) == 5
 
 
-def test_text_that_compresses_a_hundred_times_is_read_and_a_bomb_is_refused(tmp_path):
-    line = random.Random(0).randbytes(300).hex()
-    text = "".join(f"{line}{number}\n" for number in range(20_000))
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode(), 9))
-    assert len(text) / (tmp_path / "a.txt.gz").stat().st_size > 50
-    assert files.read_text(tmp_path / "a.txt.gz") == text
-    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(30 << 20)) * 10)
-    refused(lambda: files.read_text(tmp_path / "bomb.gz"), tmp_path / "bomb.gz")
+def test_a_compressed_text_is_read_up_to_a_limit(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"text\n" * 1000))
+    assert read_text(path, most_bytes=5000) == "text\n" * 1000
+    refused(lambda: read_text(path, most_bytes=4999), path)
+    path.write_bytes(path.read_bytes()[:-9])
+    refused(lambda: read_text(path), path)

@@ -39,21 +39,10 @@ def test_any_text_is_a_value_or_a_refusal(text):
             assert json.loads(text) == value or text.lower().count("nan")
 
 
-@QUICK
-@given(st.binary(max_size=60))
-def test_any_file_is_a_value_or_a_refusal_that_names_it(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    path.write_bytes(data)
-    with contextlib.suppress(ValueError):
-        json.loads(data)
-        return
-    refused(lambda: read_json(path), path)
-
-
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, "[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500, "9" * 5000, "[1e999]", "NaN",
-     '{"b": {"c": 1, "c": 2}}', '["b\\ud800"]', '{"\\udfff": 1}', '"\\ud800"', "{'a': 1}", "", "1 2"],
+    ["[" * 100_000, "9" * 5000, "[1e999]", "NaN",
+     '["b\\ud800"]', '{"\\udfff": 1}', '"\\ud800"', "{'a': 1}", "", "1 2"],
     ids=lambda text: text[:20],
 )  # fmt: skip
 def test_what_is_no_json_or_barely_is_refused(text):

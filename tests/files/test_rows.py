@@ -26,8 +26,7 @@ def table_of(num_rows, seed=0):
 
 
 def written(folder):
-    table = table_of(20_000)
-    write_rows(folder / "rows.arrow", {name: table[name].combine_chunks() for name in table.column_names})
+    write_rows(folder / "rows.arrow", table_of(20_000))
     return Rows.open(folder / "rows.arrow")
 
 

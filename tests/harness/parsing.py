@@ -1,7 +1,6 @@
 """Command lines as the programs read them. No other test knows where the settings of a program stand."""
 
 import contextlib
-import dataclasses
 import importlib
 import io
 import re
@@ -12,40 +11,35 @@ from typing import Any
 
 import pytest
 
+from ringbase.settings import flat
 from tasks import flags
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = TABLE["project"]
 PACKAGES = [name.rstrip("*") for name in TABLE["tool"]["setuptools"]["packages"]["find"]["include"]]
-SETTINGS = {
-    "bert-squad": "tasks.squad.settings:SquadConfig",
-    "bert-classifier": "tasks.classifier.settings:ClassifierConfig",
-    "bert-pretraining": "tasks.pretraining.settings:PretrainingConfig",
-    "bert-corpus build": "tasks.corpus.settings:BuildConfig",
-    "bert-corpus vocab": "tasks.corpus.settings:VocabConfig",
-    "bert-corpus verify": "tasks.corpus.settings:VerifyConfig",
-    "bert-features": "tasks.features.settings:FeaturesConfig",
-    "bert-ask": "tasks.ask:Config",
-    "bert-export": "tasks.export.__main__:ExportConfig",
-    "bert-doctor": "tasks.doctor.settings:DoctorConfig",
-    "bert-bench step": "tasks.bench.settings:StepConfig",
-    "bert-bench allreduce": "tasks.bench.settings:AllreduceConfig",
-    "bert-bench scaling": "tasks.bench.settings:ScalingConfig",
-}
-# The fewest flags with which a command does something.
-LEAST: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(SETTINGS, ()),
-    "bert-squad": ("--output_dir=o", "--do_train", "--train_file=t"),
-    "bert-classifier": ("--output_dir=o", "--do_train", "--train_file=t", "--dev_file=d"),
-    "bert-pretraining": ("--output_dir=o", "--input_file=i", "--do_train"),
-    "bert-corpus build": ("--output_dir=o", "--input_file=i"),
-    "bert-corpus vocab": ("--output_dir=o", "--input_file=i"),
-    "bert-corpus verify": ("--input_dir=i",),
-    "bert-features": ("--input_file=i", "--output_file=o", "--model=m"),
-    "bert-ask": ("folder", "question", "context"),
-    "bert-export": ("folder", "out"),
-}
+# A command -> its settings, and the fewest flags with which it does something.
+COMMANDS = {
+    "bert-squad": ("tasks.squad.settings:SquadConfig", "--output_dir=o --do_train --train_file=t"),
+    "bert-classifier": (
+        "tasks.classifier.settings:ClassifierConfig", "--output_dir=o --do_train --train_file=t --dev_file=d"
+    ),
+    "bert-pretraining": (
+        "tasks.pretraining.settings:PretrainingConfig", "--output_dir=o --input_file=i --do_train"
+    ),
+    "bert-corpus build": ("tasks.corpus.settings:BuildConfig", "--output_dir=o --input_file=i"),
+    "bert-corpus vocab": ("tasks.corpus.settings:VocabConfig", "--output_dir=o --input_file=i"),
+    "bert-corpus verify": ("tasks.corpus.settings:VerifyConfig", "--input_dir=i"),
+    "bert-features": ("tasks.features.settings:FeaturesConfig", "--input_file=i --output_file=o --model=m"),
+    "bert-ask": ("tasks.ask:Config", "folder question context"),
+    "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
+    "bert-doctor": ("tasks.doctor.settings:DoctorConfig", ""),
+    "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
+    "bert-bench allreduce": ("tasks.bench.settings:AllreduceConfig", ""),
+    "bert-bench scaling": ("tasks.bench.settings:ScalingConfig", ""),
+}  # fmt: skip
+SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}
+LEAST = {command: tuple(flags.split()) for command, (_, flags) in COMMANDS.items()}
 
 
 def named(place: str) -> Any:
@@ -56,15 +50,7 @@ def named(place: str) -> Any:
 
 def parsed(command: str, *argv: str) -> dict[str, Any]:
     """The value of every setting of `command`, a program with its subcommand."""
-    return flat(flags.parse(named(SETTINGS[command]), argv, prog=command, description=""))
-
-
-def flat(config: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        values |= flat(value) if dataclasses.is_dataclass(value) else {field.name: value}
-    return values
+    return flat(flags.parse(named(SETTINGS[command]), argv, prog=command))
 
 
 def refusal(capsys: pytest.CaptureFixture[str], command: str, *argv: str) -> str:

@@ -30,7 +30,7 @@ def in_process(prog: str, config_class: type, program: Callable, folder: Path, *
     from distributed.world import World
     from tasks.job import Job
 
-    config = flags.parse(config_class, argv, prog=prog, description="")
+    config = flags.parse(config_class, argv, prog=prog)
     with World(program=prog, user_errors=(InputError,)) as world, contextlib.closing(Run.of(folder, world)) as run:
         return program(config, Job(world, LocalCollectives(), run, flat(config)))
 

@@ -41,7 +41,7 @@ def build_corpus(world: World, folder: Path, name: str) -> None:
     argv = [f"--vocab_file={folder}/vocab.txt", "--max_seq_length=32", "--max_predictions_per_seq=5",
             "--num_workers=1", "--num_shards=2", f"--input_file={folder}/text.txt",
             f"--output_dir={folder}/{name}"]  # fmt: skip
-    build(flags.parse(BuildConfig, argv, prog="bert-corpus", description=""), world)
+    build(flags.parse(BuildConfig, argv, prog="bert-corpus"), world)
 
 
 def arguments(program: str, data: Path, output_dir: Path) -> list[str]:
@@ -64,7 +64,7 @@ def run(program: str, world: World, collectives: Any, data: Path, output_dir: Pa
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
     argv = [*arguments(program, data, output_dir), *more]
     config_class, function = program_of(program)
-    config = flags.parse(config_class, argv, prog=f"bert-{program}", description="")
+    config = flags.parse(config_class, argv, prog=f"bert-{program}")
     folder = Run.of(output_dir, world)
     try:
         return function(config, Job(world, collectives, folder))

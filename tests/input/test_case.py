@@ -6,6 +6,7 @@ from harness.refusals import refused
 from harness.texts import write_vocabulary
 
 from bert.text import tokenizer
+from ringbase.errors import InputError
 
 
 def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
@@ -46,11 +47,12 @@ def test_the_published_names_tell_their_case(tmp_path, name, lower_case):
             refused(lambda: tokenizer.load(path, None, not lower_case, name), name, expected)
 
 
-def test_what_a_vocabulary_loses_by_its_case_is_told():
+def test_what_a_vocabulary_loses_by_its_case_is_said():
     """Both shares are also those of Google's own tokenizer (BertTokenizerLegacy) on these lines."""
     lost, kept = multilingual(do_lower_case=True), multilingual()
     shares = [tokenizer.unknown_share(words.encode_ids(nsmc()), words.unk_id) for words in (lost, kept)]
     assert shares == pytest.approx([0.7536, 0.0164], abs=1e-4)
-    assert "--do_lower_case=False" in lost.case_problem
+    with pytest.raises(InputError, match=r"75\.4%.*--do_lower_case"):
+        tokenizer.check_unknown(shares[0], "ratings.txt", lost, allow_unknown=False)
     assert "--do_lower_case" in albert().case_problem  # it has no capital letters
     assert {words.case_problem for words in (albert(True), kobert(), kept, uncased())} == {""}

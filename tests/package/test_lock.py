@@ -50,10 +50,5 @@ def test_a_lock_file_has_what_pyproject_asks_for_and_nothing_that_it_no_longer_d
             assert requirement.specifier.contains(version), f"{version} is not {requirement}: {ADVICE}"
     unwanted = asked - {canonicalize_name(requirement.name) for requirement in wanted}
     assert not unwanted, f"{lock.name} has {unwanted}, which pyproject.toml no longer asks for: {ADVICE}"
-
-
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
-def test_a_lock_file_has_digests_and_names_no_server(lock):
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}\b", text) for *_, text in entries(lock))
-    assert "://" not in lock.read_text()
-    assert set(re.findall(r"^ *(--?[a-z-]+)", lock.read_text(), re.MULTILINE)) <= {"--hash", "-r"}
+    assert "://" not in lock.read_text(), "it names a server"

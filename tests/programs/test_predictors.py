@@ -156,7 +156,7 @@ def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, t
     assert alone.max_seq_length == 128  # the model's positions; the default is 384
     assert not alone.version_2_with_negative
     (out / "run.json").write_text('{"config": {"max_seq_length": "40"}}')
-    refused(lambda: ringbert.QuestionAnswering(out), "max_seq_length", '"40"')
+    refused(lambda: ringbert.QuestionAnswering(out), "max_seq_length", "'40'")
 
 
 def test_threads_two_predictors_and_the_keras_policy(label_model):

@@ -207,7 +207,7 @@ def main(only: str = "") -> int:
         for number, (name, config_class, function, argv) in enumerate(cases(Path(path))):
             if only not in name:
                 continue
-            config = flags.parse(config_class, [*argv, f"--output_dir={path}/{number}"], prog=name, description="")
+            config = flags.parse(config_class, [*argv, f"--output_dir={path}/{number}"], prog=name)
             job.set_precision(config.machine.precision)
             as_with_gpu = mock.patch.object(
                 tf.config, "get_visible_devices", lambda k: gpus if k == "GPU" else visible(k)
