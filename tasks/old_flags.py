@@ -15,6 +15,8 @@ INSTEAD = {
     "sweep": "start the program once per file of flags, in a loop of the shell",
     "attention": "there is one way to compute attention: leave the flag out",
     "compare": "python -m benchmarks.compare, in a checkout of the sources",
+    "corpus": "`time bert-corpus build …` measures it",
+    "start": "any training writes when its phases end to the file that the variable RINGBERT_PHASES names",
     "predict_format": "standard input has a text per line; give a file with columns as --predict_file",
     "train_file": "this program takes no training file; bert-squad logs how long its steps take",
     "num_pairs": "its products are no longer timed alone; the share of one large product's speed is printed",

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from harness import corpora
-from harness.program_runs import environment, files_in, refusal
+from harness.mpi import ENVIRONMENT
+from harness.program_runs import files_in, refusal
 from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
@@ -160,7 +161,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first pass."""
     command = ["-m", "tasks.corpus", *large_text(tmp_path, 9_000_000), "--num_shards=8", "--num_workers=2"]
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
-    options = {"cwd": tmp_path, "env": environment()}
+    options = {"cwd": tmp_path, "env": ENVIRONMENT}
     subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
     with subprocess.Popen([sys.executable, *command, "--output_dir=cut"], **options) as process:
         while not any(here.glob(".work/unit-*")):

@@ -70,7 +70,7 @@ REFUSED = {  # file, content (lines or bytes), what the line names beside the fl
     "JSON over several lines": ("a.json", ["[", GOOD, "]"], ["line 1"]),
     "no label in one line": ("a.jsonl", [GOOD, "", '{"text": "b"}'], ["line 3", "label"]),
     "text a number": ("a.jsonl", [GOOD, '{"text": 3, "label": "x"}'], ["line 2", "text", "3"]),
-    "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["line 1", "\\ud800"]),
+    "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["line 1", "surrogate"]),
     "flipped gzip": ("a.jsonl.gz", PACKED[:-6] + bytes([PACKED[-6] ^ 255]) + PACKED[-5:], []),
     "no label in one row": ("a.parquet", PARQUET, ["row 2", "label"]),
     "cut Parquet": ("a.parquet", PARQUET[:-20], []),
