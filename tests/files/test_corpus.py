@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first pass."""
     command = ["-m", "tasks.corpus", *large_text(tmp_path, 9_000_000), "--num_shards=8", "--num_workers=2"]
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
-    options = {"cwd": tmp_path, "env": ENVIRONMENT}
+    options = {"cwd": tmp_path, "env": os.environ | ENVIRONMENT}
     subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
     with subprocess.Popen([sys.executable, *command, "--output_dir=cut"], **options) as process:
         while not any(here.glob(".work/unit-*")):
