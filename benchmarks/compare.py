@@ -6,6 +6,7 @@ Every contender trains the same model on the same windows, with the same number 
 not padding. All run on CPUs, in turn. Contenders that are not installed are named and skipped.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -14,26 +15,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.compare_jobs import JOBS, check_files, compare_jobs, compare_prediction
+import numpy as np
+
+from benchmarks.compare_jobs import JOBS, compare_job
 from bert.text import tokenizer
+from distributed.order import Order
 from distributed.rows import Rows
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import cache, flags
+from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
 from tasks.bench.timing import in_turn, ratio
-from tasks.bench.worlds import ROOT, alone, last_error, launched
-from tasks.environment import cache_folder, set_environment
+from tasks.bench.worlds import alone, last_error, launched
+from tasks.environment import set_environment
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
-from tasks.squad.windows import recipe
+from tasks.squad.task import SpanTask
+from tasks.squad.windows import open_windows
 
 LABELS = {
     "ringbert": "bert-squad, packed",
@@ -43,10 +48,11 @@ LABELS = {
     "keras_hub": "KerasHub, padded, same precision",
     "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
 }
-PARTS = ("training", "prediction", *JOBS)
+PARTS = ("training", *JOBS)
 RIVALS = Path(__file__).with_name("rivals.py")
 TIME_LIMIT_S = 20 * 60  # for one contender in one turn
-TOOK_TOO_LONG = 124
+SEED = 42
+MEGABATCH = 50  # transformers' LengthGroupedSampler sorts within this many batches
 
 
 class Absent(Exception):
@@ -61,11 +67,7 @@ class CompareConfig(Settings):
     train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
     max_train_examples: int = setting(2000, "use the first N questions", "data", at_least=1)
     parts: str = setting("training", f"what to compare, separated by commas: {', '.join(PARTS)}", "load")
-    predict_file: str | None = setting(None, "SQuAD JSON to predict, for squad and prediction", "data")
-    max_predict_examples: int = setting(
-        10_570, "predict the first N questions, for prediction", "data", at_least=1
-    )
-    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
+    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc and sst-2", "data")
     max_seq_length: int = setting(384, "maximum number of tokens per window", "data", at_least=8)
     batch_size: int = setting(32, "windows per step, over all ranks", "load", at_least=1)
     num_ranks: int | None = setting(
@@ -74,23 +76,15 @@ class CompareConfig(Settings):
     num_warmup: int = setting(4, "steps before the measurement", "load", at_least=0)
     num_steps: int = setting(10, "measured steps", "load", at_least=1)
     precision: Literal["fp32", "bf16"] = setting("bf16", "number format of bert-squad and KerasHub", "machine")
-    rival_python: str | None = setting(
-        None, "Python that has the other programs, absl-py and pyarrow", "machine", shown_default="this one"
-    )
+    rival_python: str = setting(sys.executable, "Python that has the other programs", "machine")
     turns: TurnSettings
 
     def check(self) -> None:
-        if unknown := set(self.all_parts) - set(PARTS):
+        parts = self.parts.split(",")
+        if unknown := set(parts) - set(PARTS):
             raise ValueError(f"--parts {unknown.pop()!r} is none of {', '.join(PARTS)}")
-        check_files(self.all_parts, self)
-
-    @property
-    def repeat(self) -> int:
-        return self.turns.repeat
-
-    @property
-    def all_parts(self) -> list[str]:
-        return self.parts.split(",")
+        if not JOBS.keys().isdisjoint(parts) and not self.glue_dir:
+            raise ValueError(f"--parts {' and '.join(JOBS)} need --glue_dir")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -102,54 +96,37 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
     """Measures all contenders in turn: windows per second or seconds, and the ratios of ours to theirs."""
+    num_cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-        contest = Contest(config, Path(folder), world.say)
+        contest = Contest(config, Path(folder), world.say, num_cores, config.num_ranks or num_cores)
         figures: dict[str, Any] = {}
-        if "training" in config.all_parts:
-            figures |= compare_training(contest)
         try:
-            if "prediction" in config.all_parts:
-                figures["prediction"] = compare_prediction(contest)
-            return figures | compare_jobs(contest, [part for part in config.all_parts if part in JOBS])
+            for part in config.parts.split(","):
+                figures[part] = compare_training(contest) if part == "training" else compare_job(contest, part)
         except Absent as reason:
             raise InputError(f"the comparison with PyTorch: {reason}") from reason
+    return figures
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The flags, a temporary folder, and the function that prints, with the values that follow from them."""
+    """The flags, a temporary folder, and the function that prints."""
 
     config: CompareConfig
     folder: Path
     say: Callable[[str], None]
-    num_cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    num_cores: int
+    num_ranks: int
 
-    @property
-    def num_ranks(self) -> int:
-        return self.config.num_ranks or self.num_cores
-
-    @property
-    def rival_python(self) -> str:
-        return self.config.rival_python or sys.executable
-
-    def run_rival(self, name: str, package: str, settings: dict[str, Any], num_ranks: int = 1) -> Any:
-        """Runs a contender of rivals.py and returns its report. Raises Absent as `run_program`."""
-        return self.run_program(RIVALS, package, settings, num_ranks, name)
-
-    def run_program(
-        self, file: Path, package: str, settings: dict[str, Any], num_ranks: int = 1, *words: str
-    ) -> Any:
+    def run_rival(self, file: Path, package: str, settings: dict[str, Any]) -> Any:
         """Runs a file with the rivals' Python and returns its report. Raises Absent: not installed, failed, or too
         slow."""
-        if run_on_cpus([self.rival_python, "-c", f"import {package}"]).returncode:
-            raise Absent(f"{self.rival_python} has no {package} (--rival_python)")
+        if run_on_cpus([self.config.rival_python, "-c", f"import {package}"]).returncode:
+            raise Absent(f"{self.config.rival_python} has no {package} (--rival_python)")
         described, report = self.folder / "settings.json", self.folder / "report.json"
-        described.write_text(json.dumps(settings))
+        described.write_text(json.dumps(settings | {"num_threads": self.num_cores}))
         report.unlink(missing_ok=True)
-        command = [self.rival_python, str(file), *words, str(described), str(report)]
-        done = run_on_cpus(launched(command, num_ranks))
-        if done.returncode == TOOK_TOO_LONG:
-            raise Absent(f"it took more than {TIME_LIMIT_S / 60:.0f} minutes")
+        done = run_on_cpus([self.config.rival_python, str(file), str(described), str(report)])
         if done.returncode or not report.is_file():
             raise Absent(f"it failed: {last_error(done)}")
         return json.loads(report.read_text())
@@ -164,19 +141,19 @@ class Contest:
 def run_on_cpus(
     command: list[str], variables: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a program. After `TIME_LIMIT_S` it and its children are killed, and the status is `TOOK_TOO_LONG`."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+    """Runs a program. Whatever it started is killed with it. Raises Absent: it takes too long."""
+    environment = os.environ | {"PYTHONPATH": str(SITE), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
     environment |= variables or {}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             out, err = process.communicate(timeout=TIME_LIMIT_S)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            return subprocess.CompletedProcess(command, TOOK_TOO_LONG, "", "")
+        except subprocess.TimeoutExpired:
+            raise Absent(f"it took more than {TIME_LIMIT_S / 60:.0f} minutes") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
@@ -186,13 +163,10 @@ def run_on_cpus(
 def compare_training(contest: Contest) -> dict[str, Any]:
     """Windows per second of every contender, and how many times as fast bert-squad is."""
     config, absent = contest.config, dict[str, str]()
-    num_steps = config.num_warmup + config.num_steps
-    windows = windows_of(config, num_steps * config.batch_size)
+    write_batches(config, contest.folder)
     settings = {
-        "windows": str(windows), "model": str(Path(config.model).expanduser().resolve()),
-        "batch_size": config.batch_size, "max_seq_length": config.max_seq_length, "seed": 42,
-        "num_warmup": config.num_warmup, "num_steps": config.num_steps, "num_threads": contest.num_cores,
-        "precision": config.precision, "num_ranks": contest.num_ranks,
+        "model": str(Path(config.model).expanduser().resolve()), "num_warmup": config.num_warmup,
+        "precision": config.precision, "num_ranks": contest.num_ranks, "folder": str(contest.folder),
     }  # fmt: skip
 
     def windows_per_s(name: str) -> float:
@@ -203,16 +177,16 @@ def compare_training(contest: Contest) -> dict[str, Any]:
                 seconds = step_seconds(contest)
             else:
                 package = "torch" if name.startswith("torch") else "keras_hub"
-                seconds = contest.run_rival(name, package, settings)
+                seconds = contest.run_rival(RIVALS, package, settings | {"name": name})
         except Absent as reason:
             absent[name] = str(reason)
             return 0.0
         return config.batch_size * len(seconds) / sum(seconds)
 
-    rates = in_turn({name: partial(windows_per_s, name) for name in LABELS}, config.repeat)
+    rates = in_turn({name: partial(windows_per_s, name) for name in LABELS}, config.turns.repeat)
     contest.say(
         f"{config.model}: {config.batch_size} windows per step, {config.num_steps} steps, {contest.num_cores} "
-        f"cores, {contest.num_ranks} ranks, {config.precision}; medians of {config.repeat} turns"
+        f"cores, {contest.num_ranks} ranks, {config.precision}; medians of {config.turns.repeat} turns"
     )
     figures: dict[str, Any] = {}
     for name, label in LABELS.items():
@@ -224,22 +198,6 @@ def compare_training(contest: Contest) -> dict[str, Any]:
         comparison = "" if name == "ringbert" else f", bert-squad is {times:.2f} times as fast"
         contest.say(f"  {label}: {rate:.2f} windows/s{comparison}")
     return figures
-
-
-def windows_of(config: CompareConfig, needed: int) -> Path:
-    """The file of windows that bert-squad prepares in its cache. Raises InputError: there is no such model or
-    file, or there are fewer windows than the steps need."""
-    length = config.max_seq_length
-    settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
-    source = Source(config.train_file, "--train_file", is_training=True, limit=config.max_train_examples)
-    words = tokenizer.load(None, Path(config.model).expanduser())
-    run = Run(Path(), is_writer=False)
-    key, make = recipe(settings, source, words, run)
-    cache.build(cache_folder() / key, make, run)
-    path = cache_folder() / key / "windows.arrow"
-    if (number := len(Rows.open(path))) < needed:
-        raise InputError(f"--max_train_examples gives {number:,} windows, but the steps need {needed:,}")
-    return path
 
 
 def step_seconds(contest: Contest) -> list[float]:
@@ -256,6 +214,51 @@ def step_seconds(contest: Contest) -> list[float]:
     lines = [json.loads(line) for line in Path(output_dir, "metrics.jsonl").read_text().splitlines()]
     rates = [line["examples_per_s"] for line in lines if "examples_per_s" in line]
     return [config.batch_size / rate for rate in rates[config.num_warmup :]]
+
+
+# -- the rivals' batches ------------------------------------------------------------------------------------------
+
+
+def write_batches(config: CompareConfig, folder: Path) -> None:
+    """Writes the rivals' batches: in `padded.npz` those of bert-squad's first steps, padded to the full length,
+    and in `grouped.npz` rows of similar length, padded to the longest one.
+
+    Raises InputError: there is no such model or file, or there are fewer windows than the steps need.
+    """
+    length, size, num_steps = config.max_seq_length, config.batch_size, config.num_warmup + config.num_steps
+    settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
+    source = Source(config.train_file, "--train_file", is_training=True, limit=config.max_train_examples)
+    words, run = tokenizer.load(None, Path(config.model).expanduser()), Run(Path(), is_writer=False)
+    rows = open_windows(settings, source, words, World(), run).tables["windows"]
+    if len(rows) < num_steps * size:
+        raise InputError(f"--max_train_examples gives {len(rows):,} windows, the steps need {num_steps * size:,}")
+    order = Order(len(rows), SEED)
+    np.savez(folder / "padded.npz", **arrays(rows, order.rows_at(0, num_steps * size).reshape(-1, size), length))
+    # Sort many batches by length, and measure some that are spread evenly over the lengths.
+    many = order.rows_at(0, min(max(MEGABATCH, num_steps) * size, len(rows) // size * size))
+    many = many[np.argsort(-rows.lengths("input_ids")[many], kind="stable")].reshape(-1, size)
+    parts = [evenly(len(many), count) for count in (config.num_warmup, config.num_steps)]
+    shuffled = [np.random.default_rng(0).permutation(part) for part in parts]
+    np.savez(folder / "grouped.npz", **arrays(rows, many[np.concatenate(shuffled)], 0))
+
+
+def evenly(number: int, count: int) -> np.ndarray:
+    """`count` indices below `number`, each in the middle of one of `count` equal parts."""
+    return ((np.arange(count) + 0.5) * number / max(count, 1)).astype(int)
+
+
+def arrays(rows: Rows, batches: np.ndarray, length: int) -> dict[str, Any]:
+    """The arrays of batches of these rows, [B, T] with T at least `length`, by "number/name"."""
+    named: dict[str, Any] = {}
+    for number, indices in enumerate(batches):
+        batch = SpanTask(0).batch(rows.take(indices))
+        shape, places = batch["groups"][0], batch["rows"]
+        inputs = {name: batch[name][places].reshape(shape) for name in ("input_ids", "token_type_ids")}
+        inputs["attention_mask"] = batch["attention_mask"].reshape(shape)
+        padding = [(0, 0), (0, max(0, length - shape[1]))]
+        named |= {f"{number}/{name}": np.pad(array, padding) for name, array in inputs.items()}
+        named |= {f"{number}/{name}": batch[name] for name in ("start_position", "end_position")}
+    return named
 
 
 if __name__ == "__main__":

@@ -3,15 +3,14 @@
     python -m benchmarks.gpu_compile --jax_python JAX/bin/python --size base --batch_size 32 --precision bf16
 
 JAX is the folder of an environment with `jax[cuda12]` (5.4 GB); its XLA compiles what TensorFlow exports here as
-StableHLO, with the branches for GPUs: the gradient of bert-squad's loss, and with --step clipping and the update
-too. TensorFlow has another version of XLA, and without a GPU none tries out which kernel of a product is fastest,
-so TensorFlow's code may differ. `benchmarks/gpu_roofline.py` says how the time is predicted; it also reads HLO
-that is there already: `python -m benchmarks.gpu_roofline step.hlo`.
+StableHLO, with the branches for GPUs: the gradient of bert-squad's loss, clipping and the update. TensorFlow has
+another version of XLA, and without a GPU none tries out which kernel of a product is fastest, so TensorFlow's code
+may differ. `benchmarks/gpu_roofline.py` says how the time is predicted; it also reads HLO that is there already:
+`python -m benchmarks.gpu_roofline step.hlo`.
 """
 
 import argparse
 import json
-import math
 import subprocess
 from pathlib import Path
 from unittest import mock
@@ -21,62 +20,42 @@ import tensorflow as tf
 
 from benchmarks.gpu_roofline import H200, predict
 from bert import ops
-from bert.batch import fixed
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
-from tasks.bench.inputs import model_config
-from tasks.bench.settings import SIZES
+from ringbase.settings import made
+from tasks.bench.settings import SIZES, LoadSettings
+from tasks.bench.training import config_of, feed_and_plan
 from tasks.job import POLICIES, set_precision
 from tasks.squad.task import SpanTask
 
 FOLDER = Path(__file__).resolve().parent
-QUESTION_TOKENS = 6
 
 
-def stablehlo(options: argparse.Namespace) -> tuple[str, int]:
-    """The step as StableHLO, and the bytes of the optimizer's moments that it does not hold."""
-    set_precision(options.precision)
-    tf.config.experimental.enable_tensor_float_32_execution(options.precision != "fp32")  # as on a GPU
+def stablehlo(load: LoadSettings) -> str:
+    """The step as StableHLO."""
+    set_precision(load.machine.precision)
+    tf.config.experimental.enable_tensor_float_32_execution(load.machine.precision != "fp32")  # as on a GPU
+    config = config_of(load)
+    feed, plan = feed_and_plan(load, config, num_ranks=1)
+    (batch,) = feed.micro_batches(plan, rank=0, position=0)
     with mock.patch.object(ops, "on_cpu", return_value=False):
         ops._softmax_computes_in_float32.cache_clear()
-        model = Bert(model_config(options.size, options.seq_length), "span")
+        model, optimizer, task = Bert(config, "span"), AdamWeightDecay(1e-4), SpanTask(load.seq_length)
         variables = model.trainable_variables
-        optimizer = AdamWeightDecay(1e-4)
         optimizer.build(variables)
-
-        task = SpanTask(options.seq_length)
 
         def step(batch: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
-                loss = task.loss(model(batch, dropout_key=key), batch)["loss"] / options.batch_size
+                loss = task.loss(model(batch, dropout_key=key), batch)["loss"] / load.batch_size
             gradients = tape.gradient(loss, [variable.value for variable in variables])
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            if not options.step:
-                return [loss, *gradients]
             norm = tf.linalg.global_norm(gradients)
             optimizer.apply_scaled(gradients, 1.0 / tf.maximum(norm, 1.0))
             return [loss, norm]
 
-        arguments = tf.nest.map_structure(tf.constant, (batch_of(options), np.array([1, 2], np.int32)))
+        arguments = tf.nest.map_structure(tf.constant, (batch, np.array([1, 2], np.int32)))
         compiled = tf.function(step, jit_compile=True, autograph=False)
-        text = compiled.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
-    size = 4 * sum(math.prod(variable.shape) for variable in variables)
-    return text, 0 if options.step else 2 * size
-
-
-def batch_of(options: argparse.Namespace) -> dict:
-    """One group of full rows of random tokens, as bert-squad makes it for XLA."""
-    rows, length = options.batch_size, options.seq_length
-    generator = np.random.default_rng(1)
-    tokens = generator.integers(0, 30522, rows * length, dtype=np.int32)
-    answers = generator.integers(QUESTION_TOKENS, length, rows).astype(np.int32)
-    fields = {
-        "input_ids": (tokens, np.arange(0, rows * length + 1, length)),
-        "question_tokens": np.full(rows, QUESTION_TOKENS, np.int32),
-        "start_position": answers,
-        "end_position": answers,
-    }
-    return SpanTask(options.seq_length).batch(fields, fixed(((rows, length),)))
+        return compiled.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
 
 
 def main() -> None:
@@ -86,12 +65,12 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=32, help="rows (default: 32)")
     parser.add_argument("--seq_length", type=int, default=384, help="tokens per row (default: 384)")
     parser.add_argument("--precision", choices=POLICIES, default="bf16", help="(default: bf16)")
-    parser.add_argument("--step", action="store_true", help="with clipping and the update")
     parser.add_argument("--output_file", default="step", help="path of the files to write (default: step)")
     options = parser.parse_args()
     path = Path(options.output_file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text, moments = stablehlo(options)
+    shape = {"batch_size": options.batch_size, "seq_length": options.seq_length, "precision": options.precision}
+    text = stablehlo(made(LoadSettings, {"model_size": options.size, "xla": "on", **shape}))
     module = path.with_name(f"{path.name}.mlir")
     module.write_text(text)
     print(f"{module}: {len(text):,} characters")
@@ -100,8 +79,7 @@ def main() -> None:
     command = [options.jax_python, str(FOLDER / "jax_compile.py"), str(FOLDER / "h200.txtpb"), str(module)]
     subprocess.run(command, check=True)
     memory = json.loads(module.with_suffix(".memory.json").read_text())
-    results = 0 if options.step else memory["results"]  # TensorFlow writes variables in place
-    whole = memory["arguments"] + results + memory["temporary"] + moments
+    whole = memory["arguments"] + memory["temporary"]  # TensorFlow writes variables in place
     print(
         f"compiled in {memory['seconds']:.0f} s; memory {whole / 1e9:.2f} of {H200.memory_bytes / 1e9:.0f} GB, "
         f"{memory['temporary'] / 1e9:.2f} GB of it temporary\n\n{predict(module.with_suffix('.hlo').read_text())}"

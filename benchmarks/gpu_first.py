@@ -91,8 +91,8 @@ def steps(out: Path, num_ranks: int, torch_python: str | None) -> list[Step]:
 
 def run(step: Step, out: Path) -> dict[str, Any]:
     """Runs a command to its end, its limit, or its checkpoint. Returns what is written of it."""
-    start_s = time.monotonic()
-    with Path(out, f"{step.name}.log").open("w") as log:
+    start_s, path = time.monotonic(), Path(out, f"{step.name}.log")
+    with path.open("w") as log:
         process = subprocess.Popen(step.command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         while process.poll() is None and time.monotonic() - start_s < step.limit_s:
             if step.killed_after_checkpoint and any(out.glob("squad/checkpoints/rows-*/manifest.json")):
@@ -102,17 +102,9 @@ def run(step: Step, out: Path) -> dict[str, Any]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    last = [
-        line for line in Path(out, f"{step.name}.log").read_text(errors="replace").splitlines() if line.strip()
-    ]
+    last = [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-4:]
     seconds = round(time.monotonic() - start_s, 1)
-    return {
-        "name": step.name,
-        "status": status,
-        "seconds": seconds,
-        "last_lines": last[-4:],
-        "command": step.command,
-    }
+    return {"name": step.name, "status": status, "seconds": seconds, "last_lines": last, "command": step.command}
 
 
 def main() -> None:
@@ -135,9 +127,7 @@ def main() -> None:
             file.write(json.dumps(found) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        print(
-            "\n".join([f"  status {found['status']} after {found['seconds']} s", *map(str, found["last_lines"])])
-        )
+        print("\n".join([f"  status {found['status']} after {found['seconds']} s", *found["last_lines"]]))
 
 
 if __name__ == "__main__":

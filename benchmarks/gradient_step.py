@@ -1,6 +1,6 @@
 """Times a training step with the sum of its gradients over the ranks, and without it, in a separate process.
 
-    mpirun -np 2 python gradient_step.py PACKAGE SETTINGS.json REPORT.json
+    mpirun -np 2 python gradient_step.py PACKAGE MODEL RANKS THREADS PAIRS REPORT.json
 
 PACKAGE is `horovod.tensorflow` or `ringbert.horovod`: horovod_sums.py starts this file with either, possibly with
 another Python. The step has the variables of a published model. Its backward pass yields their gradients one after
@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-NUM_ROWS = 256  # of the matrix that passes through the step
+NUM_ROWS, WIDTH = 256, 384  # of the matrix that passes through the step
+NUM_WARMUP = 4  # pairs before the measurement
 RATE = 1e-6
 
 Shape = tuple[int, ...]
@@ -58,7 +59,7 @@ def bert_base() -> Iterator[Shape]:
 SHAPES: dict[str, Callable[[], Iterator[Shape]]] = {"resnet50": resnet50, "bert_base": bert_base}
 
 
-def seconds_of_pairs(hvd: Any, shapes: list[Shape], settings: dict[str, Any]) -> list[tuple[float, float]]:
+def seconds_of_pairs(hvd: Any, shapes: list[Shape], num_pairs: int) -> list[tuple[float, float]]:
     """Seconds of a step without the sum and of one with it, for each pair; every rank calls it.
 
     Both times end when all ranks have finished their step.
@@ -66,15 +67,14 @@ def seconds_of_pairs(hvd: Any, shapes: list[Shape], settings: dict[str, Any]) ->
     import tensorflow as tf
 
     variables = [tf.Variable(tf.random.stateless_normal(s, [n, 1]) * 0.01) for n, s in enumerate(shapes)]
-    width = settings["width"]
-    mixing = tf.random.stateless_normal([width, width], [0, 2]) / width**0.5
-    inputs = tf.random.stateless_normal([NUM_ROWS, width], [hvd.rank(), 3])
+    mixing = tf.random.stateless_normal([WIDTH, WIDTH], [0, 2]) / WIDTH**0.5
+    inputs = tf.random.stateless_normal([NUM_ROWS, WIDTH], [hvd.rank(), 3])
     optimizer = tf.keras.optimizers.SGD(RATE)
     optimizer.build(variables)
 
     def step_of(is_summed: bool) -> Callable[[], Any]:
         @tf.function
-        def step(inputs):
+        def step():
             with tf.GradientTape() as tape:
                 hidden = inputs
                 for variable in variables:
@@ -86,46 +86,41 @@ def seconds_of_pairs(hvd: Any, shapes: list[Shape], settings: dict[str, Any]) ->
             optimizer.apply_gradients(zip(gradients, variables))  # noqa: B905
             return loss
 
-        return lambda: step(inputs).numpy()
+        return step
+
+    def meet() -> None:  # Horovod 0.28.1 has no barrier for TensorFlow
+        hvd.allreduce(tf.constant(0.0), name="meeting").numpy()
 
     def seconds(step: Callable[[], Any]) -> float:
-        meet(hvd)
+        meet()
         start_s = time.perf_counter()
-        step()
-        meet(hvd)
+        step().numpy()
+        meet()
         return time.perf_counter() - start_s
 
     plain, summed = step_of(False), step_of(True)
     pairs = []
-    for number in range(settings["num_warmup"] + settings["num_pairs"]):
+    for number in range(NUM_WARMUP + num_pairs):
         if number % 2:
             with_sum, without = seconds(summed), seconds(plain)
         else:
             without, with_sum = seconds(plain), seconds(summed)
         pairs.append((without, with_sum))
-    return pairs[settings["num_warmup"] :]
-
-
-def meet(hvd: Any) -> None:
-    """Waits for all ranks. Horovod 0.28.1 has no barrier for TensorFlow."""
-    import tensorflow as tf
-
-    hvd.allreduce(tf.constant(0.0), name="meeting").numpy()
+    return pairs[NUM_WARMUP:]
 
 
 def main() -> None:
-    package, settings_file, report_file = sys.argv[1:]
-    settings = json.loads(Path(settings_file).read_text())
+    package, model, *counts, report_file = sys.argv[1:]
+    num_ranks, num_threads, num_pairs = map(int, counts)
     os.environ.update({"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"})
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(settings["num_threads"])
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     hvd = importlib.import_module(package)
     hvd.init()
-    if hvd.size() != settings["num_ranks"]:
-        sys.exit(f"{package} sees {hvd.size()} of {settings['num_ranks']} ranks: is mpirun that of its MPI?")
-    shapes = list(SHAPES[settings["model"]]())
-    pairs = seconds_of_pairs(hvd, shapes, settings)
+    if hvd.size() != num_ranks:
+        sys.exit(f"{package} sees {hvd.size()} of {num_ranks} ranks: is mpirun that of its MPI?")
+    pairs = seconds_of_pairs(hvd, list(SHAPES[model]()), num_pairs)
     if hvd.rank() == 0:
         Path(report_file).write_text(json.dumps(pairs))
     hvd.shutdown()

@@ -7,31 +7,31 @@ the difference is the time of the sum. Horovod needs an environment of its own, 
 """
 
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import gradient_step
-from distributed.mpirun import LaunchError, Mpi, Options, build_command, find_mpi, mpi_of
+from distributed.mpirun import Options, build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import flags
+from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import in_turn, ratio
-from tasks.bench.worlds import ROOT, alone, last_error
+from tasks.bench.timing import in_turn, medians, ratio
+from tasks.bench.worlds import alone, last_error
 from tasks.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn
-OURS, HOROVOD = "ringbert.horovod", "horovod.tensorflow"
-LABELS = {OURS: "RingBERT", HOROVOD: "Horovod"}
+PACKAGES = {"RingBERT": "ringbert.horovod", "Horovod": "horovod.tensorflow"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +42,9 @@ class SumsConfig(Settings):
     rival_mpirun: str | None = setting(
         None, "mpirun of the MPI that Horovod was built with", "machine", shown_default="that of RingBERT's MPI"
     )
-    models: str = setting(
-        ",".join(gradient_step.SHAPES), "models whose gradients are summed, separated by commas", "load"
-    )
     num_ranks: int = setting(2, "number of ranks", "load", at_least=2)
-    width: int = setting(384, "width of the matrices multiplied before each gradient", "load", at_least=1)
     num_pairs: int = setting(15, "pairs of steps per turn, without and with the sum", "load", at_least=1)
-    num_warmup: int = setting(4, "pairs before the measurement", "load", at_least=2)
     turns: TurnSettings
-
-    def check(self) -> None:
-        if unknown := [name for name in self.models.split(",") if name not in gradient_step.SHAPES]:
-            raise ValueError(f"--models must be among {', '.join(gradient_step.SHAPES)}, got {unknown[0]!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -66,88 +57,47 @@ def main(argv: Sequence[str] | None = None) -> None:
 def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
     """For each model, both programs' medians over the turns, in seconds, and the ratios of Horovod's to ours."""
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-        for model in config.models.split(","):
-            figures[model] = compare_sums(Contest(config, Path(folder), model))
-            numbers = figures[model]
-            world.say(
-                f"{model}: {numbers['variables']} variables, {numbers['parameters'] / 1e6:.1f} M parameters, "
-                f"{config.num_ranks} ranks, medians of {config.turns.repeat} turns of {config.num_pairs} pairs"
-            )
-            for package, label in LABELS.items():
-                world.say(
-                    f"  {label}: a step {numbers[package]['step_s'] * 1e3:.0f} ms without the sum, "
-                    f"the sum {numbers[package]['sum_s'] * 1e3:.1f} ms"
-                )
-            times = numbers["ratio"]
-            world.say(
-                f"  Horovod's sum takes {times[0]:.2f} times as long (turns: {times[1]:.2f} to {times[2]:.2f})"
-            )
+    for model, shapes_of in gradient_step.SHAPES.items():
+        with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
+            runs = {name: partial(run, config, Path(folder), model, name) for name in PACKAGES}
+            turns = in_turn(runs, config.turns.repeat)
+        sizes = [math.prod(shape) for shape in shapes_of()]
+        world.say(
+            f"{model}: {len(sizes)} variables, {sum(sizes) / 1e6:.1f} M parameters, {config.num_ranks} ranks, "
+            f"medians of {config.turns.repeat} turns of {config.num_pairs} pairs"
+        )
+        figures[model] = {name: medians(each, ("step_s", "sum_s")) for name, each in turns.items()}
+        for name, seconds in figures[model].items():
+            step, whole = seconds["step_s"] * 1e3, seconds["sum_s"] * 1e3
+            world.say(f"  {name}: a step {step:.0f} ms without the sum, the sum {whole:.1f} ms")
+        times = ratio(*([turn["sum_s"] for turn in turns[name]] for name in ("Horovod", "RingBERT")))
+        turns_of = f"turns: {times.lowest:.2f} to {times.highest:.2f}"
+        world.say(f"  Horovod's sum takes {times.median:.2f} times as long ({turns_of})")
+        figures[model] |= {"ratio": times}
     return figures
 
 
-def compare_sums(contest: "Contest") -> dict[str, Any]:
-    """The figures of one model."""
-    turns = in_turn({package: partial(contest.run, package) for package in LABELS}, contest.config.turns.repeat)
-    shapes = list(gradient_step.SHAPES[contest.model]())
-    figures: dict[str, Any] = {"variables": len(shapes), "parameters": sum(map(_size, shapes))}
-    for package, results in turns.items():
-        figures[package] = {name: statistics.median(turn[name] for turn in results) for name in results[0]}
-    sums = [[turn["sum_s"] for turn in turns[package]] for package in (HOROVOD, OURS)]
-    return figures | {"ratio": list(ratio(*sums))}
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return shape[0] * _size(shape[1:]) if shape else 1
-
-
-@dataclass(frozen=True)
-class Contest:
-    """The flags, a temporary folder and the name of a model."""
-
-    config: SumsConfig
-    folder: Path
-    model: str
-    num_threads: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        threads = max(1, len(os.sched_getaffinity(0)) // self.config.num_ranks)
-        object.__setattr__(self, "num_threads", threads)
-
-    def run(self, package: str) -> dict[str, float]:
-        """One turn of one program: median seconds of a step without the sum, and of the sum."""
-        described, report = self.folder / "settings.json", self.folder / "report.json"
-        names = ("num_ranks", "width", "num_pairs", "num_warmup")
-        settings = {name: getattr(self.config, name) for name in names}
-        described.write_text(json.dumps(settings | {"model": self.model, "num_threads": self.num_threads}))
-        report.unlink(missing_ok=True)
-        python = sys.executable if package == OURS else self.config.rival_python
-        program = (python, gradient_step.__file__, package, str(described), str(report))
-        environment = os.environ | {"PYTHONPATH": str(ROOT) if package == OURS else ""}
-        built = build_command(self.mpi(package), Options(program, self.config.num_ranks), environment)
-        try:
-            done = subprocess.run(
-                built.argv, env=environment | dict(built.variables), capture_output=True, text=True,
-                timeout=TIME_LIMIT_S,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise InputError(f"{package} took more than {TIME_LIMIT_S / 60:.0f} minutes") from None
-        if done.returncode or not report.is_file():
-            raise InputError(f"{package} failed under {built.argv[0]}: {last_error(done)}")
-        pairs = json.loads(report.read_text())
-        return {
-            "step_s": statistics.median(without for without, _ in pairs),
-            "sum_s": statistics.median(with_sum - without for without, with_sum in pairs),
-        }
-
-    def mpi(self, package: str) -> Mpi:
-        mpirun = self.config.rival_mpirun
-        if package == OURS or mpirun is None:
-            return find_mpi()
-        try:
-            return mpi_of(mpirun)
-        except LaunchError as error:
-            raise InputError(f"--rival_mpirun: {error}") from error
+def run(config: SumsConfig, folder: Path, model: str, name: str) -> dict[str, float]:
+    """One turn of one program: median seconds of a step without the sum, and of the sum."""
+    is_ours, report = name == "RingBERT", folder / "report.json"
+    report.unlink(missing_ok=True)
+    threads = max(1, len(os.sched_getaffinity(0)) // config.num_ranks)
+    python = sys.executable if is_ours else config.rival_python
+    words = (PACKAGES[name], model, str(config.num_ranks), str(threads), str(config.num_pairs), str(report))
+    environment = os.environ | {"PYTHONPATH": str(SITE) if is_ours else ""}
+    mpi = find_mpi(None if is_ours else config.rival_mpirun)
+    command = build_command(mpi, Options((python, gradient_step.__file__, *words), config.num_ranks), environment)
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{name} took more than {TIME_LIMIT_S / 60:.0f} minutes") from None
+    if done.returncode or not report.is_file():
+        raise InputError(f"{name} failed under {command[0]}: {last_error(done)}")
+    pairs = json.loads(report.read_text())
+    return {
+        "step_s": statistics.median(without for without, _ in pairs),
+        "sum_s": statistics.median(with_sum - without for without, with_sum in pairs),
+    }
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Times training steps of other BERT implementations on bert-squad's windows, in a separate process.
 
-    python rivals.py NAME SETTINGS.json REPORT.json
+    python rivals.py SETTINGS.json REPORT.json
 
-compare.py starts this file, possibly with another Python that has these packages. Each contender gets the same
-windows in the same order (except when they are grouped by length), clips the gradient and updates the weights. The
-report has the seconds of each step.
+compare.py starts this file, possibly with another Python that has these packages but none of ours. Each contender
+gets the same windows in the same order (except when they are grouped by length), clips the gradient and updates
+the weights. The report has the seconds of each step.
 """
 
 import contextlib
@@ -14,53 +14,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-MEGABATCH = 50  # transformers' LengthGroupedSampler sorts within this many batches
+NAMES = ("input_ids", "token_type_ids", "attention_mask", "start_position", "end_position")
 Batch = dict[str, np.ndarray]
 Step = Callable[[Batch], object]
-
-
-def batches(settings: dict[str, Any], by_length: bool, padded: bool) -> Iterator[Batch]:
-    """The first batches in bert-squad's order, [B, T] each; `padded` to the full length, else to the longest
-    row."""
-    from distributed.order import Order
-    from distributed.rows import Rows
-    from tasks.squad.task import SpanTask
-
-    rows, size = Rows.open(Path(settings["windows"])), settings["batch_size"]
-    number, order = settings["num_warmup"] + settings["num_steps"], Order(len(rows), settings["seed"])
-    chosen = [order.rows_at(step * size, (step + 1) * size) for step in range(number)]
-    if by_length:
-        # Sort many batches by length, and measure some that are spread evenly over the lengths.
-        many = order.rows_at(0, min(max(MEGABATCH, number) * size, len(rows) // size * size))
-        many = many[np.argsort(-rows.lengths("input_ids")[many], kind="stable")].reshape(-1, size)
-        parts = [evenly(len(many), count) for count in (settings["num_warmup"], settings["num_steps"])]
-        shuffled = [np.random.default_rng(0).permutation(part) for part in parts]
-        chosen = [many[place] for place in np.concatenate(shuffled)]
-    for indices in chosen:
-        batch = SpanTask(0).batch(rows.take(indices))
-        answers = {name: batch[name] for name in ("start_position", "end_position")}
-        inputs = in_rows(batch)
-        # Widths are multiples of 8, even if --max_seq_length is not.
-        missing = max(0, settings["max_seq_length"] - inputs["input_ids"].shape[1]) if padded else 0
-        yield answers | {name: np.pad(array, [(0, 0), (0, missing)]) for name, array in inputs.items()}
-
-
-def in_rows(batch: Batch) -> Batch:
-    """The input of other models, int32 [B, T], from a batch of one group."""
-    shape, rows = batch["groups"][0], batch["rows"]
-    inputs = {name: batch[name][rows].reshape(shape) for name in ("input_ids", "token_type_ids")}
-    return inputs | {"attention_mask": batch["attention_mask"].reshape(shape)}
-
-
-def evenly(number: int, count: int) -> np.ndarray:
-    """`count` indices below `number`, each in the middle of one of `count` equal parts."""
-    return ((np.arange(count) + 0.5) * number / max(count, 1)).astype(int)
 
 
 def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
@@ -160,26 +122,29 @@ def mirrored_step(settings: dict[str, Any]) -> Step:
     return step
 
 
-# True: padded to --max_seq_length. False: grouped by length and padded to the longest row of the batch.
-RIVALS: dict[str, tuple[bool, Callable[[dict[str, Any]], Step]]] = {
-    "torch_example": (True, lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
-    "torch_grouped": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=False)),
-    "torch_grouped_compiled": (False, lambda settings: torch_step(settings, bf16=True, is_compiled=True)),
-    "keras_hub": (True, keras_hub_step),
-    "mirrored": (True, mirrored_step),
+# The file of batches: padded to --max_seq_length, or grouped by length and padded to the longest row.
+RIVALS: dict[str, tuple[str, Callable[[dict[str, Any]], Step]]] = {
+    "torch_example": ("padded", lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
+    "torch_grouped": ("grouped", lambda settings: torch_step(settings, bf16=True, is_compiled=False)),
+    "torch_grouped_compiled": ("grouped", lambda settings: torch_step(settings, bf16=True, is_compiled=True)),
+    "keras_hub": ("padded", keras_hub_step),
+    "mirrored": ("padded", mirrored_step),
 }
 
 
 def main() -> None:
-    name, settings_file, report_file = sys.argv[1:]
+    settings_file, report_file = sys.argv[1:]
     settings = json.loads(Path(settings_file).read_text())
+    name = settings["name"]
     if name == "mirrored" and "TF_CONFIG" not in os.environ:
         sys.exit(start_ranks(settings["num_ranks"], settings["num_threads"]))
     if name == "mirrored":
         settings["rank"] = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    padded, make_step = RIVALS[name]
+    batches, make_step = RIVALS[name]
     step, seconds = make_step(settings), []
-    for batch in batches(settings, by_length=not padded, padded=padded):
+    arrays = np.load(Path(settings["folder"], f"{batches}.npz"))
+    for number in range(len(arrays) // len(NAMES)):
+        batch = {name: arrays[f"{number}/{name}"] for name in NAMES}
         start_s = time.perf_counter()
         step(batch)
         seconds.append(time.perf_counter() - start_s)

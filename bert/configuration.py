@@ -1,7 +1,6 @@
 """Reads and checks a model's configuration: Hugging Face's config.json or Google's bert_config.json."""
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ringbase.json_files import read_object
 
 IDS = (1 << 31) - 1  # the ids of tokens and positions are int32
 REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-# Integers from 1 to this. Memory sets other limits, see below.
+# Integers from 1 to this.
 WHOLE = {
     "vocab_size": IDS,
     "hidden_size": 1 << 20,
@@ -59,8 +58,8 @@ def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertC
 def config_from_file(path: str | Path, say: Callable[[str], None] | None = None) -> BertConfig:
     """BertConfig of a Hugging Face or Google configuration file. `say` is told the keys that BERT does not have.
 
-    Raises InputError, with the key, its value and what is needed: a value of another type or out of its range, a
-    model that is not the published BERT, or one whose weights need more memory than this machine has.
+    Raises InputError, with the key, its value and what is needed: a value of another type or out of its range, or
+    a model that is not the published BERT.
     """
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
@@ -69,8 +68,8 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
         config = _checked(values)
     except InputError as error:
         raise InputError(f"{path}: {error} {flags}") from error
-    unknown = [name for name in values if not (hasattr(config, name) or name.startswith("pooler_"))]
-    if say and (unknown := [name for name in unknown if name not in {*CHOICES, *HARMLESS}]):
+    others = [name for name in values if name not in {*CHOICES, *HARMLESS} and not name.startswith("pooler_")]
+    if say and (unknown := [name for name in others if not hasattr(config, name)]):
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
     return config
 
@@ -96,24 +95,20 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"pad_token_id must be null or an integer below vocab_size, got {_shown(pad)}")
     kept = {name: values[name] for name in (*WHOLE, "hidden_act", "problem_type") if name in values}
     kept |= {name: float(values[name]) for name in NUMBERS if name in values}
-    config = BertConfig(**kept | _labels(values), pad_token_id=pad)
-    memory, needed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 4 * _num_weights(config)
-    if needed > memory:
-        sizes = ", ".join(f"{name} {getattr(config, name):,}" for name in WHOLE if name != "num_attention_heads")
-        raise InputError(
-            f"the weights alone need {needed / 2**30:,.0f} GiB, this machine has {memory / 2**30:,.0f}: {sizes}"
-        )
-    return config
+    return BertConfig(**kept | _labels(values), pad_token_id=pad)
 
 
 def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
     """The labels by number, without `label2id`, which often says something else."""
     names, number = values.get("id2label"), values.get("num_labels")
     if names is not None:
-        if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-            raise InputError(f"id2label must be an object of label names by number, got {_shown(names)}")
-        if sorted(names) != sorted(map(str, range(len(names)))) or len({*names.values()}) < len(names):
-            raise InputError(f"id2label must name labels 0 to {len(names) - 1}, each once, got {_shown(names)}")
+        is_table = isinstance(names, dict) and names and all(isinstance(name, str) for name in names.values())
+        if (
+            not is_table
+            or sorted(names) != sorted(map(str, range(len(names))))
+            or len({*names.values()}) < len(names)
+        ):
+            raise InputError(f"id2label must name the labels 0, 1, …, each once, got {_shown(names)}")
         if number not in (None, len(names)):
             raise InputError(f"num_labels is {number}, but id2label names {len(names)} labels")
     count = len(names) if names else number or 2
@@ -123,14 +118,6 @@ def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     ordered = [names[str(place)] for place in range(count)]
     return {"id2label": dict(enumerate(ordered)), "label2id": {name: place for place, name in enumerate(ordered)}}
-
-
-def _num_weights(config: BertConfig) -> int:
-    """The number of weights of the encoder, without a head."""
-    hidden, wide = config.hidden_size, config.intermediate_size
-    tables = config.vocab_size + config.max_position_embeddings + config.type_vocab_size + 2
-    layer = 4 * (hidden * hidden + hidden) + 2 * hidden * wide + wide + hidden + 4 * hidden
-    return tables * hidden + config.num_hidden_layers * layer
 
 
 def _shown(value: object) -> str:

@@ -20,11 +20,11 @@ def download_model(name: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
     except (OSError, ValueError) as error:
-        reason, option = _first_line(error), f"revision {revision}" if revision else ""
+        reason = _first_line(error)
         if constants.HF_HUB_OFFLINE:
-            command = f"hf download {name}" + f" --{option}" * bool(option)
+            command = f"hf download {name}" + (f" --revision {revision}" if revision else "")
             reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
-        flags = f"--model {name}" + f" --model_{option}" * bool(option)
+        flags = f"--model {name}" + (f" --model_revision {revision}" if revision else "")
         raise InputError(
             f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
         ) from error

@@ -159,9 +159,9 @@ class Pass:
 
     def residual(self, hidden_RH, branch_RH, tensors: Tensors, norm: str, place: int | tf.Tensor) -> tf.Tensor:
         """`branch_RH` is a product and its bias."""
-        gamma, beta = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"]
+        weights = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"], self.config.layer_norm_eps
         dropout = self.dropout(self.config.hidden_dropout_prob, place)
-        return self.ops.residual(hidden_RH, *branch_RH, gamma, beta, self.config.layer_norm_eps, dropout)
+        return self.ops.residual(hidden_RH, branch_RH, weights, dropout)
 
     def attention(self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor) -> tf.Tensor:
         """Multi-head attention within each example (Vaswani et al. 2017, section 3.2) -> the context [R, H]."""
@@ -178,9 +178,9 @@ class Pass:
         ):
             rows, _, length, _ = shape_BNTT
             split = tf.reshape(part, [rows, length, 3, heads, hidden // heads])
-            query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
+            query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
             of_group = replace(dropout, group=len(contexts_BTH))
-            context_BNTD = self.ops.attention(query, key, value, mask, draws, of_group)
+            context_BNTD = self.ops.attention(query_key_value, mask, draws, of_group)
             contexts_BTH.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [rows, length, hidden]))
         return from_places(contexts_BTH, self.batch) * tf.cast(dropout.scale, self.dtype)
 

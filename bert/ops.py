@@ -22,6 +22,10 @@ ACTIVATIONS = {
     "linear": tf.identity,
 }
 
+Product = tuple[tf.Tensor, tf.Tensor]  # x W [R, W] of a linear layer, and its bias [W], which is not yet added
+Norm = tuple[tf.Tensor, tf.Tensor, float]  # gamma [W], beta [W] and epsilon of a LayerNorm
+Heads = list[tf.Tensor]  # query, key and value, each [B, N, T, D]
+
 biased = tf.nn.bias_add  # x [R, W] + bias [W]
 
 
@@ -47,19 +51,11 @@ def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
     return centered * tf.math.rsqrt(variance + epsilon) * gamma + beta
 
 
-def residual(
-    hidden: tf.Tensor,
-    branch: tf.Tensor,
-    bias: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    epsilon: float,
-    dropout: Dropout,
-) -> tf.Tensor:
-    """LayerNorm(hidden + dropout(branch + bias)) [R, H], in float32, returned in the dtype of `hidden`."""
-    masks = [dropout.kept(branch)] if dropout.is_on else []
-    total = residual_sum(wide(biased(branch, bias)), hidden, dropout.scale, *masks)
-    return tf.cast(normalized(total, gamma, beta, epsilon), hidden.dtype)
+def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+    """LayerNorm(hidden + dropout(branch)) [R, H], in float32, returned in the dtype of `hidden`."""
+    masks = [dropout.kept(branch[0])] if dropout.is_on else []
+    total = residual_sum(wide(biased(*branch)), hidden, dropout.scale, *masks)
+    return tf.cast(normalized(total, *norm), hidden.dtype)
 
 
 def residual_sum(branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Tensor | None = None) -> tf.Tensor:
@@ -69,17 +65,15 @@ def residual_sum(branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Te
     return tf.cast(hidden, branch.dtype) + branch
 
 
-def attention(
-    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout
-) -> tf.Tensor:
+def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section 3.2.1).
 
     Args:
-      query, key, value: [B, N, T, D] of one dtype.
-      mask: [B, 1, 1, T] of that dtype, added to the scores.
+      mask: [B, 1, 1, T] of the heads' dtype, added to the scores.
       draws: integers [B, N, T, T], from `dropout.draws`; None without dropout. The kept values are not scaled
         here.
     """
+    query, key, value = heads
     # On CPUs oneDNN fuses product, scale and mask into one operation.
     probs = softmax(tf.matmul(query, key, transpose_b=True) * query.shape[-1] ** -0.5 + mask)
     return tf.matmul(dropped(probs, draws, dropout.highest_kept), value)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert import ops
 from bert.dropout import Dropout
-from bert.ops import residual_sum, wide
+from bert.ops import Heads, Norm, Product, residual_sum, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
@@ -86,17 +86,10 @@ def _of_rows_and_bias(activation: Callable[[tf.Tensor], tf.Tensor] | None) -> Ca
     return differentiable
 
 
-def residual(
-    hidden: tf.Tensor,
-    branch: tf.Tensor,
-    bias: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    epsilon: float,
-    dropout: Dropout,
-) -> tf.Tensor:
-    masks = [dropout.kept(branch)] if dropout.is_on else []
-    return _compiled_residual(epsilon, dropout.scale)(branch, bias, hidden, gamma, beta, *masks)
+def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+    masks = [dropout.kept(branch[0])] if dropout.is_on else []
+    gamma, beta, epsilon = norm
+    return _compiled_residual(epsilon, dropout.scale)(*branch, hidden, gamma, beta, *masks)
 
 
 @functools.cache
@@ -146,9 +139,7 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
 # -- attention ----------------------------------------------------------------------------------------------------
 
 
-def attention(
-    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout
-) -> tf.Tensor:
+def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
     """Most of the cost of attention comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and
     are read as rarely as possible. The gradient needs two of them: the softmax and the draws.
 
@@ -156,8 +147,9 @@ def attention(
     faster once XLA has compiled it for each value of T.
     """
     if dropout.key is None:
-        return ops.attention(query, key, value, mask, draws, dropout)
-    scale, highest_kept, given = query.shape[-1] ** -0.5, dropout.highest_kept, [] if draws is None else [draws]
+        return ops.attention(heads, mask, draws, dropout)
+    scale, highest_kept = heads[0].shape[-1] ** -0.5, dropout.highest_kept
+    drawn = [] if draws is None else [draws]
 
     @tf.custom_gradient
     def differentiable(query, key, value):
@@ -179,12 +171,12 @@ def attention(
             # The softmax's gradient is P (dP - rowsum(P dP)), and rowsum(P dP) = rowsum(dO O), which has far
             # fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation 4.
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
-            return _in_turns(backward, [query, key, value, probs, d_context, sums, *given], 3)
+            return _in_turns(backward, [query, key, value, probs, d_context, sums, *drawn], 3)
 
-        (context,) = _in_turns(forward, [probs, value, *given], 1)
+        (context,) = _in_turns(forward, [probs, value, *drawn], 1)
         return context, gradient
 
-    return differentiable(query, key, value)
+    return differentiable(*heads)
 
 
 def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
@@ -226,7 +218,7 @@ def _d_scores(probs, d_dropped, sums, draws, same_draws, highest_kept: int):
     """The gradient of the scores, and the softmax after dropout.
 
     The draws are passed twice. XLA cannot know that they are the same, so it computes both results in one loop
-    (bert/xla.py), instead of adding a second loop for the part that they share.
+    (`bert.set_xla_flags`), instead of adding a second loop for the part that they share.
     """
     d_probs = ops.dropped(d_dropped, draws, highest_kept)
     return probs * (d_probs - tf.cast(sums, probs.dtype)), ops.dropped(probs, same_draws, highest_kept)

@@ -13,7 +13,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
 from bert.dropout import Dropout, num_bits
-from bert.ops import residual_sum, wide
+from bert.ops import Heads, Norm, Product, residual_sum, wide
 
 GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples are far apart
 PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have
@@ -98,21 +98,14 @@ def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], t
     return differentiable(x, bias)
 
 
-def residual(
-    hidden: tf.Tensor,
-    branch: tf.Tensor,
-    bias: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    epsilon: float,
-    dropout: Dropout,
-) -> tf.Tensor:
+def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
     """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The gradient is
     that of Ba et al. 2016, supplement."""
-    dtype = gamma.dtype
+    *weights, epsilon = norm
+    dtype = weights[0].dtype
 
     def masks(*after):
-        return [kept(dropout, tf.shape(branch), *after)] if dropout.is_on else []
+        return [kept(dropout, tf.shape(branch[0]), *after)] if dropout.is_on else []
 
     @tf.custom_gradient
     def differentiable(hidden, branch, bias, gamma, beta):
@@ -134,33 +127,23 @@ def residual(
             d_branch = tf.cast(d_hidden, dtype)
             for mask in masks(gradient):
                 d_branch = tf.where(mask, d_branch * dropout.scale, tf.zeros([], dtype))
-            sums = (tf.reduce_sum(x, 0) for x in (d_branch, d_normed * normal(), d_normed))
-            d_bias, d_gamma, d_beta = sums
+            d_bias, d_gamma, d_beta = (tf.reduce_sum(x, 0) for x in (d_branch, d_normed * normal(), d_normed))
             return d_hidden, tf.cast(d_branch, branch.dtype), tf.cast(d_bias, bias.dtype), d_gamma, d_beta
 
         return tf.cast(normal() * gamma + beta, hidden.dtype), gradients
 
-    return differentiable(hidden, branch, bias, gamma, beta)
+    return differentiable(hidden, *branch, *weights)
 
 
 # -- attention ----------------------------------------------------------------------------------------------------
 
 
-def attention(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    mask: tf.Tensor,
-    draws: tf.Tensor | None,
-    dropout: Dropout,
-) -> tf.Tensor:
+def attention(heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout) -> tf.Tensor:
     """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix products read
-    this matrix and take the positive part themselves.
-
-    Args:
-      draws: not used, as `kept` computes the numbers where they are needed.
+    this matrix and take the positive part themselves. There are no draws: `kept` computes the numbers where they
+    are needed.
     """
-    scale = query.shape[-1] ** -0.5
+    scale = heads[0].shape[-1] ** -0.5
 
     @tf.custom_gradient
     def differentiable(query, key, value):
@@ -184,4 +167,4 @@ def attention(
 
         return context, gradient
 
-    return differentiable(query, key, value)
+    return differentiable(*heads)

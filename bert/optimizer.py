@@ -65,7 +65,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self._scale = None
+        self._scale = 1.0
         self._updates: dict = {}  # functions by shape, dtype and decay, freed with this object
 
     def build(self, variables):
@@ -75,7 +75,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.m = [self.add_variable_from_reference(variable, "adam_m") for variable in variables]
         self.v = [self.add_variable_from_reference(variable, "adam_v") for variable in variables]
 
-    def decays(self, variable: keras.Variable) -> bool:
+    def decays(self, variable: keras.Variable | tf.Variable) -> bool:
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
     def apply_scaled(self, gradients, scale) -> None:
@@ -84,18 +84,16 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         try:
             self.apply(gradients)
         finally:
-            self._scale = None
+            self._scale = 1.0
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        m, v, decays = self.m[index].value, self.v[index].value, self.decays(variable)
-        variable = variable.value if isinstance(variable, keras.Variable) else variable
-        rate, scale = ops.cast(learning_rate, variable.dtype), 1.0 if self._scale is None else self._scale
-        gradient, scale = ops.cast(gradient, variable.dtype), ops.cast(scale, variable.dtype)
-        kind = (tuple(variable.shape), variable.dtype, decays)
+        kind = (tuple(variable.shape), variable.dtype, self.decays(variable))
         if kind not in self._updates:
             self._updates[kind] = self._function(*kind)
-        self._updates[kind](variable.handle, m.handle, v.handle, gradient, rate, scale)
+        handles = [each.handle for each in (variable, self.m[index].value, self.v[index].value)]
+        numbers = (ops.cast(each, variable.dtype) for each in (gradient, learning_rate, self._scale))
+        self._updates[kind](*handles, *numbers)
 
     def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
         """The new parameter, m and v.
@@ -184,10 +182,9 @@ OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": LAMB}
 def make_optimizer(
     settings: OptimizerSettings, learning_rate: float, train_steps: int, warmup_steps: int
 ) -> AdamWeightDecay:
-    """The optimizer that the settings name, with BERT's schedule. Call `bert.xla.set_flags` first, so that its
+    """The optimizer that the settings name, with BERT's schedule. Call `bert.set_xla_flags` first, so that its
     compiled code reads memory only once."""
-    schedule = WarmupDecay(learning_rate, train_steps, warmup_steps)
-    return OPTIMIZERS[settings.optimizer](schedule)
+    return OPTIMIZERS[settings.optimizer](WarmupDecay(learning_rate, train_steps, warmup_steps))
 
 
 def change_schedule(

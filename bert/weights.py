@@ -5,16 +5,17 @@ checkpoint (`bert_model.ckpt`, `model.ckpt-1000`, or a folder with a `checkpoint
 (which are Hugging Face folders). Written: the Hugging Face layout, which `transformers` loads.
 """
 
+import re
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from transformers import BertConfig
 
 from bert import hub
-from bert.tensor_names import HEAD_TENSORS, NO_WEIGHTS, TIED_COPIES, google_name, hugging_face_name
 from ringbase.errors import InputError, shortened
 from ringbase.files import is_file_name
 from ringbase.json_files import read_object
@@ -26,31 +27,49 @@ ARCHITECTURES = {
     "features": "BertModel",
 }
 PUBLISHED_PREFIX = "bert_model.ckpt"
+POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
+# The tensors of each head, by Google's names: new when training starts, and ignored by models with other heads.
+HEAD_TENSORS = {
+    "span": ("cls/squad/output_weights", "cls/squad/output_bias"),
+    "classifier": ("output_weights", "output_bias", *POOLER),
+    "pretraining": (
+        *(f"cls/predictions/transform/dense/{name}" for name in ("kernel", "bias")),
+        *(f"cls/predictions/transform/LayerNorm/{name}" for name in ("gamma", "beta")),
+        "cls/predictions/output_bias",
+        *(f"cls/seq_relationship/output_{name}" for name in ("weights", "bias")),
+        *POOLER,
+    ),
+    "features": (),
+}
+# Entries of checkpoints that are not weights.
+NO_WEIGHTS = re.compile(r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embeddings/position_ids)$")
+
+# Hugging Face's copies of other tensors in the masked-word head, under the names that `google_name` gives them.
+TIED_COPIES = {
+    "cls/predictions/decoder/weight": "bert/embeddings/word_embeddings",
+    "cls/predictions/decoder/bias": "cls/predictions/output_bias",
+}
+# Tensors whose names follow no rule. Google and Hugging Face store these matrices in the same orientation.
+_TO_HUGGING_FACE = {
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/predictions/decoder/weight": "cls.predictions.decoder.weight",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+}
+_TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
 
 
 class MissingTensors(InputError):
     """The source lacks the tensors `names`, which the model needs, and has others, `unused`, which it has no use
     for; the names are Google's."""
 
-    def __init__(self, source: Path, names: Iterable[str], unused: Iterable[str]):
-        self.names, self.unused = tuple(names), tuple(unused)
-        super().__init__(f"{source}: tensors that the model needs are missing: {shortened(self.names)}")
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """How many tensors were loaded, which kept their initial values, and which of the source's were unused."""
-
-    source: Path
-    loaded: int
-    missing: list[str]
-    unused: list[str]
-
-    def __str__(self) -> str:
-        text = f"{self.loaded} tensors from {self.source}"
-        if self.missing:
-            text += f"; new, with their initial values: {', '.join(self.missing)}"
-        return text + (f"; not used by this model: {shortened(self.unused)}" if self.unused else "")
+    def __init__(self, source: Path, names: list[str], unused: list[str]):
+        self.names, self.unused = names, unused
+        super().__init__(f"{source}: tensors that the model needs are missing: {shortened(names)}")
 
 
 def find(name_or_path: str, revision: str | None = None) -> Path:
@@ -73,13 +92,13 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
     return hub.download_model(name_or_path, revision)
 
 
-def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
-    """Fills the model's variables from `source`.
+def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
+    """Fills the model's variables from `source`. Returns a line that says what was loaded and what was not.
 
     Args:
       model: a `bert.model.Bert`.
       new: tensors that may be missing and then keep their initial values: the head's own when training starts,
-        none for prediction.
+        none for prediction. A classifier's with another number of labels counts as missing.
     Raises:
       MissingTensors: the source lacks a tensor that is not in `new`.
       InputError: it has a tensor that no head owns, or whose shape differs, or whose values are not finite.
@@ -90,41 +109,37 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> LoadReport:
         value = tensors.pop(copy, None)
         if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
             raise InputError(f"{source}: {copy} differs from {original}, which BERT uses in its place")
-    missing = [name for name in variables if name not in tensors]
+    wrong = [name for name, v in variables.items() if name in tensors and tensors[name].shape != tuple(v.shape)]
+    missing = [name for name in variables if name not in tensors or name in wrong]
     unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
-    if absent := [name for name in missing if name not in new]:
+    if absent := [name for name in missing if name not in tensors and name not in new]:
         raise MissingTensors(source, absent, unused)
     if unknown := set(unused).difference(*HEAD_TENSORS.values()):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
         )
-    loaded = {}
-    for name, variable in variables.items():
-        if name in tensors and tensors[name].shape == tuple(variable.shape):
-            loaded[name] = tensors[name]
-        elif name in new and name.startswith("output_"):
-            missing += [name] * (name in tensors)  # a classifier with another number of labels: this head is new
-        elif name in tensors:
+    for name in wrong:
+        if not (name in new and name.startswith("output_")):  # a classifier with another number of labels
             raise InputError(
                 f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
-                f"{tuple(variable.shape)}; do --bert_config_file and --vocab_file belong to this checkpoint?"
+                f"{tuple(variables[name].shape)}: do --bert_config_file and --vocab_file belong to this file?"
             )
+    loaded = {name: tensors[name] for name in variables if name not in missing}
     for name, tensor in loaded.items():
         if not np.isfinite(tensor.sum(dtype=np.float64)):  # as fast as reading; isfinite would need a copy
             raise InputError(f"{source}: {name} has values that are not finite: the weights are damaged")
     for name, tensor in loaded.items():
         variables[name].assign(tensor.astype(variables[name].dtype))
-    return LoadReport(source, len(loaded), missing, unused)
-
-
-def save(model, folder: Path, tokenizer=None) -> None:
-    """Writes `model.safetensors`, `config.json` and the tokenizer's files; `transformers` loads the folder."""
-    copied(model, tokenizer)(folder)
+    text = f"{len(loaded)} tensors from {source}"
+    if missing:
+        text += f"; new, with their initial values: {', '.join(missing)}"
+    return text + (f"; not used by this model: {shortened(unused)}" if unused else "")
 
 
 def copied(model, tokenizer=None) -> Callable[[Path], None]:
-    """Copies the weights now and returns a function that writes the copy to a folder, as `save` does."""
+    """Copies the weights now. Returns a function that writes them to a folder, which `transformers` loads:
+    `model.safetensors`, `config.json` and the tokenizer's files."""
     tensors = {}
     for name, variable in model.named_tensors().items():
         key, transpose = hugging_face_name(name, model.head_name)
@@ -135,8 +150,6 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     config = BertConfig.from_dict(model.config.to_dict() | extra)
 
     def write(folder: Path) -> None:
-        from safetensors.numpy import save_file
-
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
         values = {key: np.ascontiguousarray(value, np.float32) for key, value in tensors.items()}
@@ -152,8 +165,6 @@ def read(source: Path) -> dict[str, np.ndarray]:
     """Every weight of the source under Google's name, kernels as [in, out]."""
     if _is_tf_checkpoint(source):
         return _read_tf(source)
-    from safetensors import SafetensorError, safe_open
-
     tensors = {}
     for file in _files(source):
         try:
@@ -206,3 +217,30 @@ def _read_tf(source: Path) -> dict[str, np.ndarray]:
         return {name: reader.get_tensor(name) for name in names}
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:  # IndexError: a truncated data file
         raise InputError(f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}") from error
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def google_name(key: str) -> tuple[str, bool]:
+    """Google's name of a Hugging Face tensor, and whether the matrix must be transposed."""
+    name = key.removeprefix("bert.")
+    if name in _TO_GOOGLE:
+        return _TO_GOOGLE[name], False
+    name = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)  # as they are named in folders from 2019
+    name = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name)
+    name = re.sub(r"_embeddings\.weight$", "_embeddings", name)
+    name = re.sub(r"layer\.(\d+)\.", r"layer_\1/", name)
+    transpose = name.endswith(".weight")
+    name = re.sub(r"\.weight$", "/kernel", name).replace(".", "/")
+    return (name if name.startswith("cls/") else f"bert/{name}"), transpose
+
+
+def hugging_face_name(name: str, head: str) -> tuple[str, bool]:
+    """The inverse of `google_name` for a tensor of a model with this head."""
+    if name in _TO_HUGGING_FACE:
+        return _TO_HUGGING_FACE[name], False
+    key = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
+    key = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    key = re.sub(r"(\.kernel|(?<=_embeddings))$", ".weight", key)
+    return (key.removeprefix("bert.") if head == "features" else key), name.endswith("/kernel")

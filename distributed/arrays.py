@@ -1,34 +1,52 @@
-"""MPI's operations on NumPy arrays, for programs that call them by hand; a training step uses `collectives`.
+"""Tensors in host memory as NumPy arrays, and MPI's operations on arrays.
 
-All ranks call the same function with the same arguments, except for the values. MPI knows no float16 and
-bfloat16: cast them before.
+All ranks call the same operation with the same arguments, except for the values. MPI knows no float16 and
+bfloat16, so `reduced` takes none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-PIECE_BYTES = 1 << 26  # MPI counts elements in 32 bits
+from distributed.joining import started
+
+ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer with a smaller alignment
+PIECE_BYTES = 1 << 26  # MPI counts bytes in 32 bits
+
+
+def host_view(tensor: tf.Tensor) -> np.ndarray:
+    """A tensor as a NumPy array, without a copy if it is in host memory: use it before the variable changes
+    again."""
+    return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
+
+
+def aligned(size: int, dtype: np.dtype) -> np.ndarray:
+    """Zeros [size] that TensorFlow can use as a tensor."""
+    raw = np.zeros(size * dtype.itemsize + ALIGNMENT_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[start : start + size * dtype.itemsize].view(dtype)
+
+
+def as_tensor(array: np.ndarray) -> tf.Tensor:
+    """A tensor of the same memory, aligned to 64 bytes. It holds a reference to the array."""
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
     """The sum, product, minimum or maximum over ranks of each element: "SUM", "PROD", "MIN" or "MAX"."""
-    from mpi4py import MPI
-
-    values = np.ascontiguousarray(values)
+    values = np.asarray(values, order="C")
     result = np.empty_like(values)
-    flat, total = values.reshape(-1), result.reshape(-1)
-    piece = PIECE_BYTES // max(values.itemsize, 1)
-    for start in range(0, flat.size, piece):
-        comm.Allreduce(flat[start : start + piece], total[start : start + piece], getattr(MPI, operation))
+    comm.Allreduce(values, result, getattr(started(), operation))
     return result
 
 
 def broadcast(comm: Any, values: np.ndarray, root: int) -> np.ndarray:
     """The array of rank `root`, in memory of its own."""
     result = np.array(values, order="C")
-    raw = result.reshape(-1).view(np.uint8)
+    raw = _bytes_of(result)
     for start in range(0, raw.size, PIECE_BYTES):
         comm.Bcast(raw[start : start + PIECE_BYTES], root)
     return result
@@ -38,7 +56,8 @@ def gathered(comm: Any, values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """The arrays [rows of a rank, …] of all ranks one after the other, and how many rows each rank has."""
     rows = comm.allgather(len(values))
     result = np.empty((sum(rows), *values.shape[1:]), values.dtype)
-    _exchange(comm, values, [len(values)] * comm.size, result, rows, is_same=True)
+    with _row_of(values) as row:
+        comm.Allgatherv([_bytes_of(values), len(values), row], [_bytes_of(result), rows, row])
     return result, rows
 
 
@@ -49,24 +68,20 @@ def exchanged(comm: Any, values: np.ndarray, rows_to: Sequence[int]) -> tuple[np
     """
     rows_from = comm.alltoall(list(rows_to))
     result = np.empty((sum(rows_from), *values.shape[1:]), values.dtype)
-    _exchange(comm, values, rows_to, result, rows_from, is_same=False)
+    with _row_of(values) as row:
+        comm.Alltoallv([_bytes_of(values), rows_to, row], [_bytes_of(result), rows_from, row])
     return result, rows_from
 
 
-def _exchange(comm, values, rows_to, result, rows_from, is_same: bool) -> None:
-    """Point to point, because the vector collectives of MPI count bytes in 32 bits."""
-    row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:]))
-    sent = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    received = result.reshape(-1).view(np.uint8)
-    ends = np.cumsum([0, *rows_from]) * row_bytes
-    starts = np.zeros(comm.size + 1, int) if is_same else np.cumsum([0, *rows_to]) * row_bytes
-    for step in range(comm.size):
-        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        outgoing = sent[starts[to] : starts[to] + rows_to[to] * row_bytes]
-        incoming = received[ends[source] : ends[source + 1]]
-        if to == comm.rank:
-            incoming[:] = outgoing
-            continue
-        pieces = range(0, max(outgoing.size, incoming.size), PIECE_BYTES)
-        for place in (slice(start, start + PIECE_BYTES) for start in pieces):
-            comm.Sendrecv(outgoing[place], to, recvbuf=incoming[place], source=source)
+def _bytes_of(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+@contextmanager
+def _row_of(values: np.ndarray) -> Iterator[Any]:
+    """A row of an array of any dtype as a type of MPI's, which counts rows in 32 bits."""
+    row = started().BYTE.Create_contiguous(values.dtype.itemsize * int(np.prod(values.shape[1:]))).Commit()
+    try:
+        yield row
+    finally:
+        row.Free()

@@ -11,7 +11,7 @@ FOLDER/rows-000000032000/             named by rows, because the number of ranks
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from distributed import records
-from distributed.host import host_view
+from distributed.arrays import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.settings import LoopSettings
 from distributed.state import State, read_state
@@ -31,7 +31,6 @@ from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import remove_folder, replace_folder, write_json
 
-NAMES = ("step-*", "rows-*")  # older versions named a checkpoint by its step
 WriteModel = Callable[[Path], None]
 
 
@@ -51,13 +50,7 @@ class Checkpoints:
       settings: how often they are written, and how many of the newest are kept.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        world: World,
-        copy_model: Callable[[], WriteModel],
-        settings: LoopSettings = LoopSettings(),  # noqa: B008 — it is frozen
-    ):
+    def __init__(self, folder: Path, world: World, copy_model: Callable[[], WriteModel], settings: LoopSettings):
         self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
@@ -95,8 +88,7 @@ class Checkpoints:
         """The state as far as its checkpoints are complete: a dead rank 0 may not have finished the last one, and
         the model of an evaluation is lost with it. On rank 0."""
         self._wait()
-        complete = complete_checkpoints(self.folder)
-        newest = (complete and manifest.position_of(complete[-1])) or 0
+        newest = max((manifest.position_of(path) or 0 for path in _checkpoints(self.folder)), default=0)
         kept = [entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position]
         return replace(state, saved=newest, evaluations=kept)
 
@@ -107,12 +99,10 @@ class Checkpoints:
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
         """Fills the optimizer's variables on rank 0. Raises InputError for a misfit."""
         file, variables = path / "optimizer.safetensors", optimizer.state()
-        if not file.is_file():
-            raise InputError(f"{path} has no optimizer.safetensors: expected a folder in a run's checkpoints/")
         try:
             saved = load_file(file)
-        except SafetensorError as error:
-            raise InputError(f"{file}: damaged: {error}") from error
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{file}: {error}; expected a folder in a run's checkpoints/") from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
@@ -154,20 +144,10 @@ class Checkpoints:
                 f"{final}: the checkpoint cannot be written: {error}; "
                 "free some space, or choose another folder for the run"
             ) from error
-        self._prune(final, state)
-
-    def _prune(self, newest: Path, state: State) -> None:
-        """Removes older checkpoints at the same position as `newest`, and all others except the last ones and the
-        best."""
-        complete = complete_checkpoints(self.folder)
-        superseded = [path for path in complete if path != newest and manifest.position_of(path) == state.position]
-        kept = [path for path in complete if path not in superseded]
-        best = state.best and _complete_at(self.folder, state.best[0])
-        too_old = [path for path in kept[: -self.settings.keep_checkpoints] if path not in (newest, best)]
-        # A checkpoint gets its name with its manifest, so what has none is what a kill left of a removal.
-        remains = [path for path in _folders(self.folder) if not (path / manifest.NAME).exists()]
-        for path in (*superseded, *too_old, *remains):
-            remove_folder(path)
+        best = state.best and state.best[0]
+        for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
+            if path != final and manifest.position_of(path) != best:
+                remove_folder(path)
 
 
 def folder_name(position: int) -> str:
@@ -176,81 +156,52 @@ def folder_name(position: int) -> str:
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a folder, in order of position: their files have the sizes in the manifest.
+    """The checkpoints of a folder whose files have the sizes in their manifests, in order of position."""
+    return [path for path in _checkpoints(folder) if manifest.position_of(path) is not None]
 
-    There can be several at one position: one of an older version, or one set aside by a rewrite that was killed.
-    The one named by `folder_name` then comes last.
-    """
-    positions = {path: manifest.position_of(path) for path in _folders(folder)}
-    complete = {path: position for path, position in positions.items() if position is not None}
-    return sorted(sorted(complete, reverse=True), key=complete.__getitem__)
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Those of a folder, intact or not, in order of position."""
+    found = [*folder.glob("step-*"), *folder.glob("rows-*")]  # older versions named a checkpoint by its step
+    # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this position follows.
+    return sorted(found, key=lambda path: (path.name.startswith("rows"), path.stem, not path.suffix))
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest complete checkpoint whose bytes match its manifest; None if there are no checkpoints.
+    """The newest checkpoint whose bytes match its manifest; None if there are no checkpoints.
 
-    Reads all bytes of the checkpoint, and calls `say` with a warning for each one that it skips. `folder` holds
-    checkpoints, or is one. Raises InputError, with the reasons, if there are checkpoints but none is intact.
+    Reads all bytes of the checkpoint, and calls `say` with a warning for each newer one that it skips. `folder`
+    holds checkpoints, or is one. Raises InputError, with the reasons, if there are checkpoints but none is intact.
     """
-    complete = [folder] if (folder / manifest.NAME).exists() else complete_checkpoints(folder)
-    reasons: dict[Path, str] = {path: _fault(path) for path in _folders(folder) if path not in complete}
-    for path in reversed(complete):
-        reasons[path] = _fault(path)
-        if not reasons[path]:
-            for other in filter(reasons.get, reasons):
-                say(f"warning: {other} is not used: {reasons[other]}")
-            return Checkpoint(path, read_state(path))
+    reasons = []
+    for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
+        try:
+            manifest.check_intact(path)
+        except InputError as error:
+            reasons.append(f"{path} is not used: {error}")
+            continue
+        for reason in reasons:
+            say(f"warning: {reason}")
+        return Checkpoint(path, read_state(path))
     if reasons:
-        listed = "; ".join(f"{path.name}: {reason}" for path, reason in sorted(reasons.items()))
-        raise InputError(f"{folder} has checkpoints, but none of them is intact ({listed})")
+        raise InputError(f"{folder} has checkpoints, but none of them is intact ({'; '.join(reasons)})")
     return None
 
 
 def checkpoint_at(folder: Path, position: int) -> Checkpoint:
-    """The checkpoint at a position. Raises InputError when it is missing or damaged."""
-    path = _complete_at(folder, position)
-    if fault := _fault(path):
-        raise InputError(f"{path}, the best checkpoint, is damaged: {fault}")
-    return Checkpoint(path, read_state(path))
+    """The best checkpoint, at a position. Raises InputError when it is missing or damaged."""
+    found = [path for path in complete_checkpoints(folder) if manifest.position_of(path) == position]
+    if not found:
+        raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
+    try:
+        manifest.check_intact(found[-1])
+    except InputError as error:
+        raise InputError(f"{found[-1]}, the best checkpoint, is damaged: {error}") from error
+    return Checkpoint(found[-1], read_state(found[-1]))
 
 
 def set_aside(folder: Path) -> Path | None:
     """Renames a folder that holds checkpoints, so that a new run starts without them; returns any new name."""
-    if not _folders(folder):
+    if not _checkpoints(folder):
         return None
     return folder.rename(folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}"))
-
-
-def check_settings(
-    saved: Mapping[str, object],
-    now: Mapping[str, object],
-    folder: Path,
-    advice: str = "use the same value, or another folder for the run",
-) -> None:
-    """Raises InputError, with both values and `advice`, for the first setting that has changed."""
-    for name in dict.fromkeys([*saved, *now]):
-        if saved.get(name) != now.get(name):
-            raise InputError(
-                f"{folder} holds a run with {name} = {saved.get(name)}, this command has {now.get(name)}: {advice}"
-            )
-
-
-def _complete_at(folder: Path, position: int) -> Path:
-    for path in reversed(complete_checkpoints(folder)):
-        if manifest.position_of(path) == position:
-            return path
-    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
-
-
-def _folders(folder: Path) -> list[Path]:
-    """The folders with names of checkpoints, intact or not."""
-    return [path for name in NAMES for path in folder.glob(name)]
-
-
-def _fault(path: Path) -> str:
-    """Why a folder is not an intact checkpoint; empty if it is one."""
-    try:
-        manifest.check_intact(path)
-    except InputError as error:
-        return str(error)
-    return ""

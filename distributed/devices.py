@@ -58,12 +58,10 @@ def own_cores(world: Any) -> Device:
     masks = world.on_node(frozenset(os.sched_getaffinity(0)))
     mine, allowed, total = masks[world.local_rank], frozenset().union(*masks), os.cpu_count() or 1
     threads = max(1, len(mine) // sum(bool(mask & mine) for mask in masks))
-    if len(masks) * threads >= total or len(allowed) >= total:
-        return Device("cpu", threads, allowed)
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
-    return Device(
-        "cpu", threads, allowed, notes=(f"each rank is bound to {len(mine)} of {total} cores; {advice}",)
-    )
+    note = f"each rank is bound to {len(mine)} of {total} cores; {advice}"
+    is_bound = max(len(masks) * threads, len(allowed)) < total
+    return Device("cpu", threads, allowed, notes=(note,) if is_bound else ())
 
 
 @contextmanager
@@ -88,11 +86,7 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
     tf.config.threading.set_intra_op_parallelism_threads(device.threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(1, min(device.threads, 2)))
     gpus = visible_gpus(settings.device)
-    without = [str(rank) for rank, has_gpu in enumerate(world.all_gather(bool(gpus))) if not has_gpu]
-    if 0 < len(without) < world.size:
-        raise InputError(
-            f"ranks {','.join(without)} see no GPU, but the others do: give each rank one, or --device cpu"
-        )
+    world.agree({"a GPU: give each rank one, or --device cpu": "it sees one" if gpus else "it sees none"})
     if not gpus:
         tf.config.set_visible_devices([], "GPU")
         return device
@@ -106,10 +100,9 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
             f"{num_sharing} ranks on this machine would share the GPU {bus_id}: start fewer ranks, show each its "
             "own (CUDA_VISIBLE_DEVICES), or give --share_gpus"
         )
-    notes = (*device.notes, f"GPU {index} of {len(gpus)}: {name}")
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
-        notes = (*notes, "--deterministic: only kernels that give the same bits each time")
+    notes = (*device.notes, f"GPU {index} of {len(gpus)}: {name}")
     return replace(device, kind="gpu", name=name, bus_id=bus_id, may_be_shared=settings.share_gpus, notes=notes)
 
 
@@ -123,11 +116,8 @@ def visible_gpus(device: str = "auto") -> list[Any]:
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
     is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
     if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
-        reason = "sees no GPU"
-        if is_unusable:
-            is_built = tf.test.is_built_with_cuda()
-            reason = "its driver or CUDA's libraries do not answer" if is_built else "this is its CPU build"
-            reason = f"cannot use the NVIDIA GPU of this machine (/dev/nvidia0): {reason}"
+        reason = "its driver or CUDA's libraries do not answer" if tf.test.is_built_with_cuda() else "a CPU build"
+        reason = f"cannot use the GPU /dev/nvidia0 ({reason})" if is_unusable else "sees no GPU"
         raise InputError(
             f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the checkout, "
             "or give --device cpu"

@@ -9,11 +9,12 @@ The operations are those of User Level Failure Mitigation (Bland et al. 2013, "P
 communication capability").
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from distributed.joining import place_in
+from distributed.joining import place_in, started
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -29,15 +30,13 @@ def enable(world: World) -> None:
     """Makes a world elastic if bert-launch asks for it. Raises InputError if MPI cannot go on without a rank."""
     if world.comm is None or os.environ.get(VARIABLE, "0") == "0":
         return
-    from mpi4py import MPI
-
     try:
         world.comm.Get_failed().Free()
-    except (MPI.Exception, NotImplementedError) as error:
+    except (started().Exception, NotImplementedError) as error:
         raise InputError(
             f"--elastic needs an MPI with ULFM, such as Open MPI 5 started with --with-ft ulfm ({error})"
         ) from None
-    world.names = tuple(world.all_gather(f"rank {world.rank} on {MPI.Get_processor_name()}"))
+    world.names = tuple(world.all_gather(f"rank {world.rank} on {started().Get_processor_name()}"))
 
 
 def surviving(world: World, place: str, work: Callable[[], T]) -> T:
@@ -52,48 +51,28 @@ def surviving(world: World, place: str, work: Callable[[], T]) -> T:
             if place:
                 raise
         except Exception as error:
-            if not is_loss(world, error):
+            # MPI has codes for a death, but Open MPI 5.0 also reports one amid a barrier as "other error".
+            if not (world.is_elastic and isinstance(error, started().Exception)):
                 raise
             if not _regroup(world, place, error) and place:
                 raise Elsewhere from error
 
 
-def is_loss(world: World, error: BaseException) -> bool:
-    """Whether an error may say that a rank of an elastic world died; `surviving` then asks whether one did.
-
-    MPI has codes for it, but Open MPI 5.0 also reports a death in the middle of a barrier as "other error".
-    """
-    if not world.is_elastic:
-        return False
-    from mpi4py import MPI
-
-    return isinstance(error, MPI.Exception)
-
-
 def _regroup(world: World, place: str, error: BaseException) -> bool:
     """Joins the other survivors: `world` then has its new rank, size and communicator. Returns whether all are at
     this place. Raises RuntimeError if no rank died."""
-    from mpi4py import MPI
-
-    before, name = world.names, world.names[world.rank]
-    while True:
-        with world.watchdog.working():
+    before, name, places = world.names, world.names[world.rank], None
+    while places is None:
+        with world.watchdog.working(), contextlib.suppress(started().Exception):  # another death meanwhile
             for communicator in (*world.derived, world.comm):
                 communicator.Revoke()
             world.derived.clear()
-            try:
-                world.comm = world.comm.Shrink()
-                for field, value in place_in(world.comm).items():
-                    setattr(world, field, value)
-                world.watchdog.restart(world.comm)
-                names, places = zip(*world.all_gather((name, place)), strict=True)
-                break
-            except MPI.Exception:  # another death meanwhile
-                continue
-    world.names = names
-    if names == before:
+            world.comm = world.comm.Shrink()
+            vars(world).update(place_in(world.comm))
+            world.watchdog.restart(world.comm)
+            world.names, places = zip(*world.all_gather((name, place)), strict=True)
+    if world.names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error
-    died = " and ".join(name for name in before if name not in names)
-    goes_on = "1 rank goes on" if world.size == 1 else f"{world.size} ranks go on"
-    world.say(f"{died} died: {goes_on}")
+    died = " and ".join(name for name in before if name not in world.names)
+    world.say(f"{died} died: {'1 rank goes' if world.size == 1 else f'{world.size} ranks go'} on")
     return len(set(places)) == 1

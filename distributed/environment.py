@@ -7,7 +7,6 @@ from ringbase.errors import InputError
 
 # Variables that launchers set only in the processes that they start.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> str:
@@ -21,13 +20,21 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> str:
     return "0"
 
 
-def check_launcher(size: int, why_alone: str, environment: Mapping[str, str] = os.environ) -> None:
+def launched_size(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """The variable by which a launcher says that it started several processes, and their number; else "" and 1."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        size = environment.get(name, "")
+        if size.isdigit() and int(size) > 1:
+            return name, int(size)
+    return "", 1
+
+
+def check_launcher(size: int, why_alone: str) -> None:
     """Raises InputError if a launcher started several processes but MPI sees one (`size`), because of
     `why_alone`."""
-    for name in SIZE_VARIABLES:
-        launched = environment.get(name, "")
-        if launched.isdigit() and int(launched) > 1 and size == 1:
-            raise InputError(
-                f"{name}={launched}: the launcher started {launched} processes, but each is alone: {why_alone}; "
-                "use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
-            )
+    name, launched = launched_size()
+    if launched > 1 and size == 1:
+        raise InputError(
+            f"{name}={launched}: the launcher started {launched} processes, but each is alone: {why_alone}; use "
+            "the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
+        )

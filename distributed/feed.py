@@ -1,32 +1,19 @@
 """The batches of a run: each rank's share of a step's rows, as the model's input, prepared ahead of time."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from distributed.order import RowOrder, divided
 from distributed.plan import Plan
-from distributed.rows import RowSource
+from distributed.rows import BatchRows
 
 T = TypeVar("T")
 Batch = dict[str, Any]  # arrays, or tuples of them
-
-
-class BatchSource(Protocol):
-    """The source of a training step's batches."""
-
-    @property
-    def weights(self) -> Callable[[Batch], Mapping[str, float]]:
-        """Batch -> the weight of each loss term (rows, masked tokens, …)."""
-        ...
-
-    def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
-        """A rank's share of the step whose rows start at `position`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,34 +24,25 @@ class Feed:
       order: which row stands at each position of the stream.
       collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Besides the
         columns it gets "row", the row numbers, and "epoch", both int64 [n].
-      weights: that batch -> the weight of each loss term (rows, masked tokens, …).
       lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
-        have nearly equal numbers of tokens; without it each takes neighbouring positions. The sum over the step
-        is the same.
-      is_fixed: `collate` makes few different shapes, because XLA compiles for each; with `lengths` all shares then
-        have equally many rows.
+        have nearly equal numbers of tokens. The sum over the step is the same.
+      is_fixed: `collate` makes few different shapes, because XLA compiles for each.
       collates_of_shapes: for each of these shapes: rows -> a batch of that shape.
-      longest: tokens of the longest row.
     """
 
-    rows: RowSource
+    rows: BatchRows
     order: RowOrder
     collate: Callable[..., Batch]
-    weights: Callable[[Batch], Mapping[str, float]]
     lengths: Callable[[np.ndarray], np.ndarray] | None = None
     is_fixed: bool = False
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
-    longest: int = 0
 
     def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
-        if self.lengths is None:
-            places = [np.arange(piece.start, piece.stop) for piece in plan.micro_batches(rank)]
-        else:
-            sizes = plan.size, plan.accumulation, self.order.block
-            places = divided(self.lengths(numbers), numbers, *sizes, self.is_fixed)[rank]
-        return [self.collate(self._fields(numbers[p], position + p)) for p in places if len(p)]
+        lengths = np.ones_like(numbers) if self.lengths is None else self.lengths(numbers)
+        places = divided(lengths, plan.size, plan.accumulation)[rank]
+        return [self.collate(self._fields(numbers[p], position + p)) for p in places]
 
     def batches_of_shapes(self) -> Iterator[Batch]:
         """A batch without rows, padding only, of each shape that `collate` makes if it `is_fixed`."""
@@ -75,7 +53,7 @@ class Feed:
         return self.rows.take(numbers) | {"row": numbers, "epoch": positions // len(self.rows)}
 
 
-def batch_maker(rows: RowSource, collate: Callable[[dict], Batch]) -> Callable[[np.ndarray], Batch]:
+def batch_maker(rows: BatchRows, collate: Callable[[dict], Batch]) -> Callable[[np.ndarray], Batch]:
     """Returns a function: row numbers -> the batch of these rows, with epoch 0."""
     return lambda numbers: collate(rows.take(numbers) | {"row": numbers, "epoch": np.zeros_like(numbers)})
 

@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from distributed.feed import Batch
 from distributed.log import StepClock
-from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer, Tensors
+from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors
 from distributed.state import START, State
-from distributed.step_result import StepResult
 from ringbase.errors import InputError
 
 Loss = Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]
@@ -29,7 +28,7 @@ class OutOfMemory(InputError):
 
 
 class TrainingStep:
-    """The steps of a training, and how far it is.
+    """The steps of a training, and in `state` how far it is.
 
     Args:
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
@@ -37,9 +36,6 @@ class TrainingStep:
       seed: of dropout.
       is_fixed: XLA compiles the whole gradient, for each shape of batch.
       as_traced: as in `graphs_as_traced`.
-
-    Attributes:
-      state: what the variables of model and optimizer are the result of.
     """
 
     def __init__(
@@ -52,10 +48,9 @@ class TrainingStep:
         as_traced: bool = False,
     ):
         self.optimizer, self.seed, self.is_fixed, self.as_traced = optimizer, seed, is_fixed, as_traced
-        self.state: State = START
+        self.state: State = START  # what the variables of model and optimizer are the result of
         self._loss, self._weights = loss, weights
         self._gradient: Callable | None = None
-        self._added = tf.function(added, autograph=False)
 
     def take(
         self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
@@ -102,7 +97,7 @@ class TrainingStep:
         for batch, key in zip(batches, keys, strict=True):
             with naming_memory(batch):
                 part = self._gradient(batch, inverse_weights, key)
-                total = part if total is None else self._added(total, part)
+                total = part if total is None else added(total, part)
         assert total is not None
         return total
 
@@ -118,15 +113,15 @@ class TrainingStep:
     def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> int:
         """Compiles what steps of `num_batches` micro-batches need for these batches, one of each shape; in the
         middle of a run all ranks would wait for it. Returns the number of shapes. Raises OutOfMemory."""
-        keys, num_shapes = self.keys(0, num_batches), 0
+        batches, keys = list(batches_of_shapes), self.keys(0, num_batches)
         inverse_weights = tf.fill([len(self.optimizer.loss_terms)], tf.constant(np.nan, self.optimizer.dtype))
-        for num_shapes, batch in enumerate(batches_of_shapes, 1):  # noqa: B007
-            self._try([batch] * num_batches, inverse_weights, keys)
-        return num_shapes
+        for batch in batches:
+            self._compiled([batch] * num_batches, inverse_weights, keys).numpy()  # memory runs out here or never
+        return len(batches)
 
-    def _try(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> None:
-        """Computes without a change of the variables, and waits, so that memory runs out here or never."""
-        self.gradient(batches, inverse_weights, keys)[-1].numpy()
+    def _compiled(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+        """Calls what is compiled. It changes nothing if the weights are not finite."""
+        return self.gradient(batches, inverse_weights, keys)[-1]
 
     def restart(self, seed: int) -> None:
         """Begins another training, with what is traced and compiled for this one. The caller gives the model its
@@ -161,29 +156,18 @@ class WholeStep(TrainingStep):
     def compute(
         self, batches: Sequence[Batch], weights: Mapping[str, float], keys: Sequence, clock: StepClock
     ) -> StepResult:
-        numbers = self._numbers(batches, self.optimizer.inverse_weights(weights), keys)
+        numbers = self._compiled(batches, self.optimizer.inverse_weights(weights), keys)
         for part in ("compute_s", "reduce_s", "apply_s"):
             clock.mark(part, numbers)
-        return self.optimizer.result(numbers, weights)
+        return StepResult(numbers, weights)
 
-    def _numbers(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+    def _compiled(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
         before = self.gradient(batches[:-1], inverse_weights, keys[:-1]) if len(batches) > 1 else None
         with naming_memory(batches[-1]), self.optimizer.world.operation("a step with its sum over ranks"):
             return self._whole(batches[-1], inverse_weights, keys[-1], before)
 
-    def _try(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> None:
-        scale = self.optimizer.state().get(LOSS_SCALE)
-        kept = None if scale is None else scale.numpy()
-        self._numbers(batches, inverse_weights, keys).numpy()  # skipped, as the weights are not finite
-        if scale is not None:
-            scale.assign(kept)
-
     def in_graph(
-        self,
-        batch: dict[str, tf.Tensor],
-        inverse_weights: tf.Tensor,
-        key: tf.Tensor,
-        before: Tensors | None = None,
+        self, batch: Batch, inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors | None
     ) -> tf.Tensor:
         """The step of a last micro-batch, after the sum of those `before`. Returns the numbers of `StepResult`."""
         own = self.backward(batch, inverse_weights, key)
@@ -191,8 +175,9 @@ class WholeStep(TrainingStep):
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
 
 
+@tf.function(autograph=False)
 def added(some: Tensors, more: Tensors) -> Tensors:
-    """The sums of tensors in pairs, in a graph."""
+    """The sums of tensors in pairs."""
     return [a + b for a, b in zip(some, more, strict=True)]
 
 

@@ -5,8 +5,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import records
 from distributed.environment import RANK_VARIABLES
@@ -74,16 +73,12 @@ def wait_for(request: Any) -> None:
         pause = min(2 * pause, POLL_S[1])
 
 
-@dataclass(frozen=True)
-class Library:
-    """The MPI library that mpi4py uses, by its name in `distributed.mpirun`.
-
-    `is_threaded`: whether several threads may send messages at the same time.
-    """
+class Library(NamedTuple):
+    """The MPI library that mpi4py uses, by its name in `distributed.mpirun`."""
 
     name: str
     version: str
-    is_threaded: bool
+    is_threaded: bool  # several threads may send messages at the same time
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"

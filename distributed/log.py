@@ -1,15 +1,14 @@
 """Shows and logs the steps of a training, and measures how its time is spent."""
 
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
 
+from distributed.optimizer import StepResult
 from distributed.run import Run
 from distributed.state import State
-from distributed.step_result import StepResult
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -17,7 +16,7 @@ MOST_SKIPPED_STEPS = 20
 
 
 class NotFinite(InputError):
-    """The gradients or losses of a training are not finite numbers."""
+    """The gradients of a training are not finite numbers."""
 
 
 class StepClock:
@@ -31,14 +30,14 @@ class StepClock:
     """
 
     def __init__(self, rows_per_step: int, waits: bool = False, sample_every: int = 1):
-        self.rows_per_step = rows_per_step
+        self._rows_per_step = rows_per_step
         self._waits, self._sample_every = waits, sample_every if waits else 1
+        self._number, self._last = 0, time.perf_counter()
+        self._start_anew()
+
+    def _start_anew(self) -> None:
         self._parts: dict[str, float] = {}
-        self._seconds = 0.0
-        self._number, self._steps, self._samples = 0, 0, 0
-        self._last = time.perf_counter()
-        self._recent: list[float] = []
-        self._rows_per_s = 0.0
+        self._seconds, self._steps, self._samples = 0.0, 0, 0
 
     def mark(self, part: str, result: tf.Tensor | None = None) -> None:
         """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
@@ -53,28 +52,24 @@ class StepClock:
         self._last = now
         if ends:
             self._number, self._steps, self._samples = self._number + 1, self._steps + 1, self._samples + is_sample
-            self._recent = [*self._recent[-20:], now]
 
     def _is_sample(self, number: int) -> bool:
         return (number + 1) % self._sample_every == 0
 
     def skip(self) -> None:
         """Ignores the time since the last mark (a checkpoint, an evaluation)."""
-        self._last, self._recent = time.perf_counter(), []
+        self._last = time.perf_counter()
 
+    @property
     def rows_per_s(self) -> float:
-        """Rows per second over the last 20 steps."""
-        if len(self._recent) > 1:
-            seconds = self._recent[-1] - self._recent[0]
-            self._rows_per_s = (len(self._recent) - 1) * self.rows_per_step / seconds
-        return self._rows_per_s
+        """Rows per second since the last read."""
+        return self._steps * self._rows_per_step / self._seconds if self._seconds else 0.0
 
     def read(self) -> dict[str, float]:
         """Mean seconds of each part per timed step since the last read, and rows per second over all steps."""
         values = {name: round(seconds / max(self._samples, 1), 5) for name, seconds in self._parts.items()}
-        rows = self._steps * self.rows_per_step
-        values["examples_per_s"] = round(rows / self._seconds, 2) if self._seconds else 0.0
-        self._parts, self._seconds, self._steps, self._samples = {}, 0.0, 0, 0
+        values["examples_per_s"] = round(self.rows_per_s, 2)
+        self._start_anew()
         return values
 
 
@@ -90,19 +85,17 @@ class Log:
         self.clock = StepClock(state.global_batch_size, self._is_async, every)
         self._every, self._world, self._run = every, world, run
         self._bar = run.progress(state.steps, "training", initial=state.step)
-        self._skipped = self._applied = 0
-        self._loss = math.nan
-        self._unread: tuple[State, StepResult, dict[str, float]] | None = None
-        self._waits: dict[str, float] = {"checkpoints": 0.0}
-        self._began = time.perf_counter()
+        self._skipped, self._has_learned = 0, False
+        self._unread: tuple[State, StepResult, float, dict[str, float]] | None = None
+        self._began, self._paused_s = time.perf_counter(), 0.0
 
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
-        or when the run ends with it and learned nothing."""
+        or all of them."""
         if self._is_async:
             self.flush()
-        is_logged = state.step % self._every == 0 or state.step in (1, state.steps)
-        self._unread = state, result, self.clock.read() if is_logged else {}
+        speed, is_logged = self.clock.rows_per_s, state.step % self._every == 0 or state.step in (1, state.steps)
+        self._unread = state, result, speed, self.clock.read() if is_logged else {}
         if not self._is_async or state.step == state.steps:
             self.flush()
 
@@ -110,51 +103,38 @@ class Log:
         """Shows the step that is not shown yet."""
         if self._unread is None:
             return
-        (state, result, times), self._unread = self._unread, None
+        (state, result, speed, times), self._unread = self._unread, None
         with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
-            is_applied = result.applied
+            values = result.read()
+        is_applied, scale = bool(values.pop("applied")), values.pop("loss_scale")
         self._skipped = 0 if is_applied else self._skipped + 1
-        if self._skipped:
-            scale = f"; the loss scale is now {result.loss_scale:g}" if result.loss_scale else ""
-            text = f"step {state.step}: the gradient is not finite; the step is skipped on every rank{scale}"
-            self._run.say(text)
+        self._has_learned |= is_applied
+        if not is_applied:
+            now = f"; the loss scale is now {scale:g}" if scale else ""
+            self._run.say(f"step {state.step}: the gradient is not finite; the step is skipped on every rank{now}")
         if self._skipped == MOST_SKIPPED_STEPS:
             raise NotFinite(f"no finite gradient in {self._skipped} steps")
-        losses = {"loss": sum(result.losses.values()), **result.losses}
-        self._applied, self._loss = self._applied + is_applied, losses["loss"]
-        self._show(state, result, losses, times)
-        if state.step == state.steps and not self._applied:
-            raise NotFinite("no step had a finite gradient, so nothing was learned")
-        if state.step == state.steps and not math.isfinite(self._loss):
-            raise NotFinite(f"the loss of the last step is {self._loss}")
-
-    def _show(
-        self, state: State, result: StepResult, losses: Mapping[str, float], times: Mapping[str, float]
-    ) -> None:
-        shown = {name: f"{value:.4f}" for name, value in losses.items()}
-        speed = f"{self.clock.rows_per_s():.1f}"
-        self._bar.update(state.step, **shown, rate=f"{result.learning_rate:.2e}", examples_s=speed)
+        shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
+        self._bar.update(state.step, **shown, rate=f"{values['learning_rate']:.2e}", examples_s=f"{speed:.1f}")
         if times:
-            facts = {"learning_rate": result.learning_rate, "gradient_norm": result.gradient_norm}
-            if result.loss_scale:
-                facts["loss_scale"] = result.loss_scale
-            self._run.metrics(state.step, {"rows": state.position, **losses, **facts, **times})
+            facts = {"loss_scale": scale} if scale else {}
+            self._run.metrics(state.step, {"rows": state.position, **values, **facts, **times})
+        if state.step == state.steps and not self._has_learned:
+            raise NotFinite("no step had a finite gradient, so nothing was learned")
 
     @contextmanager
-    def waiting_for(self, what: str) -> Iterator[None]:
-        """Counts the time of the `with` block as waiting for `what`, not as time of a step."""
+    def pausing(self) -> Iterator[None]:
+        """Counts the time of the `with` block, a checkpoint or an evaluation, not as time of a step."""
         self.flush()
         began = time.perf_counter()
         yield
-        self._waits[what] = self._waits.get(what, 0.0) + time.perf_counter() - began
+        self._paused_s += time.perf_counter() - began
         self.clock.skip()
 
     def close(self) -> None:
         """Ends the display, and says how long it took."""
         self.flush()
         self._bar.close()
-        whole_s = time.perf_counter() - self._began
-        waits = ", ".join(
-            f"{waited:.1f} s for {what} ({waited / whole_s:.1%})" for what, waited in self._waits.items()
-        )
-        self._run.say(f"trained for {whole_s:.1f} s; of that waited {waits}")
+        whole_s, paused_s = time.perf_counter() - self._began, self._paused_s
+        part = f"{paused_s:.1f} s ({paused_s / whole_s:.1%})"
+        self._run.say(f"trained for {whole_s:.1f} s; waited {part} of it for checkpoints and evaluations")

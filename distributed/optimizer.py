@@ -8,7 +8,7 @@
     own = gradient(batch, optimizer.inverse_weights(weights), key)      # compiled: [*gradients, loss sums]
     total = optimizer.all_reduce(own)                                   # outside compiled code
     result = optimizer.update(total, weights)                           # compiled: check, clip, update
-    result.losses                                                       # waits for the device
+    result.read()                                                       # waits for the device
 
 Every rank ends a step with bit-identical weights. This class replaces Horovod's `DistributedOptimizer`, but it is
 not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
@@ -16,6 +16,7 @@ not a Keras optimizer, because `apply_gradients` gets the gradients without the 
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import google_crc32c
@@ -23,26 +24,53 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from distributed.arrays import host_view
 from distributed.collectives import Collectives
-from distributed.host import host_view
-from distributed.step_result import FIRST_LOSS_SCALE, StepResult, next_loss_scale
 from distributed.world import World
 
+CLIP_NORM = 1.0
 LOSS_SCALE = "loss_scale"
-START_OF_SCALE = (FIRST_LOSS_SCALE, 0.0)  # the scale, and the number of finite steps in a row
+# The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
+# constants of PyTorch's GradScaler and Keras' LossScaleOptimizer, which differ only in the initial scale.
+START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
+STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
 
 Tensors: TypeAlias = list[tf.Tensor]  # the gradient of each variable, and last the loss sums [terms]
 
 
+@dataclass(frozen=True)
+class StepResult:
+    """The numbers of a step.
+
+    Attributes:
+      numbers: [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device.
+      weights: the weight of each loss term over all ranks.
+    """
+
+    numbers: tf.Tensor
+    weights: Mapping[str, float]
+
+    def read(self) -> dict[str, float]:
+        """The numbers by name; waits until the device has finished the step.
+
+        "loss" is the sum of the loss terms, which are means over all ranks. "gradient_norm" is that before
+        clipping. "applied" is 0 if the gradient was not finite, so that every rank skipped the update.
+        "loss_scale" is that after the step, and 0 without one.
+        """
+        norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
+        losses = {term: s / weight for s, (term, weight) in zip(sums, self.weights.items(), strict=True)}
+        facts = {"learning_rate": rate, "gradient_norm": norm, "loss_scale": scale, "applied": applied}
+        return {"loss": sum(losses.values()), **losses, **facts}
+
+
 class AllreduceOptimizer:
-    """Wraps a Keras optimizer: one sum over ranks, finite check, global-norm clip, one compiled update.
+    """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one compiled update.
 
     Args:
       optimizer: any Keras optimizer that does not clip. If it has a method `apply_scaled(gradients, scale)`, that
         method applies the factor of clipping, which saves a pass over memory.
       variables: the trainable variables, in the order of the gradients, all of one dtype.
       loss_terms: names of the loss terms, whose sums follow the gradients in the list.
-      clip_norm: the global norm to which the summed gradient is clipped, as in tf.clip_by_global_norm; or None.
       scales_loss: multiply the losses by an adaptive scale, for a model that computes in float16.
       compression: "bf16" sends gradients (not losses) between machines as bfloat16.
     """
@@ -54,28 +82,19 @@ class AllreduceOptimizer:
         world: World,
         collectives: Collectives,
         loss_terms: Sequence[str] = ("loss",),
-        clip_norm: float | None = 1.0,
         scales_loss: bool = False,
         compression: Literal["none", "bf16"] = "none",
     ):
-        kinds = {variable.dtype for variable in variables}
-        if len(kinds) != 1:
-            raise ValueError(f"the trainable variables have several dtypes: {sorted(kinds)}")
+        (self.dtype,) = {variable.dtype for variable in variables}
         self.optimizer, self.trainable = optimizer, list(variables)
         self.world, self.collectives = world, collectives
-        self.loss_terms, self.clip_norm = tuple(loss_terms), clip_norm
-        self.compresses = compression == "bf16"
-        self.dtype = kinds.pop()
+        self.loss_terms, self.compresses = tuple(loss_terms), compression == "bf16"
         optimizer.build(self.trainable)
         self._loss_scale = None
         if scales_loss:
             self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
         self._compiled_update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
-
-    @property
-    def steps_done(self) -> int:
-        return int(self.optimizer.iterations.numpy())
 
     def state(self) -> dict[str, keras.Variable]:
         """The optimizer's variables except the learning rate, numbered in order, and the loss scale."""
@@ -123,13 +142,10 @@ class AllreduceOptimizer:
 
     def update(self, total: Tensors, weights: Mapping[str, float]) -> StepResult:
         """Checks, clips and applies sums; a gradient that is not finite is skipped on every rank."""
-        return self.result(self._compiled_update(total), weights)
-
-    def result(self, numbers: tf.Tensor, weights: Mapping[str, float]) -> StepResult:
-        return StepResult(numbers, {term: weights[term] for term in self.loss_terms}, self._loss_scale is not None)
+        return StepResult(self._compiled_update(total), weights)
 
     def apply(self, total: Tensors, is_valid: tf.Tensor | bool = True) -> tf.Tensor:
-        """What `update` compiles. Skips the step unless it `is_valid`. Returns the numbers of `StepResult`."""
+        """What `update` compiles. Changes nothing unless it `is_valid`. Returns the numbers of `StepResult`."""
         *gradients, sums = total
         rate = tf.cast(self.optimizer.learning_rate, self.dtype)
         scale = tf.ones([], self.dtype)
@@ -137,9 +153,8 @@ class AllreduceOptimizer:
             scale /= tf.cast(self._loss_scale.value[0], self.dtype)
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) * scale
         finite = tf.math.is_finite(norm) & is_valid
-        if self.clip_norm is not None:
-            clip = tf.constant(self.clip_norm, self.dtype)
-            scale *= clip / tf.maximum(norm, clip)
+        clip = tf.constant(CLIP_NORM, self.dtype)  # as in tf.clip_by_global_norm
+        scale *= clip / tf.maximum(norm, clip)
 
         def apply():
             if hasattr(self.optimizer, "apply_scaled"):
@@ -149,16 +164,12 @@ class AllreduceOptimizer:
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
-        loss_scale = tf.ones([], self.dtype)
+        loss_scale = tf.zeros([], self.dtype)
         if self._loss_scale is not None:
-            self._loss_scale.assign(next_loss_scale(self._loss_scale.value, finite))
+            changed = next_loss_scale(self._loss_scale.value, finite)
+            self._loss_scale.assign(tf.where(is_valid, changed, self._loss_scale.value))
             loss_scale = tf.cast(self._loss_scale.value[0], self.dtype)
         return tf.concat([tf.stack([norm, rate, tf.cast(finite, self.dtype), loss_scale]), sums], 0)
-
-    @property
-    def loss_scale(self) -> float:
-        """The factor that keeps small float16 gradients from becoming 0; 1 without `scales_loss`."""
-        return 1.0 if self._loss_scale is None else float(self._loss_scale.numpy()[0])
 
     def broadcast_variables(self, root: int = 0) -> None:
         """Gives every rank the trainable variables and optimizer state of the rank `root`."""
@@ -175,7 +186,8 @@ class AllreduceOptimizer:
     def check_replicas(self) -> None:
         """Raises InputError on every rank unless the ranks' variables are bit-identical."""
         if self.world.size > 1:
-            self.world.agree({f"the trainable variables after {self.steps_done} steps": self.replica_digest()})
+            step = int(self.optimizer.iterations.numpy())
+            self.world.agree({f"the trainable variables after {step} steps": self.replica_digest()})
 
 
 def broadcast_variables(
@@ -185,3 +197,15 @@ def broadcast_variables(
     with world.operation("the broadcast of the variables"):
         for variable in variables:
             variable.assign(collectives.broadcast(tf.convert_to_tensor(variable.value), root))
+
+
+def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
+    """The loss scale and the number of finite steps in a row, float32 [2], after a step.
+
+    A gradient that is not finite halves the scale; 2,000 finite ones in a row double it. All ranks agree, because
+    `applied` depends on the sum over ranks.
+    """
+    scale, finite_steps = tf.unstack(state)
+    grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
+    after_finite = tf.stack([tf.where(grows, scale * 2, scale), tf.where(grows, 0.0, finite_steps + 1)])
+    return tf.where(applied, after_finite, tf.stack([tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0]))

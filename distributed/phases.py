@@ -1,4 +1,4 @@
-"""When each phase of a program's start ended, for `bert-bench start`, which asks for it by a variable.
+"""When each phase of a program's start ended, if a variable asks for it.
 
 Each rank appends a line of JSON to the file that the variable names. Without it nothing is written or waited for.
 """
@@ -9,23 +9,17 @@ import time
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-VARIABLE = "RINGBERT_PHASES"  # a file; bert-launch forwards variables with this prefix to all ranks
+VARIABLE = "RINGBERT_PHASES"  # a file for a line of each rank's; bert-launch forwards it to all ranks
 Phase = Literal["launch", "imports", "ranks", "backend", "data", "model", "first_step", "second_step"]
 PHASES: tuple[Phase, ...] = get_args(Phase)  # in the order in which they end
 STEPS: dict[int, Phase] = {1: "first_step", 2: "second_step"}
 
 
 def ended(phase: Phase, result: Any = None) -> None:
-    """Records that this rank has ended a phase.
-
-    Args:
-      result: a tensor that the phase computed. It is waited for, because GPUs compute after the call returns.
-    """
-    path = os.environ.get(VARIABLE)
-    if not path:
-        return
-    if result is not None:
-        result[:1].numpy()
-    record = {"phase": phase, "time": time.time(), "process": os.getpid()}
-    with Path(path).open("a") as file:  # one write, so that lines of several ranks do not mix
-        file.write(json.dumps(record) + "\n")
+    """Records that this rank has ended a phase, if it is asked for; waits for a tensor that the phase computed."""
+    if path := os.environ.get(VARIABLE):
+        if result is not None:
+            result[:1].numpy()
+        record = {"phase": phase, "time": time.time(), "process": os.getpid()}
+        with Path(path).open("a") as file:  # one write, so that lines of several ranks do not mix
+            file.write(json.dumps(record) + "\n")

@@ -1,6 +1,5 @@
 """Steps, warmup and learning rate for a number of ranks: each is divided or scaled exactly once."""
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,7 +9,6 @@ from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, setting
 
 HIGH_FINE_TUNING_RATE = 2e-4
 HIGHEST_RATE = 10  # far above what any BERT was trained with
-DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS = 32, 3.0  # as in run_squad.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +20,7 @@ class PlanSettings(Settings):
     """
 
     train_batch_size: int | None = setting(
-        None,
-        "rows per rank and optimizer step",
-        "training",
-        shown_default=str(DEFAULT_BATCH_SIZE),
-        at_least=1,
-        at_most=MOST_ROWS,
+        None, "rows per rank and optimizer step", "training", shown_default="32", at_least=1, at_most=MOST_ROWS
     )
     global_batch_size: int | None = setting(
         None,
@@ -77,14 +70,7 @@ class PlanSettings(Settings):
     @property
     def batch_size(self) -> int:
         """Rows per step: of one rank, or of all with `global_batch_size`."""
-        return self.global_batch_size or self.train_batch_size or DEFAULT_BATCH_SIZE
-
-    def steps_of_one_rank(self, rows: int) -> tuple[int, int]:
-        """Steps and warmup steps that one rank would take."""
-        epochs = DEFAULT_EPOCHS if self.num_train_epochs is None else self.num_train_epochs
-        steps = int(rows / self.batch_size * epochs) if self.num_train_steps is None else self.num_train_steps
-        warmup = int(steps * self.warmup_proportion) if self.num_warmup_steps is None else self.num_warmup_steps
-        return steps, warmup
+        return self.global_batch_size or self.train_batch_size or 32
 
 
 @dataclass(frozen=True)
@@ -102,20 +88,6 @@ class Plan:
     lr_scaling: str
     epochs: float
 
-    def share(self, rank: int) -> slice:
-        """The part of a global batch that a rank trains on; sizes differ by at most one row."""
-        small, larger = divmod(self.global_batch_size, self.size)
-        start = rank * small + min(rank, larger)
-        return slice(start, start + small + (rank < larger))
-
-    def micro_batches(self, rank: int) -> list[slice]:
-        """The share of a rank, cut into `accumulation` pieces that differ by at most one row (some may be
-        empty)."""
-        share = self.share(rank)
-        count = share.stop - share.start
-        edges = [share.start + count * piece // self.accumulation for piece in range(self.accumulation + 1)]
-        return [slice(a, b) for a, b in itertools.pairwise(edges)]
-
     def on_ranks(self, size: int) -> "Plan":
         """The same steps on the ranks that are left after a death, in micro-batches that are not larger."""
         if size == self.size:
@@ -124,15 +96,13 @@ class Plan:
         return replace(self, size=size, accumulation=min(accumulation, self.global_batch_size // size))
 
     def __str__(self) -> str:
-        share = self.share(0)
-        largest, smallest = share.stop, self.share(self.size - 1)
-        per_rank = f"{largest}" if smallest.stop - smallest.start == largest else f"{largest - 1}-{largest}"
-        is_scaled = self.learning_rate != self.base_learning_rate
-        scaled = f" x {self.lr_scaling} scaling = {self.learning_rate:.3g}" if is_scaled else ""
-        if self.size > 1 and not is_scaled:
-            scaled = ", not scaled"
+        fewest, most = self.global_batch_size // self.size, -(-self.global_batch_size // self.size)
+        scaled = ", not scaled" if self.size > 1 else ""
+        if self.learning_rate != self.base_learning_rate:
+            scaled = f" x {self.lr_scaling} scaling = {self.learning_rate:.3g}"
         return (
-            f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch {per_rank} per rank, "
+            f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, "
+            f"batch {fewest if fewest == most else f'{fewest}-{most}'} per rank, "
             f"{self.global_batch_size} global, accumulation {self.accumulation}; {self.steps:,} steps "
             f"({self.epochs:g} epochs), {self.warmup_steps:,} warmup; "
             f"learning rate {self.base_learning_rate:.3g}{scaled}"
@@ -145,15 +115,21 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         raise InputError("there are no rows to train on")
     batch, keeps_batch = settings.batch_size, settings.global_batch_size is not None
     divisor = 1 if keeps_batch else size
-    steps_of_one, warmup_of_one = settings.steps_of_one_rank(rows)
+    epochs = 3.0 if settings.num_train_epochs is None else settings.num_train_epochs
+    steps_of_one, warmup_of_one = settings.num_train_steps, settings.num_warmup_steps
+    if steps_of_one is None:
+        steps_of_one = int(rows / batch * epochs)
+    if warmup_of_one is None:
+        warmup_of_one = int(steps_of_one * settings.warmup_proportion)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
     if steps < 1:
-        raise InputError(_no_step(settings, rows, steps_of_one, divisor))
-    if steps > MOST_STEPS:
         raise InputError(
-            f"{steps:,} training steps are too many, at most {MOST_STEPS:,}: lower --num_train_epochs"
+            f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps of one rank, "
+            f"divided by {divisor} rank{'s' * (divisor > 1)}; "
+            f"lower --{'global' if keeps_batch else 'train'}_batch_size or raise "
+            f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
         )
-    global_batch = batch if keeps_batch else batch * size
+    global_batch = batch * divisor
     if global_batch < size:
         raise InputError(f"--global_batch_size must be at least the number of ranks, {size}, got {global_batch}")
     accumulation = settings.gradient_accumulation_steps
@@ -177,22 +153,11 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     )
 
 
-def _no_step(settings: PlanSettings, rows: int, steps_of_one: int, divisor: int) -> str:
-    ranks = f"divided by {divisor} rank{'s' * (divisor > 1)}"
-    if settings.num_train_steps is not None:
-        return f"no training step is left: --num_train_steps {settings.num_train_steps}, {ranks}"
-    flag = "--train_batch_size" if settings.global_batch_size is None else "--global_batch_size"
-    return (
-        f"no training step is left: {rows} rows, batch {settings.batch_size} and {settings.num_train_epochs:g} "
-        f"epochs make {steps_of_one} steps of one rank, {ranks}; lower {flag} or raise --num_train_epochs"
-    )
-
-
 def rate_warning(plan: Plan) -> str | None:
     """A warning if scaling makes the learning rate too high for most BERT fine-tuning."""
-    if plan.learning_rate > HIGH_FINE_TUNING_RATE and plan.learning_rate > plan.base_learning_rate:
-        return (
-            f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "
-            f"above {HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or none, or --global_batch_size"
-        )
-    return None
+    if plan.learning_rate <= max(HIGH_FINE_TUNING_RATE, plan.base_learning_rate):
+        return None
+    return (
+        f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "
+        f"above {HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or none, or --global_batch_size"
+    )

@@ -1,4 +1,4 @@
-"""The folder and the messages of a run. On ranks other than 0 both do nothing, so callers need no rank checks.
+"""The folder, messages and progress of a run. On ranks other than 0 they do nothing: callers need no rank checks.
 
 FOLDER/run.json        configuration, plan, environment, git commit
 FOLDER/metrics.jsonl   one JSON object per logged step
@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from safetensors import SafetensorError
 from tqdm import tqdm
 
-from distributed.progress import Progress
+from distributed import records
+from distributed.environment import RANK_VARIABLES
 from ringbase.errors import InputError, one_line
 from ringbase.files import replace_folder, write_text
 from ringbase.json_files import parse_json
@@ -30,6 +32,56 @@ if TYPE_CHECKING:
     from distributed.world import World
 
 LOCK = ".lock"
+LINE_INTERVAL_S = 30.0
+SHORTEST_S = 3.0  # loops that take less time end without a line
+
+
+class Progress:
+    """The progress of a loop: a bar on a terminal, elsewhere a line every 30 seconds.
+
+    Args:
+      total: number of steps, of which `initial` are already done.
+    """
+
+    def __init__(self, total: int, label: str, unit: str, is_shown: bool, initial: int = 0):
+        self.total, self.label, self.unit = total, label, unit
+        self._initial = self._done = initial
+        self._prints_lines = is_shown and not is_terminal()
+        self._start = self._last_line = time.monotonic()
+        self._bar = tqdm(
+            total=total, desc=label, unit=f" {unit}", initial=initial, file=sys.stderr, ncols=110,
+            disable=not is_shown or self._prints_lines,
+        )  # fmt: skip
+
+    def update(self, done: int, **values: str) -> None:
+        """Shows the number of steps done, and these values."""
+        self._bar.set_postfix(values, refresh=False)
+        self._bar.update(done - self._done)
+        self._done, now = done, time.monotonic()
+        is_end = done == self.total and now - self._start >= SHORTEST_S
+        if self._prints_lines and (now - self._last_line >= LINE_INTERVAL_S or is_end):
+            self._last_line = now
+            rate = (done - self._initial) / max(now - self._start, 1e-9)
+            left = f"{(self.total - done) / rate:.0f}" if rate else "?"
+            shown = "".join(f", {name} {value}" for name, value in values.items())
+            line = f"{self.label}: {done}/{self.total} {self.unit}, {left} s left{shown}"
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def is_terminal() -> bool:
+    """Whether standard error goes to a terminal. Under mpirun it is a pipe: there bert-launch tells, or mpirun's
+    own standard error is checked."""
+    if sys.stderr.isatty() or os.environ.get(records.TERMINAL) == "1":
+        return True
+    if not any(name in os.environ for name in RANK_VARIABLES):
+        return False
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return False
 
 
 class Run:
@@ -44,7 +96,6 @@ class Run:
         self.folder, self.is_writer = folder, is_writer
         self._events: Any = None
         self._lock: TextIO | None = None
-        self._newest: dict[str, float] = {}  # line of metrics.jsonl, also on ranks that do not write it
         self._failed: set[str] = set()  # files and folders that could not be written
         self._opened = time.monotonic()
         if is_writer:
@@ -77,14 +128,10 @@ class Run:
 
     def take_over(self) -> None:
         """Makes this rank the writer of the folder if the one before has died."""
-        if self.is_writer:
-            return
-        self.is_writer = True
-        if (self.folder / LOCK).exists():
-            self.lock()
-        newest = self._newest
-        if newest and not any((line.get("step"), *line) == (newest["step"], *newest) for line in self._logged()):
-            self._append(newest)  # the other died before it could
+        if not self.is_writer:
+            self.is_writer = True
+            if (self.folder / LOCK).exists():
+                self.lock()
 
     def progress(
         self, total: int, label: str, unit: str = "step", initial: int = 0, is_shown: bool = True
@@ -125,34 +172,29 @@ class Run:
             (self.folder / name).unlink(missing_ok=True)
 
     def rewind_metrics(self, rows: int) -> None:
-        """Drops the lines logged after this number of rows: a resumed run logs them again."""
-        if self.is_writer and (self.folder / "metrics.jsonl").exists():
-            kept = [line for line in self._logged() if _is_within(line, rows)]
-            self.write("metrics.jsonl", "".join(f"{json.dumps(line)}\n" for line in kept))
-
-    def _logged(self) -> list[Any]:
-        """What metrics.jsonl holds, without a last line that a killed run has not completed."""
-        path, values = self.folder / "metrics.jsonl", []
-        for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
+        """Drops the lines logged after this number of rows, which a resumed run logs again, and damaged ones."""
+        path, kept = self.folder / "metrics.jsonl", []
+        if not self.is_writer or not path.exists():
+            return
+        for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             with contextlib.suppress(InputError):
-                values.append(parse_json(line, allow_nan=True))
-        return [value for value in values if isinstance(value, dict)]
+                match line := parse_json(text, allow_nan=True):
+                    case {"rows": int() | float() as logged_at} if logged_at <= rows:
+                        kept.append(f"{json.dumps(line)}\n")
+        self.write("metrics.jsonl", "".join(kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file.
 
         What cannot be written is lost, with one warning for each of the two: curves are no reason to end a run.
         """
-        self._newest = {"step": step, "time": round(time.time(), 3), **values}
         if not self.is_writer:
             return
-        self._append(self._newest)
-        with self._or_warning("tensorboard"):
-            self._write_events(step, values)
-
-    def _append(self, line: dict[str, float]) -> None:
+        line = {"step": step, "time": round(time.time(), 3), **values}
         with self._or_warning("metrics.jsonl"), (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+        with self._or_warning("tensorboard"):
+            self._write_events(step, values)
 
     def _write_events(self, step: int, values: Mapping[str, float]) -> None:
         """In this thread and without a buffer: TensorBoard's own writer has a thread, which a full disk ends."""
@@ -171,13 +213,12 @@ class Run:
         self._events.write(event.SerializeToString())
 
     def close(self) -> None:
-        events, self._events = self._events, None
-        if events is not None:
-            with self._or_warning("tensorboard"):
-                events.close()
+        with self._or_warning("tensorboard"):
+            if self._events is not None:
+                self._events.close()
         if self._lock is not None:
             self._lock.close()
-            self._lock = None
+        self._events = self._lock = None
 
     @contextlib.contextmanager
     def _or_warning(self, name: str) -> Iterator[None]:
@@ -191,19 +232,10 @@ class Run:
                 self.say(f"warning: {self.folder / name} cannot be written: {reason}; the run goes on without it")
 
 
-def _is_within(line: dict[str, Any], rows: int) -> bool:
-    """Whether a line of metrics.jsonl was logged after at most this number of rows."""
-    return isinstance(line.get("rows"), int | float) and line["rows"] <= rows
-
-
 @contextlib.contextmanager
 def _reported(path: Path) -> Iterator[None]:
     """Turns errors of writing a path, such as a full disk, into an InputError that names the path."""
-    from safetensors import SafetensorError
-
     try:
         yield
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error

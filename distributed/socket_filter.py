@@ -14,10 +14,9 @@ import ctypes
 import ipaddress
 import os
 import socket
+import stat
 import struct
-from collections.abc import Iterable, Iterator
-
-OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may connect
+from collections.abc import Iterable
 
 SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 44, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump, return.
@@ -25,28 +24,10 @@ LOAD_OCTET, LOAD_WORD, SHIFT_RIGHT, JUMP_IF_EQUAL, RETURN = 0x30, 0x20, 0x74, 0x
 IP_HEADER = 0xFFF00000  # where SKF_NET_OFF puts it
 VERSION, SOURCE = IP_HEADER, IP_HEADER + 12
 NOTHING, WHOLE_PACKET = 0, 0xFFFFFFFF
-MOST_SOURCES = 2000  # of a filter's at most 4,096 instructions, two for each
+STRANGER = "127.0.0.2"  # an address of every machine, which no job uses
 ANSWER_S = 0.2  # loopback answers within a millisecond, if it answers
 
-
-def why_impossible() -> str:
-    """Why this system cannot keep strangers out; "" if it can: a connection to a server of ours was refused."""
-    try:
-        with contextlib.ExitStack() as stack:
-            keeper = stack.enter_context(listening(0))
-            port = keeper.getsockname()[1]
-            refuse_all(keeper)
-            if _answers(port, "127.0.0.1"):
-                return "socket filters have no effect"
-            stack.enter_context(listening(port, shares=True))  # in the place of TensorFlow's server
-            accept_only(["127.0.0.1"], keeper)
-            if not _answers(port, "127.0.0.1"):
-                return "a socket filter keeps out what it should let in"
-            if _answers(port, "127.0.0.2"):
-                return "socket filters have no effect"
-    except OSError as error:
-        return f"no socket filter: {error.strerror or error}"
-    return ""
+Program = list[tuple[int, int, int, int]]  # (code, instructions to skip if true, if false, operand)
 
 
 def listening(port: int, shares: bool = False) -> socket.socket:
@@ -80,72 +61,46 @@ def refuse_all(keeper: socket.socket) -> None:
 def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     """Hands the keeper's port to this process's server that shares it: only these IPv4 addresses can connect.
 
-    Raises OSError if the system refuses the filter.
+    Raises OSError if the system refuses the filter, or if a stranger gets through.
     """
+    program = [(LOAD_OCTET, 0, 0, VERSION), (SHIFT_RIGHT, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, 4)]
+    program += [(RETURN, 0, 0, NOTHING), (LOAD_WORD, 0, 0, SOURCE)]
+    for source in sorted(sources):
+        program += [(JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source))), (RETURN, 0, 0, WHOLE_PACKET)]
+    program += [(RETURN, 0, 0, NOTHING)]
+    servers = _others_on_its_port(keeper)
+    for server in servers:
+        with server:
+            _set_program(server, SO_ATTACH_FILTER, program)
+            server.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
+    assert servers, "no server of this process shares the port"
     port = keeper.getsockname()[1]
-    program = _program(sorted({int(ipaddress.IPv4Address(source)) for source in sources}))
-    servers = 0
-    for listener in _listeners(port):
-        with listener:
-            if not os.path.sameopenfile(listener.fileno(), keeper.fileno()):
-                _set_program(listener, SO_ATTACH_FILTER, program)
-                listener.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
-                servers += 1
-    assert servers, f"no server of this process listens on port {port}"
     keeper.close()
+    with contextlib.suppress(TimeoutError):
+        socket.create_connection(("127.0.0.1", port), ANSWER_S, (STRANGER, 0)).close()
+        raise OSError("socket filters have no effect")
 
 
-def _program(addresses: list[int]) -> list[tuple[int, int, int, int]]:
-    """(code, instructions to skip if true, if false, operand): accepts IPv4 packets from these addresses."""
-    if len(addresses) > MOST_SOURCES:
-        raise OSError(f"a socket filter for {len(addresses):,} addresses is too long")
-    program = [
-        (LOAD_OCTET, 0, 0, VERSION),
-        (SHIFT_RIGHT, 0, 0, 4),
-        (JUMP_IF_EQUAL, 1, 0, 4),
-        (RETURN, 0, 0, NOTHING),
-    ]
-    program += [(LOAD_WORD, 0, 0, SOURCE)]
-    for address in addresses:
-        program += [(JUMP_IF_EQUAL, 0, 1, address), (RETURN, 0, 0, WHOLE_PACKET)]
-    return [*program, (RETURN, 0, 0, NOTHING)]
-
-
-def _set_program(listener: socket.socket, option: int, program: list[tuple[int, int, int, int]]) -> None:
+def _set_program(listener: socket.socket, option: int, program: Program) -> None:
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
     # C's struct sock_fprog: their number, and where they are.
     described = struct.pack("HP", len(program), ctypes.addressof(instructions))
     listener.setsockopt(socket.SOL_SOCKET, option, described)
 
 
-def _listeners(port: int) -> Iterator[socket.socket]:
-    """This process's sockets that listen on a port, as duplicates, which the caller closes."""
-    by_socket = {}  # one descriptor for each
+def _others_on_its_port(keeper: socket.socket) -> list[socket.socket]:
+    """Duplicates of this process's other sockets that listen on the keeper's port."""
+    seen, servers = {os.fstat(keeper.fileno()).st_ino}, []
     for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(FileNotFoundError):  # closed by now
-            by_socket[os.readlink(f"/proc/self/fd/{descriptor}")] = descriptor
-    for name, descriptor in by_socket.items():
-        if not name.startswith("socket:"):
-            continue
         with contextlib.suppress(OSError):  # closed by now
-            candidate = socket.socket(fileno=os.dup(descriptor))
-            if _listens(candidate, port):
-                yield candidate
+            status = os.fstat(descriptor)
+            if not stat.S_ISSOCK(status.st_mode) or status.st_ino in seen:
+                continue
+            seen.add(status.st_ino)
+            other = socket.socket(fileno=os.dup(descriptor))
+            listens = other.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and other.getsockname()[1:2] == keeper.getsockname()[1:2]:
+                servers.append(other)
             else:
-                candidate.close()
-
-
-def _listens(candidate: socket.socket, port: int) -> bool:
-    if candidate.family not in (socket.AF_INET, socket.AF_INET6) or candidate.type != socket.SOCK_STREAM:
-        return False
-    listens = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    return bool(listens) and candidate.getsockname()[1] == port
-
-
-def _answers(port: int, source: str) -> bool:
-    """Whether a server on loopback accepts a connection from this loopback address."""
-    try:
-        socket.create_connection(("127.0.0.1", port), ANSWER_S, (source, 0)).close()
-    except TimeoutError:
-        return False
-    return True
+                other.close()
+    return servers

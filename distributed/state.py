@@ -1,21 +1,10 @@
 """The progress of training, as a checkpoint's state.json holds it."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.json_files import read_object
-
-WHOLE = {
-    "position": 0,
-    "step": 0,
-    "steps": 1,
-    "global_batch_size": 1,
-    "evaluated": 0,
-    "saved": 0,
-}  # the least of each
 
 
 @dataclass(frozen=True)
@@ -36,12 +25,9 @@ class State:
     evaluated: int = 0
     saved: int = 0
 
-    def after_step(self, steps: int, global_batch_size: int) -> "State":
-        """The state one step later, in a plan of so many steps of so many rows."""
-        position = self.position + global_batch_size
-        return replace(
-            self, position=position, step=self.step + 1, steps=steps, global_batch_size=global_batch_size
-        )
+    def after_step(self) -> "State":
+        """The state one step later."""
+        return replace(self, position=self.position + self.global_batch_size, step=self.step + 1)
 
     def with_score(self, score: float | None) -> "State":
         """The state with an evaluation here; `score` is the one that selects the best checkpoint."""
@@ -62,38 +48,30 @@ class State:
         return int(position), score
 
 
+START = State(0, 0, 1, 1, {})
+
+
 def read_state(path: Path) -> State:
     """The state of a checkpoint. Raises InputError when it cannot be read or a value is damaged."""
-    try:
-        values = read_object(path / "state.json", "state.json", allow_nan=True)
-        position = values.get("position")  # older versions did not store the other two
-        return _state_of({"evaluated": position, "saved": position} | dict(values))
-    except InputError as error:
-        raise InputError(
-            f"{path}: state.json is damaged ({error}); remove this checkpoint to use an older one"
-        ) from error
-
-
-def _state_of(values: Mapping[str, Any]) -> State:
-    """The state of these values. Raises InputError for the first that is missing, unknown or of another type."""
-    known = {entry.name: entry.default_factory is MISSING for entry in fields(State)}
-    missing = [name for name, is_required in known.items() if is_required and name not in values]
-    if wrong := [*missing, *(name for name in values if name not in known)]:
-        raise InputError(f"{wrong[0][:80]} is {'missing' if missing else 'unknown'}")
-    for name, least in WHOLE.items():
-        if type(values[name]) is not int or not least <= values[name] < 1 << 63:
-            raise InputError(f"{name} must be an integer from {least}, got {values[name]!r:.60}")
-    if values["step"] > values["steps"]:
-        raise InputError(f"step {values['step']} of {values['steps']}")
-    if not isinstance(values["settings"], dict):
-        raise InputError("settings must be an object")
-    evaluations = values.get("evaluations", [])
-    if not isinstance(evaluations, list) or not all(map(_is_evaluation, evaluations)):
-        raise InputError("evaluations must be a list of positions and scores")
+    where = f"{path}: state.json"
+    values = read_object(path / "state.json", where, allow_nan=True)
+    position = values.get("position")  # older versions did not store the other two
+    values = {"evaluations": [], "evaluated": position, "saved": position, **values}
+    numbers = [
+        values.get(name) for name in ("position", "step", "steps", "global_batch_size", "evaluated", "saved")
+    ]
+    is_whole = (
+        values.keys() == asdict(START).keys()
+        and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
+        and values["step"] <= values["steps"]
+        and values["steps"] * values["global_batch_size"] > 0
+        and isinstance(values["settings"], dict)
+        and isinstance(values["evaluations"], list)
+        and all(map(_is_evaluation, values["evaluations"]))
+    )
+    if not is_whole:
+        raise InputError(f"{where} is damaged; remove this checkpoint to use an older one")
     return State(**values)
-
-
-START = State(0, 0, 1, 1, {})
 
 
 def _is_evaluation(entry: object) -> bool:

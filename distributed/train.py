@@ -1,12 +1,14 @@
 """The training loop: evaluation, checkpoints and logging between the steps."""
 
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from distributed import phases
 from distributed.checkpoint import Checkpoints
-from distributed.evaluation import HeldOut
-from distributed.feed import BatchSource, prefetched
+from distributed.feed import Feed, prefetched
 from distributed.gradient import TrainingStep
 from distributed.log import Log
 from distributed.plan import Plan
@@ -15,9 +17,42 @@ from distributed.state import State
 from ringbase.errors import Preempted
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """A measurement on held-out data.
+
+    Attributes:
+      measure: () -> scores; every rank calls it and gets the same values.
+      tokens: how many tokens a measurement reads, from which its cost is estimated.
+      every: steps between measurements, "epoch", or "auto" for a small share of the training time; the last step
+        is always measured.
+      best: the name of the score (larger is better) that decides which checkpoint is kept as the best; None for
+        none.
+      patience: training stops after this many measurements without a better score; None for never.
+    """
+
+    measure: Callable[[], Mapping[str, float]]
+    tokens: int
+    every: int | Literal["auto", "epoch"]
+    best: str | None = None
+    patience: int | None = None
+
+    def is_due(self, state: State) -> bool:
+        """Whether to measure now: every so many steps and after the last one, once at each position."""
+        is_place = state.step == state.steps or state.step % int(self.every) == 0
+        return is_place and state.evaluated < state.position
+
+    def stops(self, state: State) -> bool:
+        """Whether patience has run out."""
+        if self.patience is None or state.best is None:
+            return False
+        since_best = [position for position, _ in state.evaluations if position > state.best[0]]
+        return len(since_best) >= self.patience
+
+
 def train(
     step: TrainingStep,
-    feed: BatchSource,
+    feed: Feed,
     plan: Plan,
     checkpoints: Checkpoints,
     run: Run,
@@ -44,24 +79,20 @@ def train(
         state = world.on_first(checkpoints.on_disk, state)
     step.state = state
     run.rewind_metrics(state.position)
-    log, first = Log(log_steps, world, run, state), state
-
-    def micro_batches(number: int) -> list:
-        position = first.position + (number - first.step) * plan.global_batch_size
-        return feed.micro_batches(plan, world.rank, position)
-
-    stop, overdue = False, is_survivor
+    log, stop, overdue = Log(log_steps, world, run, state), False, is_survivor
+    end = state.position + (plan.steps - state.step) * plan.global_batch_size
+    positions = range(state.position, end, plan.global_batch_size)
     with (
         world.stop_wanted.during_training(),
-        closing(prefetched(micro_batches, range(state.step, plan.steps))) as batches,
+        closing(prefetched(partial(feed.micro_batches, plan, world.rank), positions)) as batches,
     ):
         while True:
             if held_out and held_out.is_due(state):
-                with log.waiting_for("evaluations"):
+                with log.pausing():
                     state = step.state = measured(held_out, state, run)
             ends = stop or state.step == plan.steps or bool(held_out and held_out.stops(state))
             if ends or overdue or checkpoints.is_due(state):
-                with log.waiting_for("checkpoints"):
+                with log.pausing():
                     state = step.state = checkpoints.save(step.optimizer, state)
             if ends:
                 break
@@ -69,11 +100,11 @@ def train(
             log.clock.mark("data_s")
             requests = world.stop_wanted.is_set(), checkpoints.is_overdue()
             result, (stop, overdue) = step.take(mine, state.step, requests, log.clock)
-            state = step.state = state.after_step(plan.steps, plan.global_batch_size)
+            state = step.state = state.after_step()
             log.step(state, result)
             if state.step in phases.STEPS:
                 phases.ended(phases.STEPS[state.step], result.numbers)
-        with log.waiting_for("checkpoints"):
+        with log.pausing():
             checkpoints.finish()
     log.close()
     if stop:

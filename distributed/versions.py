@@ -10,17 +10,8 @@ from pathlib import Path
 
 import ringbase
 
-PACKAGES = (
-    "ringbert",
-    "tensorflow",
-    "tensorflow-cpu",
-    "keras",
-    "numpy",
-    "transformers",
-    "tokenizers",
-    "mpi4py",
-    "datasets",
-)
+PACKAGES = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "numpy", "transformers", "tokenizers", "mpi4py",
+            "datasets")  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -39,14 +30,11 @@ def git_commit() -> str | None:
     git would run.
     """
     checkout = Path(ringbase.__file__).parent.parent
-    if not (checkout / ".git").exists():
-        return None
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(checkout), "describe", "--always", "--dirty"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    if (checkout / ".git").exists():
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
+    return None
 
 
 def environment() -> dict[str, object]:

@@ -6,7 +6,6 @@ long, or when ranks do different things. A rank that waits too long ends the job
 messages. A rank that is in one place too long writes its stacks.
 """
 
-import atexit
 import contextlib
 import faulthandler
 import os
@@ -23,7 +22,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from distributed.joining import library, started
+from distributed.joining import started
 from ringbase.errors import shortened
 from ringbase.settings import Settings, setting
 
@@ -69,27 +68,22 @@ class Watchdog:
     def __init__(self) -> None:
         self.now: tuple[int, str, str] = (0, "", COMPUTING)
         self.stacks: Path | None = None
-        self._is_inside = False
         self._watch: Watch | None = None
         self._arguments: tuple | None = None  # of `start`, but its communicator
 
-    @contextlib.contextmanager
-    def operation(self, name: str) -> Iterator[None]:
+    def operation(self, name: str) -> contextlib.AbstractContextManager[None]:
         """A block in which this rank waits for all ranks. Only the outermost of several counts."""
-        (count, outer, before), was_inside = self.now, self._is_inside
-        if not was_inside:
-            count, outer = count + 1, name
-        self.now, self._is_inside = (count, outer, WAITING), True
-        try:
-            yield
-        finally:
-            self.now, self._is_inside = (count, outer, before), was_inside
+        return self._doing(WAITING, name)
+
+    def working(self) -> contextlib.AbstractContextManager[None]:
+        """A block of work for which the other ranks may wait however long it takes."""
+        return self._doing(WORKING)
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """A block of work for which the other ranks may wait however long it takes."""
-        before = self.now[2]
-        self.now = (*self.now[:2], WORKING)
+    def _doing(self, activity: str, name: str = "") -> Iterator[None]:
+        count, last, before = self.now
+        is_counted = name and before != WAITING
+        self.now = (count + 1, name, activity) if is_counted else (count, last, activity)
         try:
             yield
         finally:
@@ -100,27 +94,24 @@ class Watchdog:
         self._arguments = settings, program, fail
         if comm.size == 1 or not (settings.stall_warning or settings.stall_timeout):
             return
-        mpi = library()
-        if mpi is None or not mpi.is_threaded:
+        if started().Query_thread() < started().THREAD_MULTIPLE:
             if comm.rank == 0:
-                print(f"note: {mpi} allows no threads here: nothing will notice ranks that hang", file=sys.stderr)
+                print("note: MPI allows no threads here: nothing will notice ranks that hang", file=sys.stderr)
             return
         self.now = (0, "", COMPUTING)
         self._watch = Watch(self, comm.Dup(), settings, program, fail)
-        atexit.register(self.stop)  # before MPI is finalized
         self._watch.start()
 
-    def stop(self, is_together: bool = True) -> None:
-        """Ends the thread. `is_together`: all ranks call it now, so that no message is left over."""
+    def stop(self) -> None:
+        """Ends the thread. Rank 0 does so last, when no other will send a message."""
         watch, self._watch = self._watch, None
-        atexit.unregister(self.stop)
         if watch is not None:
-            watch.end(is_together)
+            watch.end()
 
     def restart(self, comm: Any) -> None:
         """Goes on with the ranks of another communicator, after others have died; the count begins anew."""
         if self._arguments is not None:
-            self.stop(is_together=False)
+            self.stop()
             self.start(comm, *self._arguments)
 
 
@@ -138,12 +129,9 @@ class Seen:
 
     def is_stopped(self) -> bool:
         """Whether the process is stopped, or traced by a debugger; False on another machine."""
-        with contextlib.suppress(OSError, IndexError):
-            if self.host == socket.gethostname():
-                return (
-                    Path(f"/proc/{self.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-                    in "Tt"
-                )
+        with contextlib.suppress(OSError):  # it has ended
+            fields = Path(f"/proc/{self.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            return self.host == socket.gethostname() and fields[0] in "Tt"
         return False
 
     def is_alive(self, clock: float) -> bool:
@@ -174,18 +162,16 @@ class Watch(threading.Thread):
         self._progressed = 0.0  # when that changed
         self._warned = 0  # the operation that was warned about
         self._has_stacks = False
-        self._ending, self._is_together = threading.Event(), True
+        self._leaving = threading.Event()
 
     def run(self) -> None:
         with contextlib.suppress(started().Exception):  # MPI is failing, and the main thread will say so
-            while not self._ending.wait(INTERVAL_S):
+            while not self._leaving.wait(INTERVAL_S):
                 self._tick()
-            if self._is_together:
-                self._part()
+            self._listen()  # the last messages, so that none is left over when MPI ends
 
-    def end(self, is_together: bool) -> None:
-        self._is_together = is_together
-        self._ending.set()
+    def end(self) -> None:
+        self._leaving.set()
         self.join(10)
 
     def _tick(self) -> None:
@@ -216,27 +202,15 @@ class Watch(threading.Thread):
     def _hear(self, rank: int, *state: Any) -> None:
         self._ranks[rank] = Seen(rank, self._ranks[rank].pid, self._ranks[rank].host, self._clock, *state)
 
-    def _part(self) -> None:
-        """Waits, not for long, until every rank is here and no message is left over."""
-        give_up, everyone = time.monotonic() + 4 * INTERVAL_S, None
-        while time.monotonic() < give_up:
-            if self._rank == 0:
-                self._listen()
-            if everyone is None and (self._message is None or self._message.Test()):
-                everyone = self._comm.Ibarrier()
-            if everyone is not None and everyone.Test():
-                self._comm.Free()
-                return
-            time.sleep(0.002)
-
     def _judge(self) -> None:
         """Rank 0 compares what the ranks do."""
-        names: dict[int, dict[str, list[Seen]]] = {}
+        places: dict[tuple[int, str], list[Seen]] = {}
         for seen in self._ranks:
-            names.setdefault(seen.count, {}).setdefault(seen.name, []).append(seen)
-        if different := next((of_count for of_count in names.values() if len(of_count) > 1), None):
-            places = "; ".join(f"{_named(ranks)}: {name}" for name, ranks in different.items())
-            self.fail(StallError(f"the ranks do different things: {places}"))
+            places.setdefault((seen.count, seen.name), []).append(seen)
+        counts = [count for count, _ in places]
+        if different := {place: places[place] for place in places if counts.count(place[0]) > 1}:
+            texts = [f"{_named(ranks)}: {name}" for (_, name), ranks in different.items()]
+            self.fail(StallError(f"the ranks do different things: {'; '.join(texts)}"))
         alive = [seen for seen in self._ranks if seen.is_alive(self._clock)]
         waiting = [seen for seen in alive if seen.activity == WAITING]
         count = min((seen.count for seen in waiting), default=0)
@@ -245,19 +219,17 @@ class Watch(threading.Thread):
         if not waiting or is_worked_for or progress != self._progress:
             self._progress, self._progressed = progress, self._clock
             return
-        stalled_s = self._clock - self._progressed
         waiting = [seen for seen in waiting if seen.count == count]
         missing = [seen for seen in self._ranks if seen.count < count]
-        blamed = [seen for seen in self._ranks if seen in missing or seen not in alive]
-        place, for_s = waiting[0].name, f"{stalled_s:.0f} s"
+        place, stalled_s = waiting[0].name, self._clock - self._progressed
+        text = f"all ranks arrived at {place}, but it did not end for {stalled_s:.0f} s"
         if missing:
-            text = f"{_named(missing)} did not arrive at {place}, where {_named(waiting)} waited for {for_s}"
-        else:
-            text = f"all ranks arrived at {place}, but it did not end for {for_s}"
-        if not blamed:
-            hosts = shortened(dict.fromkeys(seen.host for seen in self._ranks))
-            text += f"; all are alive, so the network or the library that sums is the suspect (hosts: {hosts})"
-        self._complain(stalled_s, "; ".join([text, *(seen.fact(self._clock) for seen in blamed[:MOST_FACTS])]))
+            text = f"{_named(missing)} did not arrive at {place}, where {_named(waiting)} waited"
+            text += f" for {stalled_s:.0f} s"
+        blamed = [seen for seen in self._ranks if seen in missing or seen not in alive]
+        facts = [seen.fact(self._clock) for seen in blamed[:MOST_FACTS]]
+        facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
+        self._complain(stalled_s, "; ".join([text, *facts]))
 
     def _complain(self, stalled_s: float, text: str) -> None:
         """Warns once for each operation, and ends the job when it is time to."""
@@ -269,22 +241,19 @@ class Watch(threading.Thread):
             self.fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {self._folder()}"))
         elif warning_s and stalled_s >= warning_s and self._warned != count and self._rank <= 1:
             self._warned = count
-            tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
-            sys.stderr.flush()
+            _warn(text)
 
     def _write_stacks(self) -> None:
         """A file says what all threads of this rank do."""
         self._has_stacks = True
+        place = f"rank {self._rank}, {socket.gethostname()}: {self._state}"
         try:
             self._folder().mkdir(parents=True, exist_ok=True)
             with (self._folder() / f"rank-{self._rank}.txt").open("w") as file:
-                file.write(
-                    f"{time.strftime('%F %T')} rank {self._rank}, {socket.gethostname()}: {self._state}\n\n"
-                )
-                file.flush()
+                print(time.strftime("%F %T"), place, end="\n\n", file=file, flush=True)
                 faulthandler.dump_traceback(file)
         except OSError as error:
-            tqdm.write(f"warning: the stacks of rank {self._rank} are not written: {error}", file=sys.stderr)
+            _warn(f"the stacks of rank {self._rank} are not written: {error}")
 
     def _folder(self) -> Path:
         job = f"{self.program.replace(' ', '-')}-{self._ranks[0].pid}-stacks"
@@ -293,3 +262,8 @@ class Watch(threading.Thread):
 
 def _named(ranks: Sequence[Seen]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {shortened(str(seen.rank) for seen in ranks)}"
+
+
+def _warn(text: str) -> None:
+    tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
+    sys.stderr.flush()

@@ -6,22 +6,21 @@ whichever backend sums the gradients. A program creates one `World` at its start
 
 import contextlib
 import os
-import pickle
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
 from distributed import records, signals
 from distributed.devices import Device, DeviceSettings, cores_of_machine, own_cores, use_device
 from distributed.environment import check_launcher, launched_rank
-from distributed.joining import communicator, place_in, wait_for
+from distributed.joining import communicator, place_in, started, wait_for
 from distributed.watchdog import StallError, StallSettings, Watchdog
 from ringbase.errors import InputError, Preempted, one_line
 
@@ -98,8 +97,8 @@ class World:
         program = program or Path(sys.argv[0]).name
         is_part = comm is not None
         comm, why_alone = (comm if comm.size > 1 else None, "") if is_part else communicator()
-        world = cls(comm=comm, program=program, user_errors=user_errors)
-        world = world if comm is None else replace(world, **place_in(comm), launched_size=comm.size)
+        place = {} if comm is None else {"comm": comm, "launched_size": comm.size, **place_in(comm)}
+        world = cls(program=program, user_errors=user_errors, **place)
         with contextlib.ExitStack() as failing:
             failing.push(world)
             if not is_part:
@@ -107,7 +106,7 @@ class World:
                 if saves_on_signals or world.size > 1:
                     signals.install(program, world.size == 1, world.stop_wanted)
                 threading.excepthook = world.fail_in_thread
-            world = replace(world, device=own_cores(world) if device is None else use_device(world, device))
+            world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
         if comm is not None and stalls is not None:
             world.watchdog.start(comm, stalls, program, world.fail)
@@ -134,36 +133,27 @@ class World:
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value on every rank (pickled)."""
-        if self.comm is None:
-            return value
-        with self.operation("a broadcast"):
-            self.barrier()
-            return self.comm.bcast(value, root=0)
+        return value if self.comm is None else self._exchanged("a broadcast", self.comm.bcast, value)
 
     def gather(self, value: T) -> list[T] | None:
         """Every rank's value on rank 0, in order of rank; None elsewhere (pickled)."""
-        if self.comm is None:
-            return [value]
-        with self.operation("a gather"):
-            self.barrier()
-            return self.comm.gather(value, root=0)
+        return [value] if self.comm is None else self._exchanged("a gather", self.comm.gather, value)
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value on every rank, in order of rank (pickled)."""
-        if self.comm is None:
-            return [value]
-        with self.operation("an exchange"):
+        return [value] if self.comm is None else self._exchanged("an exchange", self.comm.allgather, value)
+
+    def _exchanged(self, name: str, exchange: Callable[[Any], Any], value: Any) -> Any:
+        with self.operation(name):
             self.barrier()
-            return self.comm.allgather(value)
+            return exchange(value)
 
     def all_reduce_sum(self, values: np.ndarray, name: str = "a sum") -> np.ndarray:
         """The sum over ranks of a small float64 array; `name` is for messages."""
-        values = np.ascontiguousarray(values, np.float64)
-        if self.comm is None:
-            return values
-        total = np.empty_like(values)
-        with self.operation(name):
-            self.comm.Allreduce(values, total)
+        total = np.array(values, np.float64)
+        if self.comm is not None:
+            with self.operation(name):
+                self.comm.Allreduce(started().IN_PLACE, total)
         return total
 
     def on_first(self, function: Callable[..., T], *args) -> T:
@@ -171,16 +161,15 @@ class World:
         if self.size == 1:
             return function(*args)
         error: BaseException | None = None
-        outcome: tuple[str, Any] = ("", None)  # why it failed, and its result
+        reason, result = "", cast(T, None)
         with self.operation(f"the work of rank 0 ({name_of(function)})"):
             if self.rank == 0:
                 try:
                     with self.watchdog.working():
-                        outcome = "", function(*args)
-                    pickle.dumps(outcome)
+                        result = function(*args)
                 except BaseException as caught:
-                    error, outcome = caught, (f"{type(caught).__name__}: {caught}", None)
-            reason, result = self.broadcast(outcome)
+                    error, reason = caught, f"{type(caught).__name__}: {caught}"
+            reason, result = self.broadcast((reason, result))
         if error is not None:
             raise error
         if reason:
@@ -213,7 +202,12 @@ class World:
         with self.operation("a comparison of the ranks"):
             everyone = self.all_gather({name: str(value) for name, value in facts.items()})
         for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
-            check_equal(name, [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone])
+            ranks: dict[str, list[str]] = {}
+            for rank, facts_of_rank in enumerate(everyone):
+                ranks.setdefault(facts_of_rank.get(name, "nothing"), []).append(str(rank))
+            if len(ranks) > 1:
+                parts = (f"rank{'s' * (len(at) > 1)} {','.join(at)}: {value}" for value, at in ranks.items())
+                raise InputError(f"the ranks disagree about {name}: {'; '.join(parts)}")
 
     def say(self, text: str) -> None:
         """Prints a line to standard error, once for the whole job."""
@@ -241,13 +235,22 @@ class World:
 
     def leave(self, status: int = 0) -> None:
         """Waits for all ranks, so that one which leaves too early is noticed; survivors of deaths do not."""
-        if self.comm is not None and not self.is_elastic:
-            with self.operation("the end of the program"):
-                self.barrier()
+        has_all = self.size == self.launched_size
+        if has_all:
+            try:
+                with self.operation("the end of the program"):
+                    self.barrier()
+                    if self.rank > 0:
+                        self.watchdog.stop()
+                    self.barrier()  # until then rank 0 takes the others' last messages
+            except Exception:
+                if not self.is_elastic:
+                    raise
+                has_all = False
         self.watchdog.stop()
         if self.rank == 0:
             records.tell(f"ended {status}")
-        if self.size < self.launched_size:  # MPI_Finalize, which Python would call next, can wait for the dead
+        if not has_all:  # MPI_Finalize, which Python would call next, can wait for the dead
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
@@ -285,14 +288,6 @@ class World:
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
         records.tell(f"ended {status}")
         return status
-
-
-def check_equal(name: str, values: Sequence[str]) -> None:
-    """Raises InputError if the ranks have different values, with the ranks of each."""
-    if len(set(values)) > 1:
-        places = {value: [str(rank) for rank, other in enumerate(values) if other == value] for value in values}
-        parts = (f"rank{'s' * (len(at) > 1)} {','.join(at)}: {value}" for value, at in places.items())
-        raise InputError(f"the ranks disagree about {name}: {'; '.join(parts)}")
 
 
 def name_of(function: Callable) -> str:

@@ -21,7 +21,7 @@ from bert.text.tokenizer import Tokenizer
 from distributed.order import Order
 from distributed.run import Run
 from distributed.world import World
-from ringbase.hashing import digest
+from ringbase.hashing import digest, sha256
 from ringbase.ragged import joined, padded
 from ringbase.settings import Settings, setting
 from tasks import flags
@@ -94,7 +94,7 @@ def rows_of(file: str, words: Tokenizer, max_seq_length: int, world: World, run:
     """The rows of a file on every rank; each machine tokenizes once and keeps them in its cache."""
 
     def recipe() -> Recipe:
-        key = digest("stars", 1, words.digest, max_seq_length, Path(file))
+        key = digest("stars", 1, words.digest, max_seq_length, sha256(Path(file)))
         return key, partial(tables, file, words, max_seq_length, key)
 
     return prepared(recipe, file, world, run)

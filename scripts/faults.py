@@ -43,18 +43,8 @@ def is_seen(number: int, fault: dict[str, str], copy: Path) -> bool:
         return False
     path.write_text(source.replace(fault["find"], fault["replace"]))
     started = time.monotonic()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-m",
-        "",
-        "-p",
-        "no:cacheprovider",
-        *fault["test"].split(),
-    ]
+    options = ["-q", "-x", "-m", "", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *fault["test"].split()]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
     path.write_text(source)
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]

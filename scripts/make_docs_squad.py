@@ -24,7 +24,7 @@ import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -69,23 +69,10 @@ BERT_CONFIG = {
 Entry = tuple[str, str]  # a function's name and its summary
 
 
-def source_files(root: Path) -> Iterator[Path]:
-    """Yields the standard library's source files in a fixed order."""
-    for path in sorted(root.rglob("*.py")):
-        folders = path.relative_to(root).parts[:-1]
-        if not SKIPPED_FOLDERS.intersection(folders):
-            yield path
-
-
 def summary_of(docstring: str) -> str:
     """Returns the first sentence of a docstring, on one line and without its full stop."""
     first_paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
     return re.split(r"(?<=[a-z])\.(?: |$)", first_paragraph)[0]
-
-
-def is_usable(name: str, summary: str) -> bool:
-    num_words = len(summary.split())
-    return bool(NAME.fullmatch(name) and SUMMARY.fullmatch(summary)) and num_words in SUMMARY_WORDS
 
 
 def documented_functions(root: Path) -> list[Entry]:
@@ -94,28 +81,18 @@ def documented_functions(root: Path) -> list[Entry]:
     Each summary occurs once, with the first of the names that share it.
     """
     name_of: dict[str, str] = {}
-    for path in source_files(root):
+    paths = [
+        path for path in sorted(root.rglob("*.py")) if SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts)
+    ]
+    for path in paths:
         with warnings.catch_warnings(), contextlib.suppress(SyntaxError, UnicodeDecodeError):
             warnings.simplefilter("ignore")
             for node in ast.walk(ast.parse(path.read_bytes())):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and NAME.fullmatch(node.name):
                     summary = summary_of(ast.get_docstring(node) or "")
-                    if is_usable(node.name, summary):
+                    if SUMMARY.fullmatch(summary) and len(summary.split()) in SUMMARY_WORDS:
                         name_of.setdefault(summary, node.name)
     return sorted((name, summary) for summary, name in name_of.items())
-
-
-def random_pairs(names: list[str], summaries: list[str], size: int, rng: random.Random) -> list[Entry]:
-    return list(zip(rng.sample(names, size), rng.sample(summaries, size), strict=True))
-
-
-def true_pairs(entries: list[Entry], size: int, rng: random.Random) -> list[Entry]:
-    """Returns `size` entries with different names."""
-    chosen: dict[str, Entry] = {}
-    while len(chosen) < size:
-        entry = rng.choice(entries)
-        chosen.setdefault(entry[0], entry)
-    return list(chosen.values())
 
 
 def paragraph(entries: list[Entry], paragraph_id: str, rng: random.Random) -> dict:
@@ -131,10 +108,6 @@ def paragraph(entries: list[Entry], paragraph_id: str, rng: random.Random) -> di
     return {"context": "\n".join(lines), "qas": qas}
 
 
-def squad(title: str, paragraphs: list[dict]) -> dict:
-    return {"version": "1.1", "data": [{"title": title, "paragraphs": paragraphs}]}
-
-
 def make_data(entries: list[Entry], seed: int) -> tuple[dict, dict]:
     """Returns the training and the development set, in SQuAD v1.1's format."""
     rng = random.Random(seed)
@@ -143,15 +116,24 @@ def make_data(entries: list[Entry], seed: int) -> tuple[dict, dict]:
     dev_entries, train_entries = shuffled[:num_dev], shuffled[num_dev:]
     names = sorted({name for name, _ in entries})
     summaries = [summary for _, summary in train_entries]
-    train = [
-        paragraph(random_pairs(names, summaries, rng.choice(ENTRIES), rng), f"train-{i:05}", rng)
-        for i in range(NUM_TRAIN_QUESTIONS // QUESTIONS_PER_CONTEXT)
-    ]
-    dev = [
-        paragraph(true_pairs(dev_entries, rng.choice(ENTRIES), rng), f"dev-{i:05}", rng)
-        for i in range(NUM_DEV_QUESTIONS // QUESTIONS_PER_CONTEXT)
-    ]
-    return squad("Python's standard library, shuffled", train), squad("Python's standard library", dev)
+
+    def random_pairs(size: int) -> list[Entry]:
+        return list(zip(rng.sample(names, size), rng.sample(summaries, size), strict=True))
+
+    def true_pairs(size: int) -> list[Entry]:
+        chosen: dict[str, Entry] = {}  # entries with different names
+        while len(chosen) < size:
+            entry = rng.choice(dev_entries)
+            chosen.setdefault(entry[0], entry)
+        return list(chosen.values())
+
+    def squad(title: str, prefix: str, num_questions: int, pairs: Callable[[int], list[Entry]]) -> dict:
+        numbers = range(num_questions // QUESTIONS_PER_CONTEXT)
+        paragraphs = [paragraph(pairs(rng.choice(ENTRIES)), f"{prefix}-{i:05}", rng) for i in numbers]
+        return {"version": "1.1", "data": [{"title": title, "paragraphs": paragraphs}]}
+
+    train = squad("Python's standard library, shuffled", "train", NUM_TRAIN_QUESTIONS, random_pairs)
+    return train, squad("Python's standard library", "dev", NUM_DEV_QUESTIONS, true_pairs)
 
 
 def words_of(text: str) -> list[str]:
@@ -185,12 +167,9 @@ def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="random seed for split, pairs and contexts (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="of split, pairs and contexts (default: 0)")
     arguments = parser.parse_args()
     library = Path(sysconfig.get_path("stdlib"))
     entries = documented_functions(library)

@@ -51,16 +51,10 @@ def main() -> None:
 def make(folder: Path, activation: str, architecture, add_loss) -> None:
     """Writes the folder of one model."""
     config = BertConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=24,
-        hidden_act=activation,
+        vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=24, hidden_act=activation, attn_implementation="eager",
         num_labels=3 if architecture is BertForSequenceClassification else 2,
-        attn_implementation="eager",
-    )
+    )  # fmt: skip
     torch.manual_seed(7)
     model = architecture(config).eval()
     with (
@@ -124,14 +118,8 @@ def pretraining_loss(outputs, inputs) -> dict[str, torch.Tensor]:
     mlm = outputs.prediction_logits.reshape(-1, VOCAB_SIZE)[masked_tokens]
     nsp = outputs.seq_relationship_logits
     cross_entropy = torch.nn.functional.cross_entropy
-    return {
-        "mlm": mlm,
-        "nsp": nsp,
-        "masked_tokens": masked_tokens,
-        "masked_ids": masked_ids,
-        "labels": labels,
-        "loss": cross_entropy(mlm, masked_ids) + cross_entropy(nsp, labels),
-    }
+    results = {"mlm": mlm, "nsp": nsp, "masked_tokens": masked_tokens, "masked_ids": masked_ids, "labels": labels}
+    return results | {"loss": cross_entropy(mlm, masked_ids) + cross_entropy(nsp, labels)}
 
 
 @torch.no_grad()

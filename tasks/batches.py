@@ -32,7 +32,6 @@ def feed_of(
         rows=rows,
         order=order,
         collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else ByLength())),
-        weights=task.weights,
         lengths=None if packing == "off" else lengths,
         is_fixed=is_fixed,
         collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),
@@ -48,7 +47,7 @@ def layouts_of(task: Task, rows: BatchRows, order: RowOrder, plan: Plan, packing
         for position in (steps * plan.global_batch_size).tolist():
             numbers = order.rows_at(position, position + plan.global_batch_size)
             lengths = rows.lengths_at("input_ids", numbers)
-            ranks = divided(lengths, numbers, plan.size, plan.accumulation, order.block, True)
+            ranks = divided(lengths, plan.size, plan.accumulation)
             sample += [lengths[piece] for rank in ranks for piece in rank]
     return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), task.max_seq_length)
 

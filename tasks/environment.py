@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert import xla
+from bert import set_xla_flags
 from distributed import phases
 from distributed.devices import imported_tensorflow
 from ringbase.errors import InputError
@@ -40,7 +40,7 @@ def start(prog: str, module: str, config: Any) -> None:
 
 def set_environment() -> None:
     """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it compiles."""
-    xla.set_flags()
+    set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from distributed.evaluation import HeldOut
 from distributed.plan import Plan
 from distributed.rows import BatchRows
 from distributed.run import Run
+from distributed.train import HeldOut
 
 PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
 EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"

@@ -11,7 +11,6 @@ from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
-from distributed.evaluation import HeldOut
 from distributed.feed import Feed
 from distributed.gradient import OutOfMemory, TrainingStep, WholeStep
 from distributed.log import NotFinite
@@ -21,7 +20,7 @@ from distributed.plan import Plan, make_plan, rate_warning
 from distributed.rows import BatchRows
 from distributed.run import Run
 from distributed.state import START, State
-from distributed.train import resumed_step, train
+from distributed.train import HeldOut, resumed_step, train
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import write_json

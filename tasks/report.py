@@ -30,7 +30,6 @@ PANELS = {
     "gradient_norm": "gradient norm before clipping",
     "examples_per_s": "examples/s over all ranks",
 }
-HEADS = ("run", "steps", "ranks", "global batch", "learning rate", "last loss", "examples/s (median)")
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:64em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:left}
 img{max-width:100%}code{background:#f3f3f3;padding:.1em .3em;overflow-wrap:anywhere}"""
@@ -53,25 +52,25 @@ def make_page(runs: Sequence[RunFiles]) -> str:
     """The page as one HTML file, with the picture inside. Raises InputError: matplotlib is not installed."""
     title = html.escape(" · ".join(run.name for run in runs))
     picture = base64.b64encode(draw(runs)).decode()
+    facts = [facts_of(run) for run in runs]
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<h1>{title}</h1>{table(HEADS, map(facts_of, runs))}<h2>Scores</h2>{score_table(runs)}"
+        f"<h1>{title}</h1>{table(facts[0], (each.values() for each in facts))}<h2>Scores</h2>{score_table(runs)}"
         f'<h2>Curves</h2><img alt="curves over steps" src="data:image/png;base64,{picture}">'
         f"<h2>How they were run</h2>{''.join(map(command_of, runs))}</html>\n"
     )
 
 
-def facts_of(run: RunFiles) -> tuple[str, ...]:
-    """The cells of a run below `HEADS`."""
-    return (
-        run.name,
-        f"{run.steps[-1]['step']:,} of {run.plan['steps']:,}",
-        str(run.plan["size"]),
-        str(run.plan["global_batch_size"]),
-        f"{run.plan['learning_rate']:.3g}",
-        shown("loss", run.steps[-1]),
-        f"{run.median('examples_per_s'):.1f}",
-    )
+def facts_of(run: RunFiles) -> dict[str, str]:
+    return {
+        "run": run.name,
+        "steps": f"{run.steps[-1]['step']:,} of {run.plan['steps']:,}",
+        "ranks": str(run.plan["size"]),
+        "global batch": str(run.plan["global_batch_size"]),
+        "learning rate": f"{run.plan['learning_rate']:.3g}",
+        "last loss": shown("loss", run.steps[-1]),
+        "examples/s (median)": f"{run.median('examples_per_s'):.1f}",
+    }
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -85,12 +84,8 @@ def score_table(runs: Sequence[RunFiles]) -> str:
     names = dict.fromkeys(name for run in runs for name in run.scores or {})
     if not names:
         return "<p>Not yet.</p>" if any(run.scores is None for run in runs) else "<p>None.</p>"
-
-    def cell(scores: dict[str, float] | None, name: str) -> str:
-        return "not yet" if scores is None else shown(name, scores) if name in scores else ""
-
-    rows = ([name, *(cell(run.scores, name) for run in runs)] for name in names)
-    return table(("", *(run.name for run in runs)), rows)
+    rows = ([name, *(shown(name, run.scores) for run in runs)] for name in names)
+    return table(["", *(run.name for run in runs)], rows)
 
 
 def is_score(name: str) -> bool:
@@ -98,33 +93,21 @@ def is_score(name: str) -> bool:
     return not name.endswith(("loss", "total", "thresh"))
 
 
-def in_percent(scores: Mapping[str, float]) -> bool:
-    """Whether scores are percentages, as SQuAD's are; those of the other programs are fractions."""
-    return any(value > 1 for name, value in scores.items() if is_score(name))
-
-
-def shown(name: str, scores: Mapping[str, float]) -> str:
-    """A value as text: percentages with two decimals, other scores with four, counts as whole numbers."""
-    value = scores[name]
+def shown(name: str, scores: Mapping[str, float] | None) -> str:
+    """A value as text: counts are whole, percentages, as SQuAD's scores are, have two decimals, others four."""
+    if scores is None or name not in scores:
+        return "not yet" if scores is None else ""
     if name.endswith("total"):
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if is_score(name) and in_percent(scores) else f"{value:.4f}"
+        return f"{scores[name]:,.0f}"
+    is_percent = is_score(name) and any(value > 1 for other, value in scores.items() if is_score(other))
+    return f"{scores[name]:.2f}" if is_percent else f"{scores[name]:.4f}"
 
 
 def command_of(run: RunFiles) -> str:
-    """A paragraph with the shell command that starts the run again, and its machine. run.json has the command of
-    a rank, without the launcher."""
-    program, *arguments = run.command or [""]
-    path, size = Path(program), run.plan["size"]
-    words = [path.name]
-    if path.name == "__main__.py":
-        words = ["python", "-m", f"{path.parent.parent.name}.{path.parent.name}"]
-    elif path.suffix == ".py":
-        words = ["python", program]
-    command = shlex.join([*(["mpirun", "-np", str(size)] if size > 1 else []), *words, *arguments])
+    """A paragraph with the command of each rank, as a shell takes it, and the machine."""
     damage = f"; {run.num_damaged:,} damaged lines of metrics.jsonl are left out" if run.num_damaged else ""
-    name, command, machine = map(html.escape, (run.name, command, run.machine))
-    return f"<p><b>{name}</b>: <code>{command}</code><br>{machine}{damage}</p>"
+    name, command, machine = map(html.escape, (run.name, shlex.join(run.command), run.machine))
+    return f"<p><b>{name}</b>: <code>{command}</code><br>on each rank; {machine}{damage}</p>"
 
 
 # -- the picture --------------------------------------------------------------------------------------------------
@@ -133,22 +116,20 @@ def command_of(run: RunFiles) -> str:
 def draw(runs: Sequence[RunFiles]) -> bytes:
     """PNG: loss, rate, gradient norm and speed over steps, where the time of a step goes, and evaluations."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError("plots need matplotlib: pip install matplotlib (ringbert's extra `report`)") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(3, 2, figsize=(11, 10.5), layout="constrained")
+    figure = Figure(figsize=(11, 10.5), layout="constrained")
+    axes = figure.subplots(3, 2)
     for axis, (key, label) in zip(axes.flat, PANELS.items(), strict=False):
         for number, run in enumerate(runs):
             name = label_of(run.name if len(runs) > 1 else key)
             axis.plot(*points_of(run.steps, key), label=name, linewidth=1.3, color=f"C{number}")
         label_steps(axis, label)
+        if key != "learning_rate":
+            axis.set_ylim(bottom=0)
     if len(runs) > 1:
         figure.legend(*axes[0, 0].get_legend_handles_labels(), fontsize=8, ncols=5, loc="outside upper center")
-    for axis in (axes[0, 0], axes[1, 0], axes[1, 1]):
-        axis.set_ylim(bottom=0)
     draw_parts(axes[2, 0], runs)
     if any(run.evaluations for run in runs):
         draw_evaluations(axes[0, 0], runs, losses=True)
@@ -160,7 +141,6 @@ def draw(runs: Sequence[RunFiles]) -> bytes:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # names in any script
         figure.savefig(buffer, format="png", dpi=110)
-    pyplot.close(figure)
     return buffer.getvalue()
 
 

@@ -1,7 +1,7 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bert.settings import OptimizerSettings, PassSettings
 from bert.text.settings import TokenizerSettings
@@ -10,12 +10,18 @@ from distributed.devices import DeviceSettings
 from distributed.plan import PlanSettings
 from distributed.settings import LoopSettings
 from distributed.watchdog import StallSettings
-from ringbase.settings import Settings, flat, setting
+from ringbase.settings import MOST_ROWS, Settings, flat, setting
 
 # Flags that must not change when a run is resumed; each program adds its own.
 SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
 # Newer flags with their defaults: stored only when set, so that older checkpoints can still be resumed.
 LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
+
+
+def batch_size(rows: str, group: str) -> Any:
+    """The setting of how many rows a batch of `group` ("evaluation" or "prediction") has."""
+    help = f"{rows} of --max_seq_length tokens per {group} batch; more if they are shorter"
+    return setting(8, help, group, at_least=1, at_most=MOST_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from transformers import BertConfig
 from bert import configuration, hub, weights
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
-from distributed.checkpoint import Checkpoint, check_settings, checkpoint_at, newest_intact
+from distributed.checkpoint import Checkpoint, checkpoint_at, newest_intact
 from distributed.run import Run
 from distributed.state import State
 from ringbase import manifest
@@ -61,9 +61,14 @@ class Start:
 
     def check_settings(self, settings: Mapping[str, object]) -> None:
         """Raises InputError, with both values, for the first setting that differs from the checkpoint's."""
-        if self.state and self.checkpoint:
-            advice = "give the same value, another --output_dir, or --resume never to start from the beginning"
-            check_settings(self.state.settings, settings, self.checkpoint, advice)
+        saved = self.state.settings if self.state else settings
+        for name in dict.fromkeys([*saved, *settings]):
+            if saved.get(name) != settings.get(name):
+                raise InputError(
+                    f"{self.checkpoint} holds a run with {name} = {saved.get(name)}, this command has "
+                    f"{settings.get(name)}: give the same value, another --output_dir, or --resume never to start "
+                    "from the beginning"
+                )
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bert import xla
+from bert import set_xla_flags
 
-xla.set_flags()
+set_xla_flags()
 
 # A shell's background job ignores Ctrl-C, and so would all processes that tests start in it and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

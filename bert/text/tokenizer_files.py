@@ -1,5 +1,6 @@
 """Reads the files of a tokenizer: vocabularies, and what a folder says about case."""
 
+import collections
 import contextlib
 import re
 from collections.abc import Iterator
@@ -35,8 +36,9 @@ def read_ids(path: Path) -> list[str]:
         values = values.get("idx_to_token")
     if not isinstance(values, list) or not values or not all(isinstance(piece, str) for piece in values):
         raise InputError(f"{where}: neither a list of pieces nor an object with one under idx_to_token")
-    if len(set(values)) < len(values):
-        raise InputError(f"{where}: the piece {max(values, key=values.count)!r:.40} is listed more than once")
+    piece, count = collections.Counter(values).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{where}: the piece {piece!r:.40} is listed {count} times")
     return values
 
 

@@ -19,7 +19,6 @@ Tensor: TypeAlias = Any  # TensorFlow's; it is not imported before the flags are
 
 # Name -> module in this folder.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
-LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ class Collectives(Protocol):
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
 
         All tensors have one dtype and a known shape. With `compresses`, large float32 tensors cross the network as
-        bfloat16, in half the bytes; those below `LEAST_COMPRESSED` numbers, such as loss sums, never do.
+        bfloat16, in half the bytes, if the backend can; small ones, such as loss sums, never do.
         """
         ...
 
@@ -75,8 +74,12 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
         backend = "local" if world.size == 1 else "mpi"
-        if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").fits(world):
+        if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").own_gpus(world):
             backend = "nccl"
+    if backend == "local" and world.size > 1:
+        raise InputError(f"--backend local is for one rank, but there are {world.size}: use --backend auto")
+    if backend != "local" and world.comm is None:
+        raise InputError(f"--backend {backend} needs several ranks, which mpirun or bert-launch starts")
     if world.is_elastic and BACKENDS[backend] == "tensorflow":
         raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
     with world.operation(f"the start of the backend {backend}"):
@@ -85,11 +88,3 @@ def open_collectives(world: "World", backend: str = "auto") -> Collectives:
 
 def module_of(backend: str) -> Any:
     return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}")
-
-
-def places_by_rounding(tensors: Sequence[Tensor], compresses: bool) -> dict[bool, list[int]]:
-    """The places of the tensors that are sent as they are (False), and of those that are rounded (True)."""
-    places: dict[bool, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault(compresses and tensor.shape.num_elements() >= LEAST_COMPRESSED, []).append(place)
-    return places

@@ -5,8 +5,8 @@ The other ranks pass it their values through a few MiB that stay in cache, and t
 machine. So each rank reads its vector from main memory once and writes its share once.
 
 The ranks wait for each other after each piece. Where other programs use their cores, a rank may get its core only
-some milliseconds later, in which it would have added many pieces. There the pieces are larger. Their size does not
-change the sums, because every value is added in the order of the ranks.
+some milliseconds later, in which it would have added many pieces. There larger pieces are two to four times as
+fast. Their size does not change the sums, because every value is added in the order of the ranks.
 
 The vector lies in several arrays, such as the gradients of a model's variables. Putting them into one first would
 take longer than their sum.
@@ -26,8 +26,7 @@ SLOT_BYTES = 1 << 24  # for one piece of a rank's vector
 CACHED_BYTES = 1 << 21  # a piece that stays in cache until the others have read it
 SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
 TRIED_EVERY = 16  # sums after which small pieces are tried again
-ALIGNMENT = 64  # bytes of a cache line, of which the first 8 hold a number
-TOKEN_BYTES = 16
+COUNTER_BYTES = 64  # a cache line
 
 Segment = tuple[int, int, int, int]  # which array, from where to where in it, and where in a piece
 
@@ -39,8 +38,8 @@ class MachineMemory:
     """
 
     def __init__(self, comm: Any):
-        memory = shared_bytes(comm, ALIGNMENT + comm.size * 2 * SLOT_BYTES)
-        self._comm, self._slots = comm, memory[ALIGNMENT:].reshape(comm.size, 2, SLOT_BYTES)
+        memory = shared_bytes(comm, COUNTER_BYTES + comm.size * 2 * SLOT_BYTES)
+        self._comm, self._slots = comm, memory[COUNTER_BYTES:].reshape(comm.size, 2, SLOT_BYTES)
         self._large_left = memory[:8].view(np.int64)  # rank 0's: how many of the next sums have large pieces
 
     def vector(self, size: int, dtype: np.dtype) -> np.ndarray:
@@ -96,9 +95,9 @@ def pieces_of(
 
     pieces, end = [], starts[-1] + sizes[-1]
     for start in range(0, end, step):
-        size = min(step, end - start)
-        first, last = (start + size * share // num_ranks for share in (rank, rank + 1))
-        theirs = [*segments(start, start, first), *segments(start, last, start + size)]
+        stop = min(start + step, end)
+        first, last = (start + (stop - start) * share // num_ranks for share in (rank, rank + 1))
+        theirs = segments(start, start, first) + segments(start, last, stop)
         pieces.append((start, theirs, segments(start, first, last)))
     return pieces
 
@@ -106,33 +105,27 @@ def pieces_of(
 def shared_bytes(comm: Any, size: int) -> np.ndarray:
     """Zeros, uint8 [size], the same memory on every rank.
 
-    It has no name, so nothing is left when the ranks are killed, and the size of /dev/shm does not limit it. The
-    operating system allocates it page by page.
+    No file system knows its name, so nothing is left when the ranks are killed, and the size of /dev/shm does not
+    limit it. The operating system allocates it page by page.
     """
-    descriptor, problem, memory, total_size = -1, "", None, size + TOKEN_BYTES
+    descriptor, name, problem, memory = -1, f"ringbert-{secrets.token_hex(8)}", "", None
     try:
         if comm.rank == 0:
-            descriptor = os.memfd_create("ringbert")
-            os.truncate(descriptor, total_size)
+            descriptor = os.memfd_create(name)
+            os.truncate(descriptor, size)
     except (OSError, AttributeError) as error:
         problem = str(error)
-    place, token = comm.bcast((f"/proc/{os.getpid()}/fd/{descriptor}", secrets.token_bytes(TOKEN_BYTES)))
+    place, name = comm.bcast((f"/proc/{os.getpid()}/fd/{descriptor}", name))
     try:
-        if not problem:
-            if comm.rank > 0:
-                descriptor = os.open(place, os.O_RDWR)
-            memory = np.frombuffer(mmap.mmap(descriptor, total_size), np.uint8)
-            if comm.rank == 0:
-                memory[size:] = np.frombuffer(token, np.uint8)
+        if name not in os.readlink(place):  # in another container, rank 0's process id may be another process's
+            raise OSError(f"{place} belongs to another process")
+        with open(place, "r+b", buffering=0) as file:
+            memory = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
     except (OSError, ValueError) as error:
-        problem = str(error)
-    comm.Barrier()
-    # In another container, rank 0's process id may belong to another process.
-    if memory is not None and memory[size:].tobytes() != token:
-        problem = f"{place} belongs to another process"
+        problem = problem or str(error)
     problems = [reason for reason in comm.allgather(problem) if reason]
     if descriptor >= 0:
         os.close(descriptor)
     if problems or memory is None:
         raise OSError(problems[0])
-    return memory[:size]
+    return memory

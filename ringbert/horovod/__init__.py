@@ -23,14 +23,13 @@ from ringbert.horovod.absent import (
     ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built, mpi_enabled, mpi_threads_supported,
     nccl_built, refuse as __getattr__, rocm_built, sycl_built,
 )
-from ringbert.horovod.batch_norm import SyncBatchNormalization
 from ringbert.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape
 from ringbert.horovod.operations import (
     allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_object,
     broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
 )
 from ringbert.horovod.optimizer import (
-    DistributedOptimizer, PartialDistributedOptimizer, broadcast_model, load_model
+    DistributedOptimizer, PartialDistributedOptimizer, SyncBatchNormalization, broadcast_model, load_model,
 )
 from ringbert.horovod.session import (
     cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op, local_size,

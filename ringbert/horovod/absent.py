@@ -7,17 +7,15 @@ import tensorflow as tf
 from distributed.joining import library
 from ringbase.errors import InputError
 
-ALL_TOGETHER = "all ranks always work together"
+ALL_TOGETHER = "all ranks always work together: leave out process_set"
 SESSIONS = "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3"
 WORKFLOW = "start the script with bert-launch or mpirun"
 PROFILER = "use TensorFlow's profiler (tf.profiler.experimental, or keras.callbacks.TensorBoard)"
-REASONS = {
+PROCESS_SETS = (
+    "ProcessSet", "add_process_set", "remove_process_set", "global_process_set", "process_set_included_op"
+)  # fmt: skip
+REASONS = dict.fromkeys(PROCESS_SETS, ALL_TOGETHER) | {
     "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
-    "ProcessSet": ALL_TOGETHER,
-    "add_process_set": ALL_TOGETHER,
-    "remove_process_set": ALL_TOGETHER,
-    "global_process_set": f"{ALL_TOGETHER}: leave out process_set",
-    "process_set_included_op": ALL_TOGETHER,
     "run": WORKFLOW,
     "runner": WORKFLOW,
     "spark": WORKFLOW,
@@ -48,7 +46,7 @@ def refuse(name: str) -> NoReturn:
 
 def refuse_process_set(process_set: object) -> None:
     if process_set is not None:
-        raise Unsupported("process_set is not supported: all ranks always work together")
+        raise Unsupported(f"process_set is not supported: {ALL_TOGETHER}")
 
 
 def mpi_built() -> bool:
@@ -61,15 +59,12 @@ def gloo_built() -> bool:
 
 mpi_enabled = mpi_built
 gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = gloo_built
+cuda_built = tf.test.is_built_with_cuda
 
 
 def mpi_threads_supported() -> bool:
     """Whether the MPI library lets several threads send at the same time."""
     return getattr(library(), "is_threaded", False)
-
-
-def cuda_built() -> bool:
-    return tf.test.is_built_with_cuda()
 
 
 def nccl_built() -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.absent import refuse_process_set
@@ -24,23 +25,19 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None):
         super().__init__()
         self.root_rank = root_rank
-        variables = () if local_variables is None else local_variables
-        self.local_variables = [variables] if hasattr(variables, "assign") else list(variables)
-        self._is_done = False
+        self.local_variables = [] if local_variables is None else tf.nest.flatten(local_variables)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        self._is_done = self.model.built
         if self.model.built:
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
-            self._broadcast()
+            broadcast_model(self.model, self.root_rank, self.local_variables)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if not self._is_done:
-            self._broadcast()
-
-    def _broadcast(self) -> None:
-        broadcast_model(self.model, self.root_rank, self.local_variables)
-        self._is_done = True
+            broadcast_model(self.model, self.root_rank, self.local_variables)
+            self._is_done = True
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
@@ -91,8 +88,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.current_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if isinstance(self.model.optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-            raise InputError(f"{type(self).__name__} needs an optimizer with a number as its rate, not a schedule")
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
             raise InputError(f"{type(self).__name__} needs steps_per_epoch, because fit does not know it")
@@ -101,14 +96,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self.start_epoch <= self.current_epoch < self.end_epoch and not (self.staircase and batch):
-            self._set(self.current_epoch + (0 if self.staircase else batch / float(self.steps_per_epoch or 1)))
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if logs is not None:
-            logs["lr"] = float(self.model.optimizer.learning_rate)
-
-    def _set(self, epoch: float) -> None:
+        if not self.start_epoch <= self.current_epoch < self.end_epoch or (self.staircase and batch):
+            return
+        epoch = self.current_epoch + (0 if self.staircase else batch / float(self.steps_per_epoch or 1))
         optimizer = self.model.optimizer
         before, after = float(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = after
@@ -116,6 +106,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             # Keras multiplies gradients by the rate before it adds them to the momentum.
             for velocity in getattr(optimizer, "momentums", ()):
                 velocity.assign(velocity * (after / before))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None:
+            logs["lr"] = float(self.model.optimizer.learning_rate)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

@@ -19,20 +19,6 @@ from ringbert.horovod.operations import broadcast_object, broadcast_variables
 from ringbert.horovod.session import current
 
 
-def run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes `function(state, …)` start with rank 0's state on all ranks."""
-
-    @functools.wraps(function)
-    def synchronized(state: "TensorFlowState", *args: Any, **options: Any) -> Any:
-        current().world.say(
-            "hvd.elastic: ranks that die are not replaced; bert-launch --restarts N starts the whole job again"
-        )
-        state.sync()
-        return function(state, *args, **options)
-
-    return synchronized
-
-
 class TensorFlowState:
     """Variables and attributes (`epoch`) that all ranks share, and copies of them as of the last `commit`."""
 
@@ -50,7 +36,7 @@ class TensorFlowState:
     def commit(self) -> None:
         """Copies the state in memory, for `restore`."""
         self._values = [np.array(tf.convert_to_tensor(variable)) for variable in self.variables]
-        self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+        self._saved = copy.deepcopy({name: getattr(self, name) for name in self._names})
 
     save = commit
 
@@ -63,9 +49,8 @@ class TensorFlowState:
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and commits it."""
         broadcast_variables(self.variables)
-        vars(self).update(
-            broadcast_object({name: getattr(self, name) for name in self._names}, name="hvd.elastic")
-        )
+        attributes = {name: getattr(self, name) for name in self._names}
+        vars(self).update(broadcast_object(attributes, name="hvd.elastic"))
         self.commit()
 
 
@@ -83,12 +68,30 @@ State = ObjectState = TensorFlowState
 KerasState = TensorFlowKerasState
 
 
-class CommitStateCallback(keras.callbacks.Callback):
-    """Commits the state after every `batches_per_commit` batches and after each epoch."""
+def run(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes `function(state, …)` start with rank 0's state on all ranks."""
 
-    def __init__(self, state: TensorFlowState, batches_per_commit: int = 1):
+    @functools.wraps(function)
+    def synchronized(state: TensorFlowState, *args: Any, **options: Any) -> Any:
+        current().world.say(
+            "hvd.elastic: ranks that die are not replaced; bert-launch --restarts N starts the whole job again"
+        )
+        state.sync()
+        return function(state, *args, **options)
+
+    return synchronized
+
+
+class StateCallback(keras.callbacks.Callback):
+    """A callback that keeps `state`."""
+
+    def __init__(self, state: Any, batches_per_commit: int = 1):
         super().__init__()
         self.state, self.batches_per_commit = state, batches_per_commit
+
+
+class CommitStateCallback(StateCallback):
+    """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if (batch + 1) % self.batches_per_commit == 0:
@@ -98,12 +101,8 @@ class CommitStateCallback(keras.callbacks.Callback):
         self.state.commit()
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):
+class UpdateBatchStateCallback(StateCallback):
     """Keeps the number of the batch in `state.batch`; 0 after each epoch."""
-
-    def __init__(self, state: Any):
-        super().__init__()
-        self.state = state
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.state.batch = batch
@@ -112,14 +111,11 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback(UpdateBatchStateCallback):
+class UpdateEpochStateCallback(StateCallback):
     """Keeps the number of epochs that are done, also by earlier calls of `fit`, in `state.epoch`."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.first_epoch = self.state.epoch
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Leaves `state.batch` alone."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.epoch = self.first_epoch + epoch + 1

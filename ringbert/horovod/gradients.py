@@ -1,4 +1,4 @@
-"""`DistributedGradientTape`, and the mean of gradients over ranks, with a comparison of variables on the way."""
+"""`DistributedGradientTape`, and the mean of gradients over ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,46 +8,53 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from distributed import arrays
 from ringbase.errors import InputError
 from ringbert.horovod.absent import Unsupported, refuse_process_set
 from ringbert.horovod.operations import as_written, over_ranks
-from ringbert.horovod.session import COMPARISON, Call, current
+from ringbert.horovod.session import current
 from ringbert.horovod.sums import Average, Compression, Reduction, Sum, means_in_graph
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
 MOST_DENSE_BYTES = 1 << 26
-ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
 
 
 @dataclass(eq=False, kw_only=True)
 class GradientMean:
-    """Averages lists of gradients over ranks.
+    """Averages lists of gradients over ranks. Its fields are options of the tape and the optimizer.
 
     Args:
       op: `Average`, or `Sum`, which does not divide.
       compression: `Compression.fp16` and `bf16` send half the bytes between machines.
       sparse_as_dense: sum sparse gradients dense, also those of variables of more than 64 MiB.
-      scale_local_gradients: divide the gradients of `local` by the number of ranks, because an average does so to
-        a part of the loss that only one rank has.
-      gradient_predivide_factor: without effect, because gradients of half precision are summed in float32.
+      local_layers: a layer, or several, whose gradients stay on their rank.
+      scale_local_gradients: divide these by the number of ranks, because an average does so to a part of the loss
+        that only one rank has.
+      gradient_predivide_factor, device_dense, device_sparse, num_groups, groups: without effect, because all
+        gradients are summed together, those of half precision in float32.
       local: variables whose gradients stay on their rank, by their id.
     """
 
     op: str = Average
     compression: Any = Compression.none
     sparse_as_dense: bool = False
+    local_layers: Any = None
     scale_local_gradients: bool = True
     gradient_predivide_factor: float = 1.0
+    device_dense: str = ""
+    device_sparse: str = ""
+    num_groups: int = 0
+    groups: Any = None
     process_set: Any = None
-    local: dict[int, Any] = field(default_factory=dict, repr=False)
+    local: dict[int, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         refuse_process_set(self.process_set)
         if self.op not in (Average, Sum):
             raise Unsupported(f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}")
-        if self.gradient_predivide_factor != 1 and self.op != Average:
-            raise InputError("gradient_predivide_factor needs op=hvd.Average")
+        for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
+            if not isinstance(layer, keras.layers.Layer) or not layer.built:
+                raise InputError(f"local_layers must be layers of Keras that are built, got {layer!r:.100}")
+            self.local |= {id(variable): variable for variable in layer.trainable_weights}
 
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:
         """The means over ranks of gradients of `variables`; None stays None.
@@ -57,22 +64,20 @@ class GradientMean:
         """
         results, shared = list(gradients), []
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-            if id(variable) in self.local:
-                results[place] = times(gradient, 1 / current().world.size if self.scale_local_gradients else 1)
-            elif gradient is not None:
+            if gradient is not None and id(variable) not in self.local:
                 shared.append(place)
+            elif gradient is not None and self.scale_local_gradients:
+                results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
         own = [self._dense(results[place], variables[place]) for place in shared]
         for place, mean in zip(shared, self._means(own, [variables[n] for n in shared]), strict=True):
             results[place] = without_repeats(mean) if isinstance(mean, tf.IndexedSlices) else mean
         return results
 
     def _dense(self, gradient: Any, variable: Any) -> Any:
-        if not isinstance(gradient, tf.IndexedSlices):
-            return gradient
-        num_bytes = int(np.prod(variable.shape)) * gradient.values.dtype.size
-        return (
-            tf.convert_to_tensor(gradient) if self.sparse_as_dense or num_bytes <= MOST_DENSE_BYTES else gradient
-        )
+        if isinstance(gradient, tf.IndexedSlices):
+            is_small = int(np.prod(variable.shape)) * gradient.values.dtype.size <= MOST_DENSE_BYTES
+            return tf.convert_to_tensor(gradient) if self.sparse_as_dense or is_small else gradient
+        return gradient
 
     def _means(self, own: list, variables: list) -> list:
         session, key = current(), tuple(map(id, variables))
@@ -80,12 +85,16 @@ class GradientMean:
         if is_dense and (means := means_in_graph(session, own, self.op)) is not None:
             return means
 
-        def compare(*dense: tf.Tensor) -> None:
+        def facts(*dense: tf.Tensor) -> list[tuple[str, float, float]]:
             session.num_sums[key] += 1
-            if session.num_sums[key] == 2 and all(hasattr(variable, "assign") for variable in variables):
-                compare_values(variables, dense)
+            if session.num_sums[key] != 2 or not all(hasattr(variable, "assign") for variable in variables):
+                return []
+            names = [getattr(variable, "path", variable.name) for variable in variables] + [""] * len(dense)
+            values = [np.ravel(tf.convert_to_tensor(value).numpy()) for value in (*variables, *dense)]
+            sums = (float(np.sum(value, dtype=np.float64)) for value in values)
+            return list(zip(names, sums, (float(np.linalg.norm(value)) for value in values), strict=True))
 
-        return over_ranks(own, Reduction(self.op), self.compression, "gradients", compare)
+        return over_ranks(own, Reduction(self.op), self.compression, "gradients", facts)
 
 
 def without_repeats(slices: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -95,49 +104,13 @@ def without_repeats(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def times(gradient: Any, factor: float) -> Any:
-    """A gradient, dense, sparse or None, multiplied by a number."""
-    if gradient is None or factor == 1:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
-    return gradient * factor
-
-
-def compare_values(variables: Sequence, gradients: Sequence) -> None:
-    """Raises InputError unless the variables have about the same values on all ranks.
-
-    Gradients should differ: a note says that the ranks probably train on the same data.
-    """
-    session = current()
-    values = [np.ravel(tf.convert_to_tensor(value).numpy()) for value in (*variables, *gradients)]
-    sums = np.array([np.sum(value, dtype=np.float64) for value in values])
-    own = np.concatenate([sums, -sums, [np.linalg.norm(value) for value in values]])
-    call = Call(COMPARISON, kind=(own.size,))
-    largest = session.meet(call, lambda: arrays.reduced(session.world.comm, own, "MAX"))
-    high, negated_low, norm = np.split(largest, 3)
-    differs = high + negated_low > ROUNDING * norm
-    for variable in (variable for variable, is_other in zip(variables, differs, strict=False) if is_other):
-        raise InputError(
-            f"{getattr(variable, 'path', variable.name)} has different values on the ranks at its second "
-            "gradient: use hvd.callbacks.BroadcastGlobalVariablesCallback(0), or hvd.broadcast_variables when "
-            "all variables exist"
-        )
-    if not any(differs) and any(norm[len(variables) :]):
-        session.world.say(
-            "note: all ranks have the same gradients, so they probably train on the same data: give each rank "
-            "its part, such as dataset.shard(hvd.size(), hvd.rank()) or x[hvd.rank()::hvd.size()]"
-        )
-
-
 class DistributedTape(tf.GradientTape):
     """A gradient tape whose `gradient` averages over ranks."""
 
     gradient_mean: GradientMean
 
     def register_local_source(self, source: Any) -> None:
-        """Lets the gradients of a variable stay on their rank, divided by the number of ranks unless
-        scale_local_gradients=False."""
+        """Lets the gradients of a variable stay on their rank, as those of `local_layers`."""
         self.gradient_mean.local[id(source)] = source
 
     @as_written
@@ -151,25 +124,14 @@ class DistributedTape(tf.GradientTape):
 
     def get_local_and_global_gradients(self, target: Any, sources: Any, *args: Any) -> tuple[list, list]:
         """Pairs of gradient's variable and gradient: of variables of this rank, and of those of all ranks."""
-        flat, local = tf.nest.flatten(sources), self.gradient_mean.local
+        flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
         pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
-        return [pair for pair in pairs if id(pair[0]) in local], [
-            pair for pair in pairs if id(pair[0]) not in local
-        ]
+        return [pair for pair in pairs if id(pair[0]) in ids], [pair for pair in pairs if id(pair[0]) not in ids]
 
 
 @as_written
-def DistributedGradientTape(
-    gradtape: tf.GradientTape,
-    *,
-    device_dense: str = "",
-    device_sparse: str = "",
-    num_groups: int = 0,
-    groups: Any = None,
-    **options: Any,
-) -> DistributedTape:
-    """A tape, new or recorded, whose `gradient` averages over ranks. The arguments are those of
-    `DistributedOptimizer`."""
+def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> DistributedTape:
+    """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of `GradientMean`."""
     if not isinstance(gradtape, tf.GradientTape):
         raise InputError(f"hvd.DistributedGradientTape needs a tf.GradientTape, got {type(gradtape).__qualname__}")
     if isinstance(gradtape, DistributedTape):
@@ -180,21 +142,4 @@ def DistributedGradientTape(
     return tape
 
 
-@as_written
-def PartialDistributedGradientTape(
-    gradtape: tf.GradientTape, *, local_layers: Any = None, **options: Any
-) -> DistributedTape:
-    """As `DistributedGradientTape`; the gradients of `local_layers`, a layer or several, stay on their rank."""
-    tape = DistributedGradientTape(gradtape, **options)
-    for variable in variables_of(local_layers):
-        tape.register_local_source(variable)
-    return tape
-
-
-def variables_of(layers: Any) -> list[Any]:
-    """The trainable variables of None, a layer or several. Raises InputError: something else, or not built."""
-    layers = [] if layers is None else [layers] if isinstance(layers, keras.layers.Layer) else list(layers)
-    for layer in layers:
-        if not isinstance(layer, keras.layers.Layer) or not layer.built:
-            raise InputError(f"local_layers must be layers of Keras that are built, got {layer!r:.100}")
-    return [variable for layer in layers for variable in layer.trainable_weights]
+PartialDistributedGradientTape = DistributedGradientTape

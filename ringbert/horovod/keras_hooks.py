@@ -15,10 +15,8 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers import trainer
 
-from ringbase.errors import InputError
 from ringbert.horovod.optimizer import Distributed
 from ringbert.horovod.session import current, is_initialized
-from ringbert.horovod.sums import sums_in_xla
 
 # Arguments of `compile` and `fit` in the scripts of Horovod's guides.
 OBSOLETE = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
@@ -32,36 +30,31 @@ class CallableList(list):
 
 
 def install() -> None:
-    """Sets the hooks, once."""
-    if hasattr(BaseOptimizer, "lr"):
-        return
+    """Sets the hooks."""
     trainer.model_supports_jit = _supports_jit(trainer.model_supports_jit)
     # On the base class: a class with a `compile` of its own is not compiled when it is loaded.
     trainer.Trainer.compile = _without_obsolete(trainer.Trainer.compile)
     TensorFlowTrainer.fit = _without_obsolete(TensorFlowTrainer.fit)
     LossScaleOptimizer.apply = _averaged_first(LossScaleOptimizer.apply)
     for owner in (BaseOptimizer, LossScaleOptimizer):
-        if "variables" in vars(owner):
-            owner.variables = property(_callable(owner.variables.fget))
+        owner.variables = property(functools.partial(_callable_list, owner.variables.fget))
     BaseOptimizer.lr = property(
         lambda optimizer: optimizer.learning_rate,
         lambda optimizer, rate: setattr(optimizer, "learning_rate", rate),
     )
 
 
-def _callable(variables: Callable[[Any], list]) -> Callable[[Any], CallableList]:
-    return lambda optimizer: CallableList(variables(optimizer))
+def _callable_list(variables: Callable[[Any], list], optimizer: Any) -> CallableList:
+    return CallableList(variables(optimizer))
 
 
 def _supports_jit(original: Any) -> Any:
     """XLA cannot compile a sum that MPI computes on the host."""
 
-    @functools.wraps(original)
     def supports(model: keras.Model) -> bool:
         optimizer = getattr(model, "optimizer", None)
-        optimizers = (optimizer, getattr(optimizer, "inner_optimizer", None))
-        is_distributed = any(isinstance(optimizer, Distributed) for optimizer in optimizers)
-        if is_distributed and is_initialized() and not sums_in_xla(current()):
+        is_distributed = isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed)
+        if is_distributed and is_initialized() and not current().collectives.in_graph:
             return False
         return original(model)
 
@@ -91,11 +84,6 @@ def _averaged_first(original: Any) -> Any:
         if not isinstance(inner, Distributed):
             original(self, grads, trainable_variables)
             return
-        if inner.num_passes > 1:
-            raise InputError(
-                "backward_passes_per_step needs an optimizer without loss scaling: give Keras' optimizer "
-                "gradient_accumulation_steps instead"
-            )
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
         means = inner.gradient_mean(list(grads), list(variables))
         object.__setattr__(inner, "_are_averaged", True)

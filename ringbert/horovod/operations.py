@@ -1,23 +1,35 @@
 """Horovod's operations on tensors and objects of all ranks: eagerly, or in a `tf.function`."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
 from ringbert.horovod.absent import Unsupported, refuse_process_set
 from ringbert.horovod.host import GradientOf, collective
-from ringbert.horovod.session import COMPARISON, Call, current
+from ringbert.horovod.session import Call, current
 from ringbert.horovod.sums import MPI_NAMES, Average, Compression, Reduction, Sum, reduced
 
 as_written = tf.autograph.experimental.do_not_convert
 
 
-@as_written
+def operation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a function have Horovod's arguments `process_set`, which is refused, and `ignore_name_scope`, without
+    effect. AutoGraph leaves it as it is."""
+
+    @functools.wraps(function)
+    def call(*args: Any, process_set: Any = None, ignore_name_scope: bool = False, **options: Any) -> Any:
+        refuse_process_set(process_set)
+        return function(*args, **options)
+
+    return as_written(call)
+
+
+@operation
 def allreduce(tensor: Any, average: bool | str | None = None, *args: Any, **options: Any) -> Any:
     """A tensor averaged (`op` `Sum`: summed, …) over ranks; the same on every rank.
 
@@ -30,7 +42,7 @@ def allreduce(tensor: Any, average: bool | str | None = None, *args: Any, **opti
     return grouped_allreduce([tensor], average, *args, **options)[0]
 
 
-@as_written
+@operation
 def grouped_allreduce(
     tensors: Sequence,
     average: bool | None = None,
@@ -41,11 +53,8 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
-    process_set: Any = None,
-    ignore_name_scope: bool = False,
 ) -> list:
     """As `allreduce` of each tensor, in one call."""
-    refuse_process_set(process_set)
     if op is not None and average is not None:
         raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
     op = op or (Sum if average is False else Average)
@@ -59,9 +68,9 @@ def over_ranks(
     how: Reduction,
     compression: Any = Compression.none,
     name: str = "",
-    before: Callable[..., None] = lambda *_: None,
+    facts: Callable[..., Any] | None = None,
 ) -> list:
-    """Dense tensors reduced in one call, before which `before` is called with them, and sparse ones gathered."""
+    """Dense tensors reduced in one call, which has `facts` of them, and sparse ones gathered."""
     results = list(tensors)
     sparse = [place for place, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
     if sparse and (how.op not in (Average, Sum) or (how.prescale, how.postscale) != (1, 1)):
@@ -78,14 +87,14 @@ def over_ranks(
     if compression in (Compression.fp16, Compression.bf16):  # the backend rounds, and only what it sends
         how, compression = replace(how, is_half=True), Compression.none
     pairs = [compression.compress(tf.convert_to_tensor(tensors[place])) for place in dense]
-    totals = _reduced([sent for sent, _ in pairs], how, name, before)
+    totals = _reduced([sent for sent, _ in pairs], how, name, facts)
     for place, total, (_, context) in zip(dense, totals, pairs, strict=True):
         results[place] = compression.decompress(total, context)
     return results
 
 
 def _reduced(
-    values: Sequence, how: Reduction, name: str | GradientOf, before: Callable[..., None] = lambda *_: None
+    values: Sequence, how: Reduction, name: str | GradientOf, facts: Callable[..., Any] | None = None
 ) -> list[tf.Tensor]:
     """Tensors reduced over ranks, with their gradients."""
     session = current()
@@ -96,10 +105,10 @@ def _reduced(
         return _reduced(upstream, how, name)
 
     call = Call("hvd.allreduce", name, (how,))
-    return collective(call, lambda *own: reduced(session, own, how), gradient, values, before=before)
+    return collective(call, lambda *own: reduced(session, own, how), gradient, values, facts=facts)
 
 
-@as_written
+@operation
 def reducescatter(tensor: Any, *args: Any, **options: Any) -> tf.Tensor:
     """This rank's part of the average (or `op` `Sum`) over ranks, cut along the first dimension.
 
@@ -109,24 +118,24 @@ def reducescatter(tensor: Any, *args: Any, **options: Any) -> tf.Tensor:
     return grouped_reducescatter([tensor], *args, **options)[0]
 
 
-@as_written
+@operation
 def grouped_reducescatter(
     tensors: Sequence,
     device_dense: str = "",
     compression: Any = Compression.none,
     op: str = Average,
     name: str | None = None,
-    process_set: Any = None,
-    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list:
     """As `reducescatter` of each tensor, in one call."""
-    refuse_process_set(process_set)
     if op not in (Average, Sum):
         raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
     world, how = current().world, Reduction(op, prescale_factor, postscale_factor)
-    own = [_with_gradient_times(_with_rows(tensor, "hvd.reducescatter"), world.size) for tensor in tensors]
+
+    @tf.custom_gradient
+    def with_larger_gradient(value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        return tf.identity(value), lambda upstream: upstream * world.size
 
     def part(total: tf.Tensor) -> tf.Tensor:
         rows = tf.shape(total)[0]
@@ -134,21 +143,17 @@ def grouped_reducescatter(
         start = world.rank * share + tf.minimum(world.rank, more)
         return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
 
+    own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
     return [part(total) for total in over_ranks(own, how, compression, name or "hvd.reducescatter")]
 
 
-def _with_gradient_times(value: tf.Tensor, factor: int) -> tf.Tensor:
-    return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * factor))(value)
-
-
-@as_written
-def allgather(tensor: Any, name: str | None = None, ignore_name_scope=False, process_set=None) -> tf.Tensor:
+@operation
+def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
     In the backward pass the ranks' gradients are averaged, as in Horovod: a loss that all ranks compute from the
     same tensors is one loss.
     """
-    refuse_process_set(process_set)
     world, value = current().world, _with_rows(tensor, "hvd.allgather")
 
     def gradient(name: GradientOf, results: Sequence, upstream: tf.Tensor, _: Any) -> list[tf.Tensor]:
@@ -175,21 +180,19 @@ def _with_rows(tensor: Any, what: str) -> tf.Tensor:
     return value
 
 
-def grouped_allgather(tensors: Sequence, name: str | None = None, **options: Any) -> list:
+@operation
+def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
     """As `allgather` of each tensor."""
-    return [allgather(tensor, f"{name or 'hvd.allgather'} {n}", **options) for n, tensor in enumerate(tensors)]
+    return [allgather(tensor, f"{name or 'hvd.allgather'} {n}") for n, tensor in enumerate(tensors)]
 
 
-@as_written
-def broadcast(
-    tensor: Any, root_rank: int = 0, name: str | None = None, *unused: Any, process_set: Any = None
-) -> Any:
+@operation
+def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, *unused: Any) -> tf.Tensor:
     """The tensor of rank `root_rank` on every rank. Its gradient is the mean of the ranks' gradients."""
-    return _broadcast([tensor], root_rank, name, process_set)[0]
+    return _broadcast([tensor], root_rank, name or "")[0]
 
 
-def _broadcast(tensors: Sequence, root_rank: int, name: str | None, process_set: Any) -> list[tf.Tensor]:
-    refuse_process_set(process_set)
+def _broadcast(tensors: Sequence, root_rank: int, name: str) -> list[tf.Tensor]:
     world = current().world
     _check_rank(root_rank)
 
@@ -202,34 +205,30 @@ def _broadcast(tensors: Sequence, root_rank: int, name: str | None, process_set:
         means = _reduced(upstream, Reduction(Average), name)
         return means if world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
 
-    call = Call("hvd.broadcast", name or "", (f"from rank {root_rank}",))
+    call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
     return collective(call, send, gradient, [tf.convert_to_tensor(tensor) for tensor in tensors])
 
 
-@as_written
-def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> list:
+@operation
+def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None) -> list:
     """Gives every rank the variables' values of rank `root_rank`, and returns these values."""
     variables = list(variables)
-    values = _broadcast(variables, root_rank, name or "variables", process_set)
+    values = _broadcast(variables, root_rank, name or "variables")
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return values
 
 
-@as_written
-def broadcast_variables(variables: Sequence, root_rank: int = 0, process_set: Any = None) -> None:
-    """Gives every rank the values of rank `root_rank`."""
-    broadcast_(variables, root_rank, None, process_set)
+broadcast_variables = broadcast_
 
 
-@as_written
-def alltoall(tensor: Any, splits=None, name: str | None = None, ignore_name_scope=False, process_set=None) -> Any:
+@operation
+def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of rank.
 
     Without `splits` every rank gets equally many, and only the rows are returned; else also how many rows each
     rank sent.
     """
-    refuse_process_set(process_set)
     size, value = current().world.size, _with_rows(tensor, "hvd.alltoall")
     rows = tf.shape(value)[0]
     rows_to = tf.fill([size], rows // size) if splits is None else tf.convert_to_tensor(splits, tf.int32)
@@ -254,27 +253,24 @@ def _exchanged(value: tf.Tensor, rows_to: tf.Tensor, name: str | GradientOf) -> 
     return collective(Call("hvd.alltoall", name), exchange, gradient, [value, rows_to], outputs)
 
 
-@as_written
-def barrier(process_set: Any = None) -> None:
+@operation
+def barrier() -> None:
     """Waits for all ranks."""
-    refuse_process_set(process_set)
-    current().meet(Call("hvd.barrier"), current().world.barrier)
+    current().meet(Call("hvd.barrier"))
 
 
-@as_written
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> Any:
+@operation
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """The object of rank `root_rank` on every rank (pickled)."""
-    refuse_process_set(process_set)
     _check_rank(root_rank)
     world = current().world
     own, call = obj if world.rank == root_rank else None, Call("hvd.broadcast_object", name or "", (root_rank,))
     return current().meet(call, lambda: world.all_gather(own)[root_rank])
 
 
-@as_written
-def allgather_object(obj: Any, name: str | None = None, process_set: Any = None) -> list:
+@operation
+def allgather_object(obj: Any, name: str | None = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
-    refuse_process_set(process_set)
     return current().meet(Call("hvd.allgather_object", name or ""), lambda: current().world.all_gather(obj))
 
 
@@ -300,7 +296,5 @@ def _take_part(call: Call) -> None:
         reduced(session, [tf.zeros(shape, dtype) for dtype, shape in kind[1:]], kind[0])
     elif call.what == "hvd.allgather":
         _gather(*(tf.zeros([0, *shape], dtype) for dtype, shape in kind))
-    elif call.what == COMPARISON:
-        arrays.reduced(session.world.comm, np.full(kind, -np.inf), "MAX")
     else:
         raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")

@@ -1,4 +1,4 @@
-"""`DistributedOptimizer`, and models: their broadcast, and loading them from a file."""
+"""`DistributedOptimizer`, `SyncBatchNormalization`, and models: their broadcast, and loading them from a file."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from
 from keras.src.trainers import trainer
 
 from ringbase.errors import InputError
-from ringbert.horovod.gradients import GradientMean, times, variables_of
-from ringbert.horovod.operations import as_written, broadcast_variables
-from ringbert.horovod.session import current
+from ringbert.horovod.gradients import GradientMean
+from ringbert.horovod.operations import allreduce, as_written, broadcast_variables
+from ringbert.horovod.session import current, size
 from ringbert.horovod.sums import Compression
 
 
@@ -23,61 +23,35 @@ class Distributed:
     """What `DistributedOptimizer` adds to the class of a Keras optimizer."""
 
     gradient_mean: GradientMean
-    num_passes = 1  # after how many calls of `apply` the gradients are averaged and applied
-    averages_passes = False  # else the gradients of these calls are summed
+    factor = 1.0  # of accumulated gradients, of which Keras takes the mean
     _are_averaged = False
-    _sums: list | None = None
+    _accumulated: Sequence | None = None  # the variables whose gradients are averaged when Keras uses them
 
     @as_written
     def apply(self: Any, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
-        grads = list(grads)
-        apply = super().apply  # type: ignore[misc]
-        averaged = current().averaged
-        if self._are_averaged or all(grad is None or averaged.get(id(grad)) is grad for grad in grads):
-            apply(grads, variables)
-        elif self.num_passes == 1:
-            apply(self.gradient_mean(grads, variables), variables)
-        else:
-            self._collect(apply, grads, variables)
+        grads, averaged, later = list(grads), current().averaged, None
+        if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
+            grads = [grad if grad is None else tf.convert_to_tensor(grad) for grad in grads]
+        if not (self._are_averaged or all(grad is None or averaged.get(id(grad)) is grad for grad in grads)):
+            if self.gradient_accumulation_steps:
+                later = [variable for grad, variable in zip(grads, variables, strict=True) if grad is not None]
+            else:
+                grads = self.gradient_mean(grads, variables)
+        object.__setattr__(self, "_accumulated", later)
+        super().apply(grads, variables)  # type: ignore[misc]
+
+    def _clip_gradients(self: Any, grads: Sequence) -> Sequence:
+        """Keras calls it right before it uses gradients, so not in steps that only accumulate them."""
+        if self.factor != 1:
+            grads = [grad * self.factor for grad in grads]
+        if self._accumulated is not None:
+            grads = self.gradient_mean(grads, self._accumulated)
+        return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def register_local_var(self, var: Any) -> None:
-        """Lets the gradients of a variable stay on their rank, divided by the number of ranks unless
-        scale_local_gradients=False."""
+        """Lets the gradients of a variable stay on their rank, as those of `local_layers`."""
         self.gradient_mean.local[id(var)] = var
-
-    def _collect(self: Any, apply: Any, grads: Sequence, variables: Sequence) -> None:
-        """Adds up the gradients of several passes, in variables that no checkpoint holds."""
-        if not self.built:
-            self.build(variables)
-        if self._sums is None:
-            with tf.init_scope():
-                zeros = [
-                    None if g is None else tf.zeros(v.shape, g.dtype)
-                    for g, v in zip(grads, variables, strict=True)
-                ]
-                sums = [None if zero is None else tf.Variable(zero, trainable=False) for zero in zeros]
-                object.__setattr__(self, "_sums", [*sums, tf.Variable(0, trainable=False)])
-        *sums, count = self._sums
-        if [total is None for total in sums] != [grad is None for grad in grads]:
-            raise InputError("with backward_passes_per_step all passes must have gradients of the same variables")
-        for total, grad in zip(sums, grads, strict=True):
-            if total is not None:
-                total.assign_add(tf.convert_to_tensor(grad))
-
-        def apply_all() -> tf.Tensor:
-            factor = 1 / self.num_passes if self.averages_passes else 1
-            own = [None if total is None else total.read_value() for total in sums]
-            apply([times(mean, factor) for mean in self.gradient_mean(own, variables)], variables)
-            for variable in filter(lambda variable: variable is not None, self._sums):
-                variable.assign(tf.zeros_like(variable))
-            return tf.constant(True)
-
-        def count_pass() -> tf.Tensor:
-            self._iterations.assign_add(1)
-            return tf.constant(False)
-
-        tf.cond(tf.equal(count.assign_add(1), self.num_passes), apply_all, count_pass)
 
 
 def DistributedOptimizer(
@@ -86,10 +60,6 @@ def DistributedOptimizer(
     *,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    device_dense: str = "",
-    device_sparse: str = "",
-    num_groups: int = 0,
-    groups: Any = None,
     use_locking: bool = False,
     **options: Any,
 ) -> keras.optimizers.Optimizer:
@@ -99,10 +69,10 @@ def DistributedOptimizer(
     Keras loads it. Call it before `model.compile`.
 
     Args:
-      backward_passes_per_step: how many calls' gradients are added up on each rank before a sum over ranks.
+      backward_passes_per_step: how many calls' gradients are added up on each rank before a sum over ranks. It
+        becomes the optimizer's gradient_accumulation_steps.
       average_aggregated_gradients: divide by `backward_passes_per_step`.
-      name, device_dense, device_sparse, num_groups, groups, use_locking: without effect; all gradients are summed
-        together.
+      name, use_locking: without effect.
       options: those of `GradientMean`.
 
     Raises InputError for something that is not a Keras optimizer, or is distributed already.
@@ -110,28 +80,46 @@ def DistributedOptimizer(
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         raise InputError(f"hvd.DistributedOptimizer needs an optimizer of Keras 3, got {kind}")
-    if isinstance(optimizer, Distributed):
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if isinstance(inner, Distributed):
         raise InputError("this optimizer is distributed already: call hvd.DistributedOptimizer once")
     if backward_passes_per_step < 1:
         raise InputError(f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}")
-    own = type(optimizer)
-    attributes = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")} | {
-        "gradient_mean": GradientMean(**options),
-        "num_passes": backward_passes_per_step,
-        "averages_passes": average_aggregated_gradients,
-    }
-    optimizer.__class__ = type(own.__name__, (Distributed, own), attributes)
+    own = type(inner)
+    attributes = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    attributes["gradient_mean"] = GradientMean(**options)
+    if backward_passes_per_step > 1:
+        if inner.built:
+            raise InputError("backward_passes_per_step needs a new optimizer, which has applied no gradients")
+        inner.gradient_accumulation_steps = backward_passes_per_step * (inner.gradient_accumulation_steps or 1)
+        attributes["factor"] = 1 if average_aggregated_gradients else backward_passes_per_step
+        attributes["iterations"] = property(lambda self: self._iterations)  # as Horovod, Keras counts the updates
+    inner.__class__ = type(own.__name__, (Distributed, own), attributes)
     return optimizer
 
 
-def PartialDistributedOptimizer(
-    optimizer: keras.optimizers.Optimizer, *, local_layers: Any = None, **options: Any
-) -> keras.optimizers.Optimizer:
-    """As `DistributedOptimizer`; the gradients of `local_layers`, a layer or several, stay on their rank."""
-    distributed = DistributedOptimizer(optimizer, **options)
-    for variable in variables_of(local_layers):
-        distributed.register_local_var(variable)
-    return distributed
+PartialDistributedOptimizer = DistributedOptimizer
+
+
+@keras.saving.register_keras_serializable(package="ringbert")
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks in training.
+
+    As in Horovod, all ranks' batches count the same. Its arguments are those of Keras, and `fused=False`.
+    """
+
+    def __init__(self, fused: bool = False, **options: Any):
+        if fused or options.pop("synchronized", False):
+            raise InputError("SyncBatchNormalization: leave out fused=True and synchronized=True")
+        super().__init__(**options)
+
+    def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, variance = super()._moments(inputs, mask)
+        if size() == 1:
+            return mean, variance
+        own = tf.stack([mean, variance + tf.square(mean)])
+        mean, mean_of_square = tf.unstack(allreduce(own, name=f"moments of {self.name}"))
+        return mean, mean_of_square - tf.square(mean)
 
 
 def broadcast_model(model: keras.Model, root_rank: int = 0, local_variables: Sequence = ()) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -25,14 +26,13 @@ from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbert.horovod.absent import Unsupported
 
-T = TypeVar("T")
 BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
 ELASTIC = "RINGBERT_ELASTIC"
 # Horovod's variables for its check of stalls, in seconds. It ends a job only when it is asked to.
-STALL_WARNING, STALL_TIMEOUT = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+STALLS = (("HOROVOD_STALL_CHECK_TIME_SECONDS", "60"), ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0"))
 # The watchdog's name for each call; a rank in `join` knows no other.
 MEETING = "a sum or message of hvd, for which all ranks are needed"
-COMPARISON = "the comparison of the variables"
+ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
 
 
 class RanksDiffer(InputError, tf.errors.FailedPreconditionError):
@@ -50,11 +50,13 @@ class Call:
       what: the function of hvd.
       name: the name that the user gave it, or what it is for.
       kind: options, and dtype and shape of each tensor.
+      facts: name, sum and norm of variables, which should be equal, and of gradients, whose name is "".
     """
 
     what: str
     name: Any = ""
     kind: tuple = ()
+    facts: Sequence[tuple[str, float, float]] = field(default=(), compare=False)
 
 
 @dataclass(eq=False)
@@ -62,6 +64,8 @@ class Session:
     """The ranks and the backend.
 
     Attributes:
+      collectives, host: what sums gradients in a graph, and what sums tensors on the host; the same with MPI. A
+        collective operation of TensorFlow cannot run inside a py_function, which holds the thread that it needs.
       num_active: how many ranks had not joined (`join`) at the last meeting.
       num_calls: how many meetings there were, the same on all ranks.
       num_sums: how many sums of gradients there were, by the ids of their variables.
@@ -70,13 +74,14 @@ class Session:
 
     world: World
     collectives: Collectives
+    host: Collectives
     num_active: int = 1
     num_calls: int = 0
     num_sums: Counter = field(default_factory=Counter)
     averaged: Any = field(default_factory=weakref.WeakValueDictionary)
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
-    def meet(self, call: Call, action: Callable[[], T]) -> T:
+    def meet(self, call: Call, action: Callable[[], Any] = lambda: None) -> Any:
         """Calls `action`, which exchanges messages with all ranks. RanksDiffer: not all make this call."""
         if self.world.size == 1:
             return action()
@@ -108,7 +113,27 @@ class Session:
             raise RanksDiffer(difference(calls))
         self.num_calls += 1
         self.num_active = len(calls) - calls.count(None)
+        facts = [call.facts for call in calls if call is not None and call.facts]
+        if len(facts) > 1:
+            compare(self.world, facts)
         return next(iter(different), None)
+
+
+def compare(world: World, facts: Sequence[Sequence[tuple[str, float, float]]]) -> None:
+    """Raises InputError if a variable differs among the ranks. A note says if no gradient does, as they should."""
+    names = [name for name, *_ in facts[0]]
+    sums, norms = np.array([[numbers for _, *numbers in of_rank] for of_rank in facts]).transpose(2, 0, 1)
+    differs = np.ptp(sums, axis=0) > ROUNDING * np.max(norms, axis=0)
+    for name in (name for name, is_other in zip(names, differs, strict=True) if name and is_other):
+        raise InputError(
+            f"{name} has different values on the ranks at its second gradient: use hvd.callbacks."
+            "BroadcastGlobalVariablesCallback(0), or hvd.broadcast_variables when all variables exist"
+        )
+    if not any(differs) and np.any(norms[:, names.index("") :]):
+        world.say(
+            "note: all ranks have the same gradients, so they probably train on the same data: give each rank "
+            "its part, such as dataset.shard(hvd.size(), hvd.rank()) or x[hvd.rank()::hvd.size()]"
+        )
 
 
 def difference(calls: Sequence[Call | None]) -> str:
@@ -171,9 +196,10 @@ def _started(comm: Any) -> Session:
         raise InputError(
             "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
         )
-    stalls = StallSettings(stall_warning=_seconds(STALL_WARNING, 60), stall_timeout=_seconds(STALL_TIMEOUT, 0))
+    warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
     device = None if is_late else DeviceSettings()
     # An OSError of the user's script keeps its traceback.
+    stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
     world = World.join(device, None, (InputError,), stalls, saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
         world.say(
@@ -182,17 +208,12 @@ def _started(comm: Any) -> Session:
         )
     atexit.register(_at_exit, world)
     try:
-        return Session(world, open_collectives(world, os.environ.get(BACKEND, "auto")))
+        collectives = open_collectives(world, os.environ.get(BACKEND, "auto"))
+        is_host = collectives.name in ("mpi", "local")
+        return Session(world, collectives, collectives if is_host else open_collectives(world, "mpi"))
     except InputError as error:
         world.fail(error)
         raise
-
-
-def _seconds(variable: str, default: float) -> float:
-    try:
-        return float(os.environ.get(variable, default))
-    except ValueError:
-        raise InputError(f"{variable} must be a number of seconds, got {os.environ[variable]}") from None
 
 
 _show_traceback = sys.excepthook
@@ -217,7 +238,7 @@ def _at_exit(world: World) -> None:
         return
     if _session is not None:
         try:  # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
-            _session.meet(Call("the end of the script"), lambda: None)
+            _session.meet(Call("the end of the script"))
         except InputError as error:
             world.fail(error)
     world.leave()
@@ -230,9 +251,8 @@ def shutdown() -> None:
     """Waits for all ranks and ends the session."""
     global _session, _ended
     if _session is not None:
-        session, _session = _session, None
-        session.meet(Call("shutdown"), session.world.barrier)
-        _ended = session
+        _session.meet(Call("shutdown"))
+        _session, _ended = None, _session
 
 
 def is_initialized() -> bool:

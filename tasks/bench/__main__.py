@@ -1,32 +1,36 @@
-"""bert-bench: measures training steps, the start of trainings, sums over ranks and the building of corpora.
+"""bert-bench: measures training steps and sums over ranks.
 
     mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
     mpirun -np 2 bert-bench allreduce
     bert-bench scaling --model_size minilm
-    bert-bench start --ranks 1,2
-    bert-bench corpus --input_file 'text/*.txt' --vocab_file vocab.txt
 
 `step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each rank and in total.
 Comparisons with other people's programs are in the folder `benchmarks` of the sources.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from tasks import flags
-from tasks.bench.settings import AllreduceConfig, CorpusConfig, ScalingConfig, StartConfig, StepConfig
+from tasks.bench.settings import AllreduceConfig, ScalingConfig, StepConfig
 from tasks.environment import start
 
 COMMANDS: dict[str, type] = {
     "step": StepConfig,
     "allreduce": AllreduceConfig,
     "scaling": ScalingConfig,
-    "start": StartConfig,
-    "corpus": CorpusConfig,
+}
+INSTEAD = {
+    "corpus": "`time bert-corpus build …` measures it",
+    "start": "any training writes when its phases end to the file that the variable RINGBERT_PHASES names",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv and argv[0] in INSTEAD:
+        flags.stop(f"bert-bench: error: bert-bench {argv[0]} is gone: {INSTEAD[argv[0]]}", 2)
     config: Any
     name, config = flags.parse_command(COMMANDS, argv, prog="bert-bench", description=str(__doc__))
     start("bert-bench", f"tasks.bench.{name}", config)

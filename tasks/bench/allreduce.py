@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tasks.bench.worlds import on_ranks
 
 
 def run(config: AllreduceConfig) -> None:
-    on_ranks(config.device, config.turns, lambda world: bench_allreduce(config, world))
+    on_ranks(config.device, config.turns, partial(bench_allreduce, config))
 
 
 def bench_allreduce(config: AllreduceConfig, world: World) -> dict[str, Any]:
@@ -31,14 +32,12 @@ def bench_allreduce(config: AllreduceConfig, world: World) -> dict[str, Any]:
     world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
     figures: dict[str, Any] = {}
     for size in config.sizes:
-        sums = time_sums(world, collectives, int(size * 1e6) // 4, repeat)
-        rates = {name: size / 1e3 / sums[f"{name}_s"] for name in ("ours", "plain")}
-        world.say(
-            f"{size:7g} MB: {collectives.name} {sums['ours_s'] * 1e3:7.1f} ms ({rates['ours']:5.2f} GB/s), "
-            f"one Allreduce {sums['plain_s'] * 1e3:7.1f} ms ({rates['plain']:5.2f} GB/s), "
-            f"ratio {sums['ratio']:.2f}"
-        )
-        figures[f"{size:g}"] = sums
+        sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)
+        parts = [
+            f"{name} {sums[key] * 1e3:7.1f} ms ({size / 1e3 / sums[key]:5.2f} GB/s)"
+            for name, key in ((collectives.name, "ours_s"), ("one Allreduce", "plain_s"))
+        ]
+        world.say(f"{size:7g} MB: {', '.join(parts)}, ratio {sums['ratio']:.2f}")
     collectives.close()
     return figures
 
@@ -68,12 +67,12 @@ def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int
             sums[name] = np.array(total)
         return slowest
 
-    contenders = {name: lambda name=name: seconds(name) for name in ("ours", "plain")}
-    turns = in_turn(contenders, num_pairs, num_warmup=1)  # the first pair allocates
+    turns = in_turn({name: partial(seconds, name) for name in ("ours", "plain")}, 1 + num_pairs)
+    ours, theirs = (turns[name][1:] for name in ("ours", "plain"))  # the first pair allocates
     if not np.allclose(sums["ours"], sums["plain"], rtol=1e-5, atol=1e-5):
         raise AssertionError("the two sums differ")
     return {
-        "ours_s": statistics.median(turns["ours"]),
-        "plain_s": statistics.median(turns["plain"]),
-        "ratio": ratio(turns["plain"], turns["ours"]).median,
+        "ours_s": statistics.median(ours),
+        "plain_s": statistics.median(theirs),
+        "ratio": ratio(theirs, ours).median,
     }

@@ -42,19 +42,16 @@ def words() -> Iterator[str]:
     return ("".join(word) for word in itertools.islice(made, VOCABULARY - len(SPECIAL_TOKENS) - 1))
 
 
-def texts(num_texts: int, num_words: int) -> list[str]:
-    """Texts of random words, the same in every call."""
-    chance, known = random.Random(0), list(words())
-    return [" ".join(chance.choices(known, k=num_words)) for _ in range(num_texts)]
-
-
 def squad_file(num_questions: int) -> dict[str, Any]:
-    """SQuAD's format. The answers are the contexts' first words."""
-    questions = iter(enumerate(texts(num_questions, QUESTION_WORDS)))
+    """SQuAD's format: random words, the same in every call. The answers are the contexts' first words."""
+    chance, known = random.Random(0), list(words())
     paragraphs = []
-    for context in texts(-(-num_questions // QUESTIONS_PER_CONTEXT), CONTEXT_WORDS):
-        answers = [{"text": context.partition(" ")[0], "answer_start": 0}]
-        few = itertools.islice(questions, QUESTIONS_PER_CONTEXT)
-        qas = [{"id": str(number), "question": question, "answers": answers} for number, question in few]
-        paragraphs.append({"context": context, "qas": qas})
+    for first in range(0, num_questions, QUESTIONS_PER_CONTEXT):
+        context = chance.choices(known, k=CONTEXT_WORDS)
+        answers = [{"text": context[0], "answer_start": 0}]
+        numbers = range(first, min(first + QUESTIONS_PER_CONTEXT, num_questions))
+        questions = [" ".join(chance.choices(known, k=QUESTION_WORDS)) for _ in numbers]
+        named = zip(map(str, numbers), questions, strict=True)
+        qas = [{"id": name, "question": question, "answers": answers} for name, question in named]
+        paragraphs.append({"context": " ".join(context), "qas": qas})
     return {"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]}

@@ -4,23 +4,24 @@ One rank is measured on one core and on all cores, or with GPUs on one GPU. The 
 speed divided by N times the speed of one rank on one core.
 """
 
+import json
 import os
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbase.settings import flat
-from tasks.bench.settings import ScalingConfig
+from tasks.bench.settings import LoadSettings, ScalingConfig
 from tasks.bench.timing import in_turn, medians, ratio
 from tasks.bench.training import PARTS
-from tasks.bench.worlds import alone, figures_of
+from tasks.bench.worlds import alone, run_module
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """A number of ranks and the cores that they may use; `units` counts the cores, or GPUs, that compute."""
 
     label: str
@@ -49,35 +50,30 @@ def run(config: ScalingConfig) -> None:
 def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:
     """Runs every layout in turn, prints the medians as a table and returns them."""
     rows = layouts(config.max_ranks, sorted(os.sched_getaffinity(0)), len(visible_gpus()))
-    load, repeat = config.load, config.turns.repeat
-    flags = [f"--{name}={value}" for name, value in flat(load).items() if value is not None]
-    turns = in_turn(
-        {
-            row.label: partial(
-                figures_of, f"bert-bench step on {row.label}", "step", *flags, num_ranks=row.ranks, cores=row.cores
-            )
-            for row in rows
-        },
-        repeat,
-    )
+    turns = in_turn({row.label: partial(figures_of, config.load, row) for row in rows}, config.turns.repeat)
     rates = {label: [turn["examples_per_s"] for turn in turns[label]] for label in turns}
-    world.say(
-        f"{load.bert_config_file or load.size.model_size}, {load.batch_size * load.gradient_accumulation_steps} x "
-        f"{load.seq_length} tokens per rank, {load.machine.precision}; medians of {repeat} turns"
-    )
-    world.say(
-        f"{'':26s}{'examples/s':>12s}{'tokens/s':>11s}{'efficiency':>12s}   data, compute, reduce, apply (ms)"
-    )
+    world.say(f"{config.load}; medians of {config.turns.repeat} turns")
+    columns = f"{'examples/s':>12s}{'tokens/s':>11s}{'efficiency':>12s}   data, compute, reduce, apply (ms)"
+    world.say(f"{'':26s}{columns}")
     figures: dict[str, Any] = {}
     for row in rows:
         speedup = ratio(rates[row.label], rates[rows[0].label]).median
         values = medians(turns[row.label], ("examples_per_s", "deviation", "tokens_per_s", *PARTS))
-        figures[row.label] = values | {
-            "ranks": row.ranks, "units": row.units, "speedup": speedup, "efficiency": speedup / row.units
-        }  # fmt: skip
+        counts = {"ranks": row.ranks, "units": row.units}
+        figures[row.label] = values | counts | {"speedup": speedup, "efficiency": speedup / row.units}
         parts = ", ".join(f"{values[name] * 1e3:.0f}" for name in PARTS)
         world.say(
             f"{row.label:26s}{values['examples_per_s']:8.2f} ±{values['deviation']:5.2f}"
             f"{values['tokens_per_s']:9.0f}{speedup / row.units:12.1%}   {parts}"
         )
     return {"layouts": figures}
+
+
+def figures_of(load: LoadSettings, layout: Layout) -> dict[str, Any]:
+    """The figures that `bert-bench step` writes. Raises InputError: it failed."""
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
+        values = flat(load) | {"output_file": f"{folder}/figures.json"}
+        flags = [f"--{name}={value}" for name, value in values.items() if value is not None]
+        what = f"bert-bench step on {layout.label}"
+        run_module(what, ["tasks.bench", "step", *flags], layout.ranks, cores=layout.cores)
+        return json.loads(Path(values["output_file"]).read_text())

@@ -1,6 +1,5 @@
 """The flags of bert-bench, without TensorFlow."""
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +9,7 @@ from distributed.devices import DeviceSettings
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
 from tasks.settings import MachineSettings
 
-MOST_MEGABYTES = 100_000
-MOST_RANKS = 4096
+MOST_MEGABYTES, MOST_RANKS = 100_000, 4096
 # hidden size, layers, heads, intermediate size
 SIZES = {
     "tiny": (128, 2, 2, 512),
@@ -20,13 +18,6 @@ SIZES = {
     "large": (1024, 24, 16, 4096),
 }
 VOCABULARY = 30522
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeSettings(Settings):
-    """Which model is measured, without trained weights."""
-
-    model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published model size", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +36,9 @@ class TurnSettings(FiguresSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings(Settings):
-    """What a measured step computes."""
+    """What a measured step computes: a model without trained weights, on full rows."""
 
-    size: SizeSettings
+    model_size: Literal["tiny", "minilm", "base", "large"] = setting("minilm", "published model size", "model")
     bert_config_file: str | None = setting(
         None, "JSON file with a BERT configuration, instead of --model_size", "model"
     )
@@ -60,6 +51,11 @@ class LoadSettings(Settings):
     passes: PassSettings
     collectives: CollectivesSettings
     machine: MachineSettings
+
+    def __str__(self) -> str:
+        rows = self.batch_size * self.gradient_accumulation_steps
+        name = self.bert_config_file or self.model_size
+        return f"{name}, {rows} x {self.seq_length} tokens per rank, {self.machine.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +81,6 @@ class ScalingConfig(Settings):
         at_most=MOST_RANKS,
     )
 
-    def check(self) -> None:
-        refuse_local(self.load.machine.backend)
-
 
 @dataclass(frozen=True, kw_only=True)
 class AllreduceConfig(Settings):
@@ -101,7 +94,6 @@ class AllreduceConfig(Settings):
     backend: BackendSettings
 
     def check(self) -> None:
-        refuse_local(self.backend)
         if not self.sizes or not all(0 < size <= MOST_MEGABYTES for size in self.sizes):
             raise ValueError(
                 f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
@@ -109,49 +101,9 @@ class AllreduceConfig(Settings):
             )
 
     @property
-    def sizes(self) -> tuple[float, ...]:
+    def sizes(self) -> list[float]:
         """The sizes in units of 10^6 bytes; none if they are not numbers."""
         try:
-            return tuple(float(size) for size in self.megabytes.split(","))
+            return [float(size) for size in self.megabytes.split(",")]
         except ValueError:
-            return ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartConfig(Settings):
-    """Time from the command to the first steps of bert-squad, with an empty and with a filled cache."""
-
-    ranks: str = setting("1,2", "numbers of ranks to start it on, separated by commas", "load")
-    size: SizeSettings
-    num_examples: int = setting(10_000, "number of made-up questions", "load", at_least=1, at_most=MOST_ROWS)
-    batch_size: int = setting(8, "rows per rank and step", "load", at_least=1, at_most=MOST_ROWS)
-    seq_length: int = setting(384, "maximum number of tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
-    xla: Literal["auto", "on", "off"] = setting("auto", "let XLA compile the whole gradient", "machine")
-    machine: MachineSettings
-    turns: TurnSettings
-
-    def check(self) -> None:
-        if not all(re.fullmatch("[0-9]{1,4}", word) and int(word) for word in self.ranks.split(",")):
-            raise ValueError(f"--ranks must be numbers from 1 to 9999, separated by commas, got {self.ranks!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusConfig(Settings):
-    """Speed and memory of bert-corpus build on one core and on all, and speed of reading its shards."""
-
-    input_file: str = setting(
-        help="plain text, one sentence per line, a blank line after each document; globs, separated by commas",
-        group="data",
-    )
-    vocab_file: str = setting(help="WordPiece vocabulary", group="data")
-    do_lower_case: bool | None = setting(
-        None, "lower-case and strip accents", "data", shown_default="as bert-corpus build does"
-    )
-    batch_size: int = setting(32, "rows per batch when the shards are read", "load", at_least=1, at_most=MOST_ROWS)
-    turns: TurnSettings
-
-
-def refuse_local(settings: BackendSettings) -> None:
-    """Raises ValueError for the backend that cannot sum over several ranks."""
-    if settings.backend == "local":
-        raise ValueError("--backend local cannot sum over several ranks: use auto, mpi, nccl or ring")
+            return []

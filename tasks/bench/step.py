@@ -4,6 +4,7 @@ import math
 import resource
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def run(config: StepConfig) -> None:
-    on_ranks(config.load.machine.device, config.figures, lambda world: bench_step(config.load, world))
+    on_ranks(config.load.machine.device, config.figures, partial(bench_step, config.load))
 
 
 def bench_step(load: LoadSettings, world: World) -> dict[str, Any]:
@@ -31,16 +32,15 @@ def bench_step(load: LoadSettings, world: World) -> dict[str, Any]:
     collectives = open_collectives(world, load.machine.backend.backend)
     figures = step_figures(load, world, collectives)
     world.say(
-        f"{load.bert_config_file or load.size.model_size}: {figures['parameters'] / 1e6:.1f} M parameters, "
-        f"{load.batch_size * load.gradient_accumulation_steps} x {load.seq_length} tokens per rank, "
-        f"{load.machine.precision}, backend {collectives.name}, {world.device.threads} threads per rank"
+        f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, backend {collectives.name}, "
+        f"{world.device.threads} threads per rank"
     )
     for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
         world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")
     whole_s = sum(figures[name] for name in PARTS)
-    parts = (
+    parts = [
         f"{name.removesuffix('_s')} {figures[name] * 1e3:.0f} ms ({figures[name] / whole_s:.0%})" for name in PARTS
-    )
+    ]
     world.say(f"step (median): {', '.join(parts)}")
     flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
     world.say(f"rank 0: {flop / 1e9:.0f} GFLOP/s, {flop / peak:.0%} of the {peak / 1e9:.0f} of one large product")

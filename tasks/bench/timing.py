@@ -19,19 +19,15 @@ class Ratio(NamedTuple):
     highest: float
 
 
-def in_turn(
-    contenders: Mapping[str, Callable[[], Result]], num_turns: int, num_warmup: int = 0
-) -> dict[str, list[Result]]:
-    """What each contender returns in each turn, without the first `num_warmup` turns.
+def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> dict[str, list[Result]]:
+    """What each contender returns in each turn.
 
     Every second turn is in the opposite order, because the first contender may warm up the machine for the next.
     """
     results: dict[str, list[Result]] = {name: [] for name in contenders}
-    for turn in range(num_warmup + num_turns):
+    for turn in range(num_turns):
         for name in list(contenders)[:: -1 if turn % 2 else 1]:
-            result = contenders[name]()
-            if turn >= num_warmup:
-                results[name].append(result)
+            results[name].append(contenders[name]())
     return results
 
 

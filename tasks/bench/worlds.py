@@ -1,37 +1,34 @@
 """How a benchmark starts: on the ranks of a launcher, or as one process that starts programs; and its figures."""
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distributed.devices import DeviceSettings
-from distributed.environment import SIZE_VARIABLES
+from distributed.devices import DeviceSettings, cores_of_machine
+from distributed.environment import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import write_json
+from tasks import SITE
 from tasks.bench.settings import FiguresSettings
-
-ROOT = Path(__file__).resolve().parents[2]  # the folder that holds the packages
 
 
 def on_ranks(device: DeviceSettings, figures: FiguresSettings, measure: Callable[[World], dict[str, Any]]) -> None:
     """Joins the ranks, calls `measure(world)` on each, and writes the figures of rank 0."""
     with World.join(device, "bert-bench") as world:
-        found = measure(world)
-        world.on_first(write, figures, found)
+        measured = measure(world)
+        world.on_first(write, figures, measured)
 
 
 def alone(
     figures: FiguresSettings, measure: Callable[[World], dict[str, Any]], program: str = "bert-bench"
 ) -> None:
     """Calls `measure(world)` in a process without MPI, which may start others, and writes the figures."""
-    with World(program=program, user_errors=(InputError, OSError)) as world:
-        if any(os.environ.get(size, "1") not in ("", "1") for size in SIZE_VARIABLES):
+    with World(program=program) as world:
+        if launched_size()[1] > 1:
             raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
         write(figures, measure(world))
 
@@ -50,15 +47,12 @@ def run_module(
 ) -> None:
     """Runs `python -m arguments` on ranks of this machine, which may use these cores (none for all).
 
-    Raises InputError, with `what` and the last line that contains "error": it failed.
+    Raises InputError, with `what` and the error: it failed.
     """
-    done = subprocess.run(
-        launched([sys.executable, "-m", *arguments], num_ranks),
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})},
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores or os.sched_getaffinity(0)),
-    )
+    command = launched([sys.executable, "-m", *arguments], num_ranks)
+    environment = {**os.environ, "PYTHONPATH": str(SITE), **(variables or {})}
+    with cores_of_machine(frozenset(cores)):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise InputError(f"{what} failed: {last_error(done)}")
 
@@ -74,11 +68,3 @@ def last_error(done: "subprocess.CompletedProcess[str]") -> str:
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or [f"exit status {done.returncode}"])[-1]
-
-
-def figures_of(what: str, *arguments: str, num_ranks: int = 1, cores: Sequence[int] = ()) -> dict[str, Any]:
-    """The figures that `bert-bench` with these arguments writes. Raises InputError: it failed."""
-    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-        report = Path(folder, "report.json")
-        run_module(what, ["tasks.bench", *arguments, f"--output_file={report}"], num_ranks, cores=cores)
-        return json.loads(report.read_text())

@@ -9,8 +9,8 @@ from functools import partial
 
 from bert import hub
 from distributed import phases
-from distributed.evaluation import HeldOut
 from distributed.order import Order
+from distributed.train import HeldOut
 from tasks.classifier.evaluation import evaluate, score, write_predictions
 from tasks.classifier.labels import decide_labels, is_trained_on_pairs, with_classifier
 from tasks.classifier.reading import Source

@@ -71,10 +71,7 @@ def open_set(
             counts.append(f"{facts[name]:,} {text}")
     run.say(", ".join(counts) + ("" if data.is_new else " (cached)"))
     check_unknown(facts["unknown_share"], str(source), tokenizer, settings.allow_unknown)
-    data_set = DataSet(source, rows, data.tables["ids"], facts["digest"])
-    if source.needs_labels and not data_set.is_labelled:
-        raise InputError(f"{source}: there are examples without a label")
-    return data_set
+    return DataSet(source, rows, data.tables["ids"], facts["digest"])
 
 
 def recipe(source: Source, labels: Labels, settings: ExampleSettings, tokenizer: Tokenizer, run: Run) -> Recipe:

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, setting
-from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
+from ringbase.settings import LONGEST_ROW, MOST_SEED, MOST_STEPS, Settings, setting
+from tasks.settings import MachineSettings, ModelSettings, TrainingSettings, batch_size
 
 STANDARD_INPUT = "-"  # as a file name
 
@@ -78,13 +78,7 @@ class EvaluationSettings(Settings):
     """How the dev set is scored, also during training."""
 
     do_eval: bool = setting(False, "score the dev set", "evaluation")
-    eval_batch_size: int = setting(
-        8,
-        "examples of --max_seq_length tokens per evaluation batch; more if they are shorter",
-        "evaluation",
-        at_least=1,
-        at_most=MOST_ROWS,
-    )
+    eval_batch_size: int = batch_size("examples", "evaluation")
     eval_steps: int | Literal["auto"] | None = setting(
         None,
         "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
@@ -132,13 +126,7 @@ class ClassifierConfig(Settings):
         None, "weight of each label in the loss: LABEL=WEIGHT,… or balanced", "training"
     )
     do_predict: bool = setting(False, "predict the test set", "prediction")
-    predict_batch_size: int = setting(
-        8,
-        "examples of --max_seq_length tokens per prediction batch; more if they are shorter",
-        "prediction",
-        at_least=1,
-        at_most=MOST_ROWS,
-    )
+    predict_batch_size: int = batch_size("examples", "prediction")
 
     def check(self) -> None:
         if not (self.do_train or self.evaluation.do_eval or self.do_predict):

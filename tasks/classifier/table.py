@@ -1,7 +1,7 @@
 """Reads columns of CSV, TSV, JSON-lines and Parquet files, with the line of each row for messages.
 
-Files are not repaired: a row with too few or too many columns, a broken quote, or a byte that is NUL or not UTF-8
-is an error that names the line. pyarrow reads Parquet only: its readers of CSV and JSON repair broken quotes, give
+Files are not repaired: a row with too few or too many columns, a broken quote, or a byte that is not UTF-8 is an
+error that names the line. pyarrow reads Parquet only: its readers of CSV and JSON repair broken quotes, give
 numbers of rows instead of lines, take "2020-01-01" for a date, and refuse labels of which some are numbers.
 """
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 Name = str | int  # of a column: in the header, or its number from 0 in a file without one
 Records = Iterator[tuple[int, list[str]]]  # lines and their fields
 
+csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for some texts
 MAX_SHORT_ROWS_SHARE = 0.001
 KINDS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 
@@ -97,8 +98,6 @@ def read_table(path: Path, where: str, columns: Columns) -> Table:
     text = read_text(path, where)
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
-    if (nul := text.find("\0")) >= 0:
-        raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
     if kind == "json":
         return _json_table(text, where, columns)
     return _table(_csv_rows(text, where) if kind == "csv" else _tsv_rows(text), where, columns)
@@ -138,14 +137,11 @@ def _tsv_rows(text: str) -> Records:
 
 def _csv_rows(text: str, where: str) -> Records:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    limit = csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for some texts
     try:
         for row in filter(None, reader):
             yield reader.line_num, row
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: broken quotes ({error})") from error
-    finally:
-        csv.field_size_limit(limit)
 
 
 def _table(rows: Records, where: str, wanted: Columns) -> Table:

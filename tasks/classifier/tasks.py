@@ -45,7 +45,7 @@ class Task:
     name: str
     folder: str  # in the GLUE folder; `--data_dir` may be either of the two
     labels: Labels  # in Google's order; empty when they are found in the data
-    metrics: tuple[str, ...]  # names in `tasks.classifier.metrics.METRICS`; the first chooses the best checkpoint
+    metrics: tuple[str, ...]  # names in `tasks.classifier.metrics.scores`; the first chooses the best checkpoint
     splits: Mapping[str, Split]  # "train", "dev", "test"; with several dev or test sets "dev_matched" and so on
     hub: Hub | None = None  # None if no maintained data set is known
     spellings: Mapping[str, str] = field(default_factory=dict)  # of labels in the files, and what they mean
@@ -154,15 +154,7 @@ _ALL = (
     Task("cola", "CoLA", _NUMBERS, ("mcc", "accuracy"), _glue(_COLA, "CoLA.tsv", test=_ONE),
          _glue_hub("cola", "sentence")),
     Task("sst-2", "SST-2", _NUMBERS, ("accuracy",), _glue(_ONE, "SST-2.tsv"), _glue_hub("sst2", "sentence")),
-    Task(
-        "mrpc", "MRPC", _NUMBERS, _F1,
-        {
-            "train": Split(("train.tsv",), _MRPC, "train", instead=("msr_paraphrase_train.txt",)),
-            "dev": Split(("dev.tsv",), _MRPC, "validation"),
-            "test": Split(("test.tsv",), _MRPC, "test", ("msr_paraphrase_test.txt",), "MRPC.tsv"),
-        },
-        _glue_hub("mrpc", "sentence1", "sentence2"),
-    ),
+    Task("mrpc", "MRPC", _NUMBERS, _F1, _glue(_MRPC, "MRPC.tsv"), _glue_hub("mrpc", "sentence1", "sentence2")),
     Task("sts-b", "STS-B", None, _CORRELATION, _glue(replace(_TWO, label="score"), "STS-B.tsv"),
          _glue_hub("stsb", "sentence1", "sentence2"), range=(0.0, 5.0)),
     Task("qqp", "QQP", _NUMBERS, _F1, _glue(_QQP, "QQP.tsv"), _glue_hub("qqp", "question1", "question2")),

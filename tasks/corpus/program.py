@@ -9,7 +9,7 @@ from bert.corpus import build as corpus
 from bert.corpus.read import sample_sentences
 from bert.corpus.shards import verify as verify_shards
 from bert.text import tokenizer, vocabulary
-from distributed.environment import SIZE_VARIABLES
+from distributed.environment import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
@@ -19,8 +19,7 @@ MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps th
 
 def run(name: str, config: Any) -> None:
     """Runs a command. MPI is started only if a launcher started several processes."""
-    sizes = [os.environ.get(variable, "") for variable in SIZE_VARIABLES]
-    is_alone = not any(size.isdigit() and int(size) > 1 for size in sizes)
+    is_alone = launched_size()[1] == 1
     options: dict[str, Any] = {"program": f"bert-corpus {name}", "user_errors": (InputError, OSError)}
     with World(**options) if is_alone else World.join(None, **options) as world:
         if name == "build":

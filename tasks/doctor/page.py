@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from distributed.world import World
@@ -17,46 +17,23 @@ Status = Literal["ok", "warning", "failed", "not tested"]
 SEVERITY: tuple[Status, ...] = ("not tested", "ok", "warning", "failed")
 MARKS = {"ok": "ok", "warning": "!!", "failed": "XX", "not tested": "--"}
 MAX_WIDTH, NAME_WIDTH = 99, 20
-UNKNOWN = "this should not happen on a healthy machine: please report it with this page"
+UNKNOWN = (
+    "this should not happen on a healthy machine: the same command on one rank, with --device cpu, or with "
+    "--backend mpi shows what is at fault; please report it with this page"
+)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found on one rank, in one line, and what the user can do about it."""
+    """What a check found, in one line, and what the user can do about it."""
 
     status: Status
     text: str
     advice: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-def ok(text: str, **details: Any) -> Finding:
-    return Finding("ok", text, details=details)
-
-
-def warning(text: str, advice: str, **details: Any) -> Finding:
-    return Finding("warning", text, advice, details)
-
-
-def failed(text: str, advice: str, **details: Any) -> Finding:
-    return Finding("failed", text, advice, details)
 
 
 def not_tested(reason: str) -> Finding:
     return Finding("not tested", f"not tested: {reason}")
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a check found over all ranks. `advice` says what to do, one sentence per cause."""
-
-    group: str
-    name: str
-    status: Status
-    text: str
-    advice: tuple[str, ...]
-    seconds: float
-    details: Mapping[str, Any]
 
 
 class Page:
@@ -66,98 +43,86 @@ class Page:
     """
 
     def __init__(self, world: World, heading: str, as_json: bool):
-        self.world, self.as_json, self.results = world, as_json, list[Result]()
-        self._width, self._began = (
-            min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns),
-            time.monotonic(),
-        )
+        self.world, self.as_json = world, as_json
+        self.results: list[dict[str, Any]] = []  # group, name, status, text, advice and seconds
+        self._width = min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)
+        self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
         self._print(heading)
 
     @property
     def failed(self) -> list[str]:
         """The names of the checks that failed."""
-        return [result.name for result in self.results if result.status == "failed"]
+        return [result["name"] for result in self.results if result["status"] == "failed"]
 
-    def check(
-        self,
-        group: str,
-        name: str,
-        find: Callable[[], Finding],
-        advice: str = UNKNOWN,
-        needs: tuple[str, ...] = (),
-    ) -> None:
+    def check(self, group: str, name: str, find: Callable[[], Finding], needs: tuple[str, ...] = ()) -> None:
         """Runs a check on every rank and prints what they found together.
 
-        Args:
-          advice: what to do if it raises an exception.
-          needs: the names of checks; if one of them has failed, this one is not tested.
+        If one of the checks that it `needs` has failed, it is not tested.
         """
         began = time.monotonic()
         missing = [other for other in needs if other in self.failed]
-        finding = not_tested(f"{missing[0]} failed") if missing else guarded(find, advice)
+        finding = not_tested(f"{missing[0]} failed") if missing else guarded(find)
         if finding.status == "failed" and self.world.size > 1:  # the others may wait for this rank
             print(f"rank {self.world.rank}: {name}: {finding.text}", file=sys.stderr, flush=True)
         with self.world.operation(f"the end of the check {name}"):
-            findings = self.world.all_gather(finding)
-        result = Result(group, name, *combined(findings), round(time.monotonic() - began, 2), findings[0].details)
-        if not (self.results and self.results[-1].group == group):
+            whole = combined(self.world.all_gather(finding))
+        if not (self.results and self.results[-1]["group"] == group):
             self._print(f"\n{group}")
-        self.results.append(result)
-        self._print(self._entry(result, result.text))
+        seconds = round(time.monotonic() - began, 2)
+        self.results.append({"group": group, "name": name, **asdict(whole), "seconds": seconds})
+        self._print_entry(self.results[-1], whole.text)
 
     def end(self, facts: Mapping[str, Any]) -> int:
         """Prints what to do and the verdict, or everything as JSON. Returns the exit status."""
-        counted = Counter(result.status for result in self.results)
+        counted = Counter(result["status"] for result in self.results)
         counts = {status: counted[status] for status in reversed(SEVERITY)}
         verdict, seconds = "red" if self.failed else "green", round(time.monotonic() - self._began, 1)
         if self.as_json and self.world.rank == 0:
-            checks = [asdict(result) for result in self.results]
-            whole = {"verdict": verdict, **facts, "seconds": seconds, "counts": counts, "checks": checks}
-            print(json.dumps(whole, indent=1, default=str), flush=True)
-        advised = [result for result in self.results if result.advice]
+            whole = {"verdict": verdict, **facts, "seconds": seconds, "counts": counts, "checks": self.results}
+            print(json.dumps(whole, indent=1), flush=True)
+        advised = [result for result in self.results if result["advice"]]
         self._print("\nwhat to do" * bool(advised))
         for result in advised:
-            self._print(self._entry(result, "; ".join(result.advice)))
+            self._print_entry(result, result["advice"])
         numbers = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
         self._print(f"\n{verdict}: {numbers}; {seconds:.0f} s")
         return int(verdict == "red")
 
-    def _entry(self, result: Result, text: str) -> str:
+    def _print_entry(self, result: Mapping[str, Any], text: str) -> None:
         """A mark, a name, and a text that is wrapped beside them."""
-        head = f"  {MARKS[result.status]} {result.name:<{NAME_WIDTH}}"
-        width = max(20, self._width - len(head))
-        return head + f"\n{' ' * len(head)}".join(textwrap.wrap(text, width, break_on_hyphens=False) or [""])
+        head = f"  {MARKS[result['status']]} {result['name']:<{NAME_WIDTH}}"
+        lines = textwrap.wrap(text, max(20, self._width - len(head)), break_on_hyphens=False)
+        self._print(head + f"\n{' ' * len(head)}".join(lines))
 
     def _print(self, text: str) -> None:
         if text and self.world.rank == 0 and not self.as_json:
             print(text, flush=True)
 
 
-def guarded(find: Callable[[], Finding], advice: str) -> Finding:
+def guarded(find: Callable[[], Finding]) -> Finding:
     """What the check finds; an exception is a failed check."""
     try:
         return find()
     except InputError as error:
-        text, _, own = one_line(error).partition("; ")
-        return failed(text, own or advice)
+        text, _, advice = one_line(error).partition("; ")
+        return Finding("failed", text, advice)
     except Exception as error:
-        return failed(f"{type(error).__name__}: {one_line(error)}"[:300], advice)
+        return Finding("failed", f"{type(error).__name__}: {one_line(error)}"[:300], UNKNOWN)
 
 
-def combined(findings: list[Finding]) -> tuple[Status, str, tuple[str, ...]]:
-    """The worst of the ranks' findings: status, text and advice. Each text once, with the ranks that say it unless
-    all do."""
+def combined(findings: list[Finding]) -> Finding:
+    """The worst of the ranks' findings; each text once, with the ranks that say it unless all do."""
     worst = max((finding.status for finding in findings), key=SEVERITY.index)
-    alike = {rank: finding for rank, finding in enumerate(findings) if finding.status == worst}
     texts: dict[str, list[str]] = {}
-    for rank, finding in alike.items():
-        texts.setdefault(finding.text, []).append(str(rank))
-    if worst in ("ok", "not tested"):
-        text = next(iter(texts))  # rank 0's, or the first's
-    else:
+    for rank, finding in enumerate(findings):
+        if finding.status == worst:
+            texts.setdefault(finding.text, []).append(str(rank))
+    text = next(iter(texts))  # rank 0's, or the first's
+    if worst in ("warning", "failed"):
         text = "; ".join(
-            said if len(ranks) == len(findings) else f"rank{'s' * (len(ranks) > 1)} {','.join(ranks)}: {said}"
-            for said, ranks in texts.items()
+            text if len(ranks) == len(findings) else f"rank{'s' * (len(ranks) > 1)} {','.join(ranks)}: {text}"
+            for text, ranks in texts.items()
         )
-    return worst, text, tuple(dict.fromkeys(finding.advice for finding in alike.values() if finding.advice))
+    advice = dict.fromkeys(finding.advice for finding in findings if finding.status == worst and finding.advice)
+    return Finding(worst, text, "; ".join(advice))

@@ -5,10 +5,9 @@
     srun --mpi=pmix --ntasks-per-node=4 bert-doctor --json
 
 It starts as a training does, so what keeps trainings from starting ends it in the same way, with one line. Then it
-looks at the software, the hosts, the disks, the network and the GPUs, and trains small models.
+looks at the software, the hosts, the disks and the GPUs, opens the backend, and trains small models.
 """
 
-import contextlib
 import sys
 import time
 from functools import partial
@@ -19,12 +18,10 @@ import tensorflow as tf
 import ringbase
 from distributed.collectives import Collectives, open_collectives
 from distributed.world import World
-from tasks.doctor import hosts, software, training
-from tasks.doctor.page import Finding, Page, not_tested, ok
+from tasks.doctor import machines, training
+from tasks.doctor.page import Finding, Page, not_tested
 from tasks.doctor.settings import DoctorConfig
 from tasks.environment import cache_folder
-
-SAME_BITS = "the same command on one rank, and --backend mpi, show whether the sums or the devices are at fault"
 
 
 def run(config: DoctorConfig) -> None:
@@ -32,9 +29,9 @@ def run(config: DoctorConfig) -> None:
         ranks = f"{world.size} rank{'s' * (world.size > 1)} on {world.num_nodes} host{'s' * (world.num_nodes > 1)}"
         heading = f"RingBERT {ringbase.__version__}: {ranks}, {time.strftime('%Y-%m-%d %H:%M')}"
         page = Page(world, heading, config.json)
-        with contextlib.ExitStack() as backend:
-            check_machines(config, world, page)
-            check_training(config, world, page, backend)
+        check_machines(config, world, page)
+        for collectives in check_training(config, world, page):
+            collectives.close()
         status = page.end({"ringbert": ringbase.__version__, "ranks": world.size, "hosts": world.num_nodes})
     if status:
         sys.exit(status)
@@ -42,46 +39,40 @@ def run(config: DoctorConfig) -> None:
 
 def check_machines(config: DoctorConfig, world: World, page: Page) -> None:
     """Software, hosts, disks and GPUs: nothing of this uses the backend."""
-    folder, backend = Path(config.output_dir).expanduser(), config.machine.backend.backend
-    is_needed = backend in ("nccl", "ring") or (backend == "auto" and world.device.is_gpu)
-    page.check("software", "versions", partial(software.check_versions, world))
-    page.check("software", "files", software.check_files)
-    page.check("software", "MPI", partial(software.check_mpi, world))
-    page.check("hosts", "hosts", partial(hosts.check_hosts, world))
-    page.check("hosts", "ports", partial(hosts.check_ports, world, is_needed))
+    folder = Path(config.output_dir).expanduser()
+    page.check("software", "versions", partial(machines.check_versions, world))
+    page.check("software", "MPI", partial(machines.check_mpi, world))
+    page.check("hosts", "hosts", partial(machines.check_hosts, world))
     other = "give another folder as --output_dir, or free some space"
-    page.check("hosts", "output folder", partial(hosts.check_disk, world.rank == 0, folder, other))
+    page.check("hosts", "output folder", partial(machines.check_disk, world.rank == 0, folder, other))
     other = "set RINGBERT_CACHE to a folder on another disk, or free some space"
-    page.check("hosts", "cache folder", partial(hosts.check_disk, world.local_rank == 0, cache_folder(), other))
-    page.check("hosts", "GPUs", partial(hosts.check_gpus, world))
+    page.check("hosts", "cache folder", partial(machines.check_disk, world.local_rank == 0, cache_folder(), other))
+    page.check("hosts", "GPUs", partial(machines.check_gpus, world))
 
 
-def check_training(config: DoctorConfig, world: World, page: Page, backend: contextlib.ExitStack) -> None:
-    """The backend and what it sums; trainings, and their speed."""
+def check_training(config: DoctorConfig, world: World, page: Page) -> list[Collectives]:
+    """The backend and what it sums; trainings, and their speed. Returns the backend, if it could be opened."""
     opened: list[Collectives] = []
 
     def open_backend() -> Finding:
-        opened.append(
-            backend.enter_context(contextlib.closing(open_collectives(world, config.machine.backend.backend)))
-        )
-        return ok(opened[0].name)
+        opened.append(open_collectives(world, config.machine.backend.backend))
+        return Finding("ok", opened[0].name)
 
-    needs: tuple[str, ...] = ("ports", "backend")
-    page.check("training", "backend", open_backend, needs=("ports",))
-    page.check("training", "sums", lambda: training.check_sums(world, opened[0]), SAME_BITS, needs)
-    page.check("training", "bandwidth", lambda: training.check_bandwidth(world, opened[0]), SAME_BITS, needs)
+    page.check("training", "backend", open_backend)
+    page.check("training", "sums", lambda: training.check_sums(world, opened[0]), ("backend",))
     if config.quick:
         page.check("training", "small models", lambda: not_tested("--quick"))
-        return
-    needs = (*needs, "sums", "output folder", "cache folder")
+        return opened
+    needs = ("backend", "sums", "output folder", "cache folder")
     if not set(needs) & set(page.failed):
         tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
         with training.trials(world, opened[0], Path(config.output_dir).expanduser()) as trials:
-            page.check("training", "ranks against one", trials.check_ranks, SAME_BITS)
-            page.check("training", "save and resume", trials.check_resume, SAME_BITS, ("ranks against one",))
+            page.check("training", "ranks against one", trials.check_ranks)
+            page.check("training", "save and resume", trials.check_resume, ("ranks against one",))
             formats = (("fp32", "on"), ("bf16", "off"), ("bf16", "on"), ("fp16", "on"))
             for precision, xla in formats if world.device.is_gpu else formats[:3]:
                 check = partial(trials.check_precision, precision, xla)
-                page.check("training", f"{precision} --xla {xla}", check, training.WRONG, ("ranks against one",))
+                page.check("training", f"{precision} --xla {xla}", check, ("ranks against one",))
     speed = lambda: training.check_speed(world, opened[0], config.machine)  # noqa: E731
-    page.check("speed", "BERT-base", speed, "see bert-bench step", needs)
+    page.check("speed", "BERT-base", speed, needs)
+    return opened

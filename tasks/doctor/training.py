@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,11 +22,11 @@ from distributed.collectives.local import LocalCollectives
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import made
-from tasks.bench.allreduce import time_sums
 from tasks.bench.inputs import model_config, write_inputs
 from tasks.bench.settings import LoadSettings
 from tasks.bench.step import step_figures
-from tasks.doctor.page import Finding, failed, not_tested, ok, warning
+from tasks.doctor.machines import nearest_folder
+from tasks.doctor.page import Finding, not_tested
 from tasks.environment import cache_folder
 from tasks.job import Job, set_precision
 from tasks.settings import MachineSettings
@@ -36,11 +35,9 @@ from tasks.squad.settings import SquadConfig
 
 SIZE = 300_001  # numbers in a sum: odd, and more than one piece of every backend
 STEPS, NUM_QUESTIONS = 4, 40
-NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # How far losses and gradient norms may be apart, as a share: sums in another order; other number formats.
 TOLERANCES = {"fp32": 1e-3, "bf16": 3e-2, "fp16": 3e-2}
 LOW_SHARE = 0.2  # of the largest product's speed
-ONE_RANK = "there is one rank"
 WRONG = (
     "training cannot be right here: update the driver and TensorFlow with its CUDA libraries, try another GPU, "
     "--device cpu, --backend mpi or another --precision, and report it with this page"
@@ -51,7 +48,7 @@ Losses = list[tuple[float, float]]  # loss and gradient norm of each step
 def check_sums(world: World, collectives: Collectives) -> Finding:
     """The backend's sum and broadcast of float32 against NumPy's, and the same bits on every rank."""
     if world.size == 1:
-        return not_tested(ONE_RANK)
+        return not_tested("there is one rank")
     parts = [np.random.default_rng(rank).standard_normal(SIZE).astype(np.float32) for rank in range(world.size)]
     with world.operation("a sum on trial"):
         total = np.array(collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0])
@@ -60,19 +57,10 @@ def check_sums(world: World, collectives: Collectives) -> Finding:
     error = float(np.max(np.abs(total - np.sum(parts, axis=0, dtype=np.float64)) / bound))
     world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
     if not error <= 1:
-        return failed(f"{collectives.name}: {error:.3g} times the error that rounding allows", WRONG)
+        return Finding("failed", f"{collectives.name}: {error:.3g} times the error that rounding allows", WRONG)
     if not np.array_equal(sent, parts[0]):
-        return failed(f"{collectives.name}: a broadcast of rank 0's numbers gives others", WRONG)
-    return ok(f"{collectives.name}: sum and broadcast as NumPy's, the same bits on every rank")
-
-
-def check_bandwidth(world: World, collectives: Collectives) -> Finding:
-    """How long the backend takes to sum a large and a small buffer of float32, on the slowest rank."""
-    if world.size == 1:
-        return not_tested(ONE_RANK)
-    large_s, small_s = (time_sums(world, collectives, size // 4, 5)["ours_s"] for size in (64_000_000, 4_000))
-    text = f"{collectives.name}: 64 MB in {large_s * 1e3:.3g} ms ({0.064 / large_s:.3g} GB/s), 4 kB in"
-    return ok(f"{text} {small_s * 1e6:.0f} µs", seconds_of_64_MB=large_s, seconds_of_4_kB=small_s)
+        return Finding("failed", f"{collectives.name}: a broadcast of rank 0's numbers gives others", WRONG)
+    return Finding("ok", f"{collectives.name}: sum and broadcast as NumPy's, the same bits on every rank")
 
 
 class Trials:
@@ -91,22 +79,22 @@ class Trials:
         """The same global batches on all ranks and on one."""
         self._whole = self._train("together", self.world, self.collectives, "fp32")
         if self.world.size == 1:
-            return not_tested(ONE_RANK)
+            return not_tested("there is one rank")
         alone = World(device=self.world.device)
         single = self.world.on_first(self._train, "single", alone, LocalCollectives(), "fp32")
-        return compared(f"{self.world.size} ranks and one", self._whole, single, TOLERANCES["fp32"])
+        return self._compared(f"{self.world.size} ranks and one", single, TOLERANCES["fp32"])
 
     def check_resume(self) -> Finding:
         """A run that lost its last checkpoint, and so goes on from the one before, against the whole run."""
         self.world.on_first(lambda: shutil.rmtree(max((self.folder / "together/checkpoints").glob("rows-*"))))
         resumed = self._train("together", self.world, self.collectives, "fp32")
         text = f"{STEPS} steps, and {STEPS // 2} steps, a checkpoint and {STEPS // 2} more"
-        return compared(text, self._whole, resumed, TOLERANCES["fp32"] if self.world.device.is_gpu else 0.0)
+        return self._compared(text, resumed, TOLERANCES["fp32"] if self.world.device.is_gpu else 0.0)
 
     def check_precision(self, precision: str, xla: str) -> Finding:
         """The same training in another number format, or compiled by XLA as a whole, against that in float32."""
         losses = self._train(f"{precision}-{xla}", self.world, self.collectives, precision, xla)
-        return compared(f"{precision} --xla {xla} and fp32", self._whole, losses, TOLERANCES[precision])
+        return self._compared(f"{precision} --xla {xla} and fp32", losses, TOLERANCES[precision])
 
     def _train(
         self, name: str, world: World, collectives: Collectives, precision: str, xla: str = "off"
@@ -126,53 +114,48 @@ class Trials:
             run_squad(config, Job(world, collectives, run))
         return world.on_first(losses_of, Path(config.output_dir, "metrics.jsonl"))
 
+    def _compared(self, what: str, losses: Losses, tolerance: float) -> Finding:
+        """Whether a training has the same losses and gradient norms as the first one, to rounding."""
+        difference = float(np.max(np.abs(np.array(self._whole) / np.array(losses) - 1)))
+        text = f"{what}: losses and gradients differ by {difference:.1e}"
+        if not difference <= tolerance:
+            return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
+        return Finding("ok", text if difference else f"{what}: the same bits")
+
 
 def losses_of(metrics: Path) -> Losses:
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [(line["loss"], line["gradient_norm"]) for line in lines]
 
 
-def compared(what: str, ours: Losses, theirs: Losses, tolerance: float) -> Finding:
-    """Whether two trainings from the same start have the same losses and gradient norms, to rounding."""
-    difference = float(np.max(np.abs(np.array(ours) / np.array(theirs) - 1)))
-    text = f"{what}: losses and gradients differ by {difference:.1e}"
-    if not difference <= tolerance:
-        return failed(f"{text}, must be at most {tolerance:g}", WRONG, difference=difference)
-    return ok(text if difference else f"{what}: the same bits", difference=difference)
-
-
 @contextlib.contextmanager
 def trials(world: World, collectives: Collectives, output_dir: Path) -> Iterator[Trials]:
     """Trials whose files are removed at the end of the `with` block."""
-    nearest = next(path for path in (output_dir, *output_dir.absolute().parents) if path.is_dir())
+    nearest = nearest_folder(output_dir)
     folder = Path(world.on_first(lambda: tempfile.mkdtemp(prefix=".bert-doctor.", dir=nearest)))
-    cache, before = cache_folder() / folder.name, os.environ.get("RINGBERT_CACHE")
+    cache = cache_folder() / folder.name
+    config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     try:
-        inputs = world.on_each_machine(write_inputs, cache, model_config("tiny", **NO_DROPOUT), NUM_QUESTIONS)
+        inputs = world.on_each_machine(write_inputs, cache, config, NUM_QUESTIONS)
         os.environ["RINGBERT_CACHE"] = str(cache)
         yield Trials(world, collectives, folder, inputs)
     finally:
-        os.environ.pop("RINGBERT_CACHE", None)
-        os.environ.update({"RINGBERT_CACHE": before} if before else {})
         for written in [cache] * (world.local_rank == 0) + [folder] * (world.rank == 0):
             shutil.rmtree(written, ignore_errors=True)
 
 
 def check_speed(world: World, collectives: Collectives, machine: MachineSettings) -> Finding:
     """A few steps of BERT-base on random tokens: 32 x 384 on a GPU, 1 x 128 on a CPU."""
-    on_gpu = world.device.is_gpu
-    rows, length, xla = (32, 384, "on") if on_gpu else (1, 128, "off")
-    num_steps = {"num_warmup": 3, "num_steps": 10} if on_gpu else {"num_warmup": 1, "num_steps": 2}
-    load = made(
-        LoadSettings, {"model_size": "base", "batch_size": rows, "seq_length": length, "xla": xla, **num_steps}
-    )
-    figures = step_figures(replace(load, machine=machine), world, collectives)
+    values: dict[str, object] = {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
+    if world.device.is_gpu:
+        values = {"batch_size": 32, "seq_length": 384, "num_warmup": 3, "num_steps": 10, "xla": "on"}
+    load = replace(made(LoadSettings, values | {"model_size": "base"}), machine=machine)
+    figures = step_figures(load, world, collectives)
     flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
     text = (
-        f"BERT-base, {rows} x {length} tokens per rank, {machine.precision}: {figures['examples_per_s']:.3g} "
-        f"examples/s over all ranks; {flop / 1e9:.0f} GFLOP/s per rank, {flop / peak:.0%} of the {peak / 1e9:.0f} "
-        "of one large product"
+        f"{load}: {figures['examples_per_s']:.3g} examples/s over all ranks; {flop / 1e9:.0f} GFLOP/s per rank, "
+        f"{flop / peak:.0%} of the {peak / 1e9:.0f} of one large product"
     )
-    if on_gpu and flop < LOW_SHARE * peak:
-        return warning(text, "see bert-bench step, which shows where the time of a step goes", **figures)
-    return ok(text, **figures)
+    if world.device.is_gpu and flop < LOW_SHARE * peak:
+        return Finding("warning", text, "see bert-bench step, which shows where the time of a step goes")
+    return Finding("ok", text)

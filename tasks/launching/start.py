@@ -9,18 +9,15 @@ import os
 import re
 import shlex
 import signal
-import site
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import ringbase
 from distributed import records
-from distributed.environment import SIZE_VARIABLES
+from distributed.environment import launched_size
 from ringbase.errors import InputError, Preempted
 from ringbase.json_files import read_object
 from tasks.environment import result_file
@@ -28,9 +25,13 @@ from tasks.launching.jobs import Job, without_dashes
 from tasks.signatures import with_checked_names
 
 ERROR = re.compile(r"(bert-[a-z]+): error(?: on [^ :]+)?: (.*)")
-LAUNCHER_FLAGS = {"argument -H/--hosts": "hosts", "-np": "ranks", "-H": "hosts", "-p": "ssh_port"}
+ARGUMENTS = {  # of `launch`, by the flags of bert-launch that have other names
+    **{"-np": "ranks", "-H": "hosts", "-p": "ssh_port", "--restarts": "restarts"},
+    **{"--elastic": "elastic", "--mpi-args": "mpi_args"},
+}
+PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
 LAST_LINES = 20  # of a crashed program, in the message
-MOST_LINES = 200  # that are kept
+MOST_CHARACTERS = 1 << 16  # that are kept of what is printed
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def launch(
     ssh_port: int | None = None,
     restarts: int = 0,
     elastic: bool = False,
-    mpi_args: Sequence[str] = (),
+    mpi_args: str | Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     progress: bool = True,
 ) -> Result:
@@ -92,42 +93,33 @@ def launch(
       InputError: the job, its files or these arguments cannot be used; the message is the program's.
       RuntimeError: the job failed otherwise; the message has the last lines that it printed.
     """
-    check_job(job)
-    check_alone()
-    command = [
-        *python("distributed.launch"),
-        *_launcher_arguments(ranks, hosts, ssh_port, restarts, elastic, mpi_args),
-        *("--", *python(job.module), *job.argv()),
-    ]
+    _check(job)
+    if isinstance(hosts, Mapping):
+        hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
+    words = mpi_args if isinstance(mpi_args, str) else shlex.join(mpi_args)
+    flags = {"-np": ranks, "--restarts": restarts, "-H": hosts, "-p": ssh_port, "--mpi-args": words}
+    given = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    given += ["--elastic"] * elastic
+    command = [*PYTHON, "distributed.launch", *given, "--", *PYTHON, job.module, *job.argv()]
     variables = {**os.environ, **(environment or {}), records.PARENT: str(os.getpid())}
     variables[records.TERMINAL] = str(int(progress and (in_notebook() or sys.stderr.isatty())))
-    if path := python_path(variables.get("PYTHONPATH", "")):
-        variables["PYTHONPATH"] = path
-    ended = run(command, variables, is_shown=progress)
-    if ended.is_interrupted:
+    status, printed, is_interrupted = run(command, variables, is_shown=progress)
+    if is_interrupted:
         raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")
-    if ended.status:
-        raise _error(job, ended)
+    if status:
+        raise _error(job, status, printed)
     return _result(job)
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a process ended: its exit status (128 + the signal that killed it), the last lines that it printed, and
-    whether the user interrupted it."""
-
-    status: int
-    lines: Sequence[str]
-    is_interrupted: bool
-
-
-def run(command: Sequence[str], environment: Mapping[str, str], is_shown: bool) -> Ended:
+def run(command: Sequence[str], environment: Mapping[str, str], is_shown: bool) -> tuple[int, str, bool]:
     """Runs a command to its end and shows what it prints: in a notebook on standard output, which is not red.
+
+    Returns the exit status, the last characters that were printed, and whether the user interrupted it.
 
     KeyboardInterrupt passes SIGINT on and goes on until the process has ended. The process has its own group,
     because a terminal and Jupyter send SIGINT to all of theirs.
     """
-    is_interrupted, lines, partial = False, deque[str](maxlen=MOST_LINES), ""
+    printed, is_interrupted = "", False
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     stream = sys.stdout if in_notebook() else sys.stderr
     with subprocess.Popen(
@@ -143,13 +135,11 @@ def run(command: Sequence[str], environment: Mapping[str, str], is_shown: bool) 
             try:
                 while data := os.read(process.stdout.fileno(), 65536):
                     text = decoder.decode(data)
+                    printed = (printed + text)[-MOST_CHARACTERS:]
                     if is_shown:
                         stream.write(text)
                         stream.flush()
-                    *whole, partial = (partial + text).split("\n")
-                    lines += [last_text(line) for line in whole]
-                status = process.wait()
-                break
+                return process.wait(), printed, is_interrupted
             except KeyboardInterrupt:
                 is_interrupted = True
                 if process.poll() is None:
@@ -157,14 +147,19 @@ def run(command: Sequence[str], environment: Mapping[str, str], is_shown: bool) 
             except BaseException:  # standard error is closed
                 process.terminate()
                 raise
-    lines.append(last_text(partial))
-    return Ended(128 - status if status < 0 else status, lines, is_interrupted)
 
 
-def last_text(line: str) -> str:
-    """What is seen of a line whose parts end with a carriage return: each overwrites the one before."""
-    parts = [part for part in re.split(r"\r|\x1b\[A", line) if part.strip()]
-    return parts[-1].rstrip() if parts else ""
+def _check(job: object) -> None:
+    """Raises InputError unless this is a job, and this process is not one of several of a launcher."""
+    if not isinstance(job, get_args(Job)):
+        kinds = ", ".join(f"ringbert.{kind.__name__}(…)" for kind in get_args(Job))
+        raise InputError(f"job must be one of {kinds}, got {job!r:.80}")
+    variable, size = launched_size()
+    if size > 1:
+        raise InputError(
+            f"{variable}={size}: launch starts the ranks itself, so start this script without mpirun or srun, or "
+            "start the program by its command under mpirun"
+        )
 
 
 def in_notebook() -> bool:
@@ -174,79 +169,22 @@ def in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def check_job(job: object) -> None:
-    """Raises InputError unless the argument is a job."""
-    names = [f"ringbert.{kind.__name__}(…)" for kind in get_args(Job)]
-    if isinstance(job, type) and issubclass(job, get_args(Job)):
-        raise InputError(
-            f"job must be {job.__name__} with its arguments, ringbert.{job.__name__}(…), got the class"
-        )
-    if not isinstance(job, get_args(Job)):
-        raise InputError(f"job must be {', '.join(names[:-1])} or {names[-1]}, got {job!r:.80}")
-
-
-def check_alone() -> None:
-    """Raises InputError if this process is one of several that a launcher has started."""
-    for name in SIZE_VARIABLES:
-        if os.environ.get(name, "1") not in ("", "1"):
-            raise InputError(
-                f"{name}={os.environ[name]}: launch starts the ranks itself, so start this script without mpirun "
-                "or srun, or start the program by its command under mpirun"
-            )
-
-
-def python(module: str) -> list[str]:
-    """The command that runs a module of ours with this Python, whatever lies in the working directory."""
-    if not sys.executable:
-        raise InputError("launch needs a Python to start, and sys.executable is empty")
-    return [sys.executable, "-P", "-m", module]
-
-
-def python_path(current: str) -> str:
-    """PYTHONPATH for the ranks, so that they import the same packages as this process."""
-    folder = str(Path(ringbase.__file__).resolve().parent.parent)
-    paths = [path for path in current.split(os.pathsep) if path]
-    if folder in (*paths, *site.getsitepackages(), site.getusersitepackages()):
-        return current
-    return os.pathsep.join([folder, *paths])
-
-
-def _launcher_arguments(
-    ranks: int,
-    hosts: str | Mapping[str, int] | None,
-    ssh_port: int | None,
-    restarts: int,
-    elastic: bool,
-    mpi_args: Sequence[str],
-) -> list[str]:
-    """bert-launch's flags. Raises InputError."""
-    for name, value, least in (("ranks", ranks, 1), ("restarts", restarts, 0), ("ssh_port", ssh_port, 1)):
-        if value is not None and (type(value) is not int or value < least):
-            raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
-    if isinstance(mpi_args, str):
-        raise InputError(f"mpi_args must be a list of arguments, got the text {mpi_args!r}")
-    if isinstance(hosts, Mapping):
-        hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
-    arguments = [f"-np={ranks}", f"--restarts={restarts}"]
-    arguments += ["-H", hosts] if hosts is not None else []
-    arguments += [f"-p={ssh_port}"] if ssh_port is not None else []
-    arguments += ["--elastic"] if elastic else []
-    return [*arguments, f"--mpi-args={shlex.join(mpi_args)}"]
-
-
-def _error(job: Job, ended: Ended) -> Exception:
+def _error(job: Job, status: int, printed: str) -> Exception:
     """What to raise for a job that failed."""
-    errors = [match for line in ended.lines if (match := ERROR.match(line))]
+    # Of a line with a progress bar, whose states begin with a carriage return, the last state.
+    lines = [line.rpartition("\r")[2] for line in printed.rstrip().split("\n")]
+    errors = [match for line in lines if (match := ERROR.match(line))]
     if errors:
         program, message = errors[-1].groups()
         if program == "bert-launch":
-            for flag, name in LAUNCHER_FLAGS.items():
+            message = re.sub(r"^argument (-[\w-]+)\S*:", r"\1", message)  # as argparse begins it
+            for flag, name in ARGUMENTS.items():
                 message = re.sub(rf"(?<![\w-]){flag}\b", name, message)
         return InputError(without_dashes(message, type(job)))
-    if ended.status == Preempted.STATUS:
+    if status == Preempted.STATUS:
         return RuntimeError(f"{job.program} was saved and stopped by a signal; launch it again to continue")
-    last = "\n".join([*ended.lines][-LAST_LINES:])
-    return RuntimeError(f"{job.program} failed with exit status {ended.status}; its last lines:\n{last}")
+    last = "\n".join(lines[-LAST_LINES:])
+    return RuntimeError(f"{job.program} failed with exit status {status}; its last lines:\n{last}")
 
 
 def _result(job: Job) -> Result:

@@ -16,8 +16,7 @@ from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from distributed.checkpoint import checkpoint_at
 from distributed.collectives.local import LocalCollectives
-from distributed.progress import Progress
-from distributed.run import Run
+from distributed.run import Progress, Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import MOST_ROWS, fields_of, made, of_type

@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import with_checked_ids
-from distributed.evaluation import HeldOut
 from distributed.feed import batch_maker
 from distributed.predict import predict, traced_once
+from distributed.train import HeldOut
 from tasks.job import Job
 from tasks.predict import batches_of
 from tasks.pretraining.settings import EvaluationSettings

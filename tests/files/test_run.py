@@ -37,10 +37,15 @@ def test_what_cannot_be_written_is_named(run):
     assert (run.folder / "file").read_text() == "old"
 
 
-def test_a_disk_that_fills_up_does_not_end_the_run(run, capsys):
+@pytest.mark.parametrize("fills_up", [False, True])
+def test_curves_that_cannot_be_written_do_not_end_the_run(fills_up, run, capsys):
     """Writing beyond this size of a file fails, as beyond the end of a disk. TensorBoard has a thread for it, and
     an exception in a thread ends the job."""
-    run.metrics(1, {"loss": 1.0})
+    if fills_up:
+        run.metrics(1, {"loss": 1.0})
+    else:
+        (run.folder / "metrics.jsonl").symlink_to("/dev/full")
+        (run.folder / "tensorboard").touch()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
     try:

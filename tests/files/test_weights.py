@@ -3,23 +3,23 @@
 import json
 import os
 import re
+import stat
 
 import ml_dtypes
 import numpy as np
 import pytest
 from harness.refusals import refused
+from harness.texts import write_vocabulary
 from harness.weight_files import HEADS, SIZES, config, published_shapes, values_of, write_hf, write_tf1
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 from bert import configuration, weights
 from bert.model import Bert
-from bert.tensor_names import HEAD_TENSORS, hugging_face_name
 from bert.text import tokenizer
 
+HEAD_TENSORS = weights.HEAD_TENSORS
 OF_PRETRAINING = [name for name in HEADS if name.startswith(("cls/pred", "cls/seq"))]
-POOLER = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
-GOLDEN_FOLDERS = {"span": "span_gelu", "classifier": "classifier_gelu", "pretraining": "pretraining_gelu"}
 
 
 def values_in(model):
@@ -38,48 +38,37 @@ def tensors(goldens):
     return load_file(goldens / "span_gelu" / "model.safetensors")
 
 
-@pytest.mark.parametrize("place", ["bert_model.ckpt", "model.ckpt-123", "folder", "archive"])
-def test_a_checkpoint_is_found_by_prefix_and_by_folder(tmp_path, place):
+@pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-123"])
+def test_a_checkpoint_is_found_by_prefix_and_by_folder(tmp_path, name):
     """Google's archive holds bert_model.ckpt without a file `checkpoint`."""
     there = values_of({"output_bias": (3,)})
-    name = {"folder": "model.ckpt-123", "archive": "bert_model.ckpt"}.get(place, place)
     write_tf1(tmp_path / name, there)
-    if place != "folder":
+    if name == "bert_model.ckpt":
         (tmp_path / "checkpoint").unlink()
-    found = weights.read(weights.find(str(tmp_path if place in ("folder", "archive") else tmp_path / name)))
-    assert found.keys() == there.keys()
-    np.testing.assert_array_equal(found["output_bias"], there["output_bias"])
+    for place in (tmp_path / name, tmp_path):
+        found = weights.read(weights.find(str(place)))
+        assert found.keys() == there.keys()
+        np.testing.assert_array_equal(found["output_bias"], there["output_bias"])
 
 
 def test_a_pretraining_checkpoint_fills_each_head(tmp_path):
-    there = values_of(published_shapes() | {name: HEADS[name] for name in OF_PRETRAINING})
+    """From TensorFlow 1 to the model, to safetensors, to a model: with the names and shapes of Google's code."""
+    published = published_shapes() | {name: HEADS[name] for name in OF_PRETRAINING}
+    there = values_of(published)
     source = write_tf1(tmp_path / "bert_model.ckpt", there)
-    for head, unused in (("span", OF_PRETRAINING + POOLER), ("classifier", OF_PRETRAINING), ("pretraining", [])):
-        model = Bert(config(), head)
+    for head in ("span", "classifier", "pretraining"):
+        model, again = Bert(config(), head), Bert(config(), head, seed=9)
         new = HEAD_TENSORS[head] if head != "pretraining" else ()
         before, missing = values_in(model), [name for name in new if name not in there]
-        report = weights.load(model, source, new=new)
+        line = weights.load(model, source, new=new)
         assert_equal(model, before | there | {name: before[name] for name in missing})
-        assert (sorted(report.missing), report.unused) == (sorted(missing), sorted(unused))
-        assert report.loaded == len(before) - len(missing)
-        assert all(name in str(report) for name in (*report.missing, *report.unused[:1]))
-
-
-@pytest.mark.parametrize("head", ["span", "classifier"])
-def test_a_round_trip_keeps_the_bits(tmp_path, head):
-    """TensorFlow 1 -> model -> safetensors -> model; the names and shapes are those of google-research/bert."""
-    model = Bert(config(), head)
-    there = values_of({name: tuple(variable.shape) for name, variable in model.named_tensors().items()})
-    published = published_shapes() | HEADS
-    assert all(value.shape == published[name] for name, value in there.items())
-    weights.load(model, write_tf1(tmp_path / "bert_model.ckpt", there))
-    weights.save(model, tmp_path / "saved")
-    again = Bert(configuration.read_config(tmp_path / "saved"), head, seed=9)
-    report = weights.load(again, weights.find(str(tmp_path / "saved")))
-    assert_equal(model, there)
-    assert_equal(again, there)
-    assert (report.missing, report.unused, report.loaded) == ([], [], len(there))
-    assert again.config.to_dict() == model.config.to_dict()
+        assert line.startswith(f"{len(before) - len(missing)} tensors")
+        assert all(name in line for name in missing)
+        assert ("not used by this model" in line) == (head != "pretraining")
+        weights.copied(model)(tmp_path / head)
+        weights.load(again, weights.find(str(tmp_path / head)))
+        assert_equal(again, values_in(model))
+        assert configuration.read_config(tmp_path / head).to_dict() == model.config.to_dict()
 
 
 def test_a_classifier_checkpoint_of_another_number_of_labels(tmp_path):
@@ -91,14 +80,13 @@ def test_a_classifier_checkpoint_of_another_number_of_labels(tmp_path):
     assert_equal(three, there | before)
 
 
-@pytest.mark.parametrize("head", GOLDEN_FOLDERS)
+@pytest.mark.parametrize("head", ["span", "classifier", "pretraining"])
 def test_the_names_are_those_of_transformers(goldens, tmp_path, head):
     """What we write has the keys and values of what transformers wrote, for each architecture."""
-    folder = goldens / GOLDEN_FOLDERS[head]
+    folder = goldens / f"{head}_gelu"
     model = Bert(configuration.read_config(folder), head)
-    report = weights.load(model, folder)
-    assert (report.missing, report.unused) == ([], [])
-    weights.save(model, tmp_path)
+    assert weights.load(model, folder) == f"{len(model.variables)} tensors from {folder}"
+    weights.copied(model)(tmp_path)
     theirs, ours = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert sorted(ours) == sorted(theirs)
     for name, value in theirs.items():
@@ -124,38 +112,30 @@ def with_pooler_and_positions(tensors):
     return tensors | pooler | {"bert.embeddings.position_ids": np.arange(24)[None]}
 
 
+def as_bfloat16(tensors):
+    return {name: value.astype(ml_dtypes.bfloat16) for name, value in tensors.items()}
+
+
 @pytest.mark.parametrize(
     ("change", "shards"),
-    [(dict, 3), (without_prefix, 0), (old_names, 0), (old_names, 3), (with_pooler_and_positions, 0)],
+    [(dict, 3), (without_prefix, 0), (old_names, 0), (with_pooler_and_positions, 0), (as_bfloat16, 0)],
 )
-def test_folders_in_the_wild(goldens, tensors, tmp_path, change, shards):
+def test_folders_in_the_wild(tensors, tmp_path, change, shards):
     expected, model = (Bert(config(num_labels=2), "span", seed=seed) for seed in (0, 1))
-    weights.load(expected, goldens / "span_gelu")
-    report = weights.load(model, write_hf(tmp_path / "there", change(tensors), shards))
+    if change is as_bfloat16:
+        tensors = {name: value.astype(ml_dtypes.bfloat16).astype(np.float32) for name, value in tensors.items()}
+    weights.load(expected, write_hf(tmp_path / "expected", tensors))
+    line = weights.load(model, write_hf(tmp_path / "there", change(tensors), shards))
     assert_equal(model, values_in(expected))
-    assert report.unused == (POOLER if change is with_pooler_and_positions else [])
+    assert ("bert/pooler/dense/kernel" in line) == (change is with_pooler_and_positions)
 
 
 def test_a_folder_without_pooler(tensors, tmp_path):
     """A span model does not need it, a classifier's may be new when training starts and never for prediction."""
     source, classifier = write_hf(tmp_path / "there", tensors), Bert(config(), "classifier")
-    report = weights.load(classifier, source, new=HEAD_TENSORS["classifier"])
-    assert sorted(report.missing) == sorted(HEAD_TENSORS["classifier"])
-    assert report.unused == ["cls/squad/output_bias", "cls/squad/output_weights"]
+    line = weights.load(classifier, source, new=HEAD_TENSORS["classifier"])
+    assert all(name in line for name in [*HEAD_TENSORS["classifier"], *HEAD_TENSORS["span"]])
     refused(lambda: weights.load(classifier, source), "bert/pooler/dense/kernel")
-
-
-@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
-def test_other_stored_types_become_float32(tensors, tmp_path, kind):
-    stored, model = (
-        {name: value.astype(kind) for name, value in tensors.items()},
-        Bert(config(num_labels=2), "span"),
-    )
-    weights.load(model, write_hf(tmp_path / "there", stored))
-    for name, value in values_in(model).items():
-        key, transpose = hugging_face_name(name, "span")
-        np.testing.assert_array_equal(value, stored[key].astype(np.float32).T if transpose else stored[key])
-        assert value.dtype == np.float32
 
 
 def test_a_tied_decoder_is_left_out_and_an_untied_one_refused(goldens, tmp_path):
@@ -163,33 +143,25 @@ def test_a_tied_decoder_is_left_out_and_an_untied_one_refused(goldens, tmp_path)
     words, biases = tied["bert.embeddings.word_embeddings.weight"], tied["cls.predictions.bias"]
     tied |= {"cls.predictions.decoder.weight": words.copy(), "cls.predictions.decoder.bias": biases.copy()}
     model = Bert(config(num_labels=2), "pretraining")
-    assert weights.load(model, write_hf(tmp_path / "tied", tied)).unused == []
+    assert "not used" not in weights.load(model, write_hf(tmp_path / "tied", tied))
     source = write_hf(tmp_path / "untied", tied | {"cls.predictions.decoder.weight": words + 1})
     refused(lambda: weights.load(model, source), source, "word_embeddings")
 
 
 def test_the_saved_folder_is_one_of_transformers_and_readable_by_others(goldens, tmp_path):
     """safetensors lets only the owner read what it writes."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ca", "##fé", "ca", "##fe", "he", "##llo"]
-    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    ours, before = tokenizer.load(str(tmp_path / "vocab.txt"), do_lower_case=False), os.umask(0o027)
+    words = tokenizer.load(str(write_vocabulary(tmp_path, "Ca", "##fé", "ca", "he", "##llo")), do_lower_case=False)
+    model, before = Bert(configuration.read_config(goldens / "span_gelu"), "span"), os.umask(0o027)
     try:
-        weights.save(Bert(configuration.read_config(goldens / "span_gelu"), "span"), tmp_path / "model", ours)
+        weights.copied(model, words)(tmp_path / "model")
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o640}
-    assert AutoConfig.from_pretrained(tmp_path / "model").architectures == ["BertForQuestionAnswering"]
-    assert AutoTokenizer.from_pretrained(tmp_path / "model")("hello Café").input_ids == [2, 9, 10, 5, 6, 3]
-    assert tokenizer.load(folder=tmp_path / "model").digest == ours.digest
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()} == {0o640}
+    assert AutoTokenizer.from_pretrained(tmp_path / "model")("hello Café").input_ids == [2, 8, 9, 5, 6, 3]
+    assert tokenizer.load(folder=tmp_path / "model").digest == words.digest
 
 
 KEY, NAME = "bert.encoder.layer.1.output.dense.weight", "bert/encoder/layer_1/output/dense/kernel"
-
-
-def spoilt(value, number):
-    changed = value.copy()
-    changed[3, 5] = number
-    return changed
 
 
 @pytest.mark.parametrize(
@@ -198,11 +170,10 @@ def spoilt(value, number):
         (lambda there: there.pop(KEY), [NAME]),
         (lambda there: there.update({KEY.replace("layer.1", "layer.2"): there[KEY]}), ["layer_2", "--bert_conf"]),
         (lambda there: there.update({KEY: np.ascontiguousarray(there[KEY].T)}), [NAME, "(32, 64)", "(64, 32)"]),
-        (lambda there: there.update({KEY: spoilt(there[KEY], np.nan)}), [NAME]),
-        (lambda there: there.update({KEY: spoilt(there[KEY], np.inf)}), [NAME]),
+        (lambda there: np.put(there[KEY], 99, np.nan), [NAME]),
         (lambda there: there.pop("qa_outputs.weight"), ["cls/squad/output_weights"]),
     ],
-    ids=["missing", "unknown", "transposed", "nan", "inf", "headless"],
+    ids=["missing", "unknown", "transposed", "nan", "headless"],
 )
 def test_tensors_that_do_not_fit_are_named_and_the_model_stays(tensors, tmp_path, change, named):
     model = Bert(config(num_labels=2), "span")
@@ -262,21 +233,18 @@ WRONG = [
     {"attention_probs_dropout_prob": 1}, {"layer_norm_eps": 1e-300}, {"initializer_range": 1e300},
     {"hidden_act": "swish"}, {"position_embedding_type": "relative_key"}, {"is_decoder": True},
     {"model_type": "roberta"}, {"id2label": ["no", "yes"]}, {"id2label": {"0": "a", "2": "b"}}, {"num_labels": 3},
-    {"problem_type": "span"}, {"pad_token_id": 60}, {"hidden_size": 1 << 20, "num_attention_heads": 16},
+    {"problem_type": "span"}, {"pad_token_id": 60},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("changes", WRONG, ids=str)
 def test_a_wrong_value_is_named(tmp_path, changes):
-    """The last model is larger than this machine's memory."""
     named = tmp_path / "config.json", next(iter(changes)), "--bert_config_file"
     refused(lambda: configured(tmp_path, GOOGLE | MORE | changes), *named)
 
 
-@pytest.mark.parametrize(
-    "name", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"]
-)
-def test_a_configuration_states_its_sizes(tmp_path, name):
-    values = {f"{key}s" if key == name else key: value for key, value in GOOGLE.items()}  # a misspelt key
-    refused(lambda: configured(tmp_path, values), tmp_path / "config.json", f"{name} is missing")
+def test_a_configuration_states_its_sizes(tmp_path):
+    for name in set(SIZES) - {"max_position_embeddings"}:
+        values = {f"{key}s" if key == name else key: value for key, value in GOOGLE.items()}  # a misspelt key
+        refused(lambda values=values: configured(tmp_path, values), tmp_path / "config.json", f"{name} is missing")
     refused(lambda: configured(tmp_path, []), tmp_path / "config.json")

@@ -23,7 +23,7 @@ def python(code: str, *argv: str, ranks: int = 0, path: str = "", **options) -> 
     command = [sys.executable, "-c", code, *argv]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path, str(ROOT)]), "CUDA_VISIBLE_DEVICES": "-1"}
     if ranks:
-        command, environment = command_of(ranks, command, environment)
+        command = command_of(ranks, command, environment)
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.run(command, cwd=ROOT, env=environment, text=True, timeout=60, **options)
 

@@ -33,7 +33,7 @@ INPUT = {  # status 1; "…" is what a library says
     f"{SQUAD} --init_checkpoint={{none}}": "{none}: no such folder or checkpoint (--model, --init_checkpoint)",
     f"{SQUAD} --max_seq_length=500": "--max_seq_length must be at most the model's 128 positions, got 500",
     f"{SQUAD} --train_batch_size=100": (
-        "no training step is left: 20 rows, batch 100 and 3 epochs make 0 steps of one rank, divided by 1 rank; "
+        "no training step is left: 20 rows in batches of 100 make 0 steps of one rank, divided by 1 rank; "
         "lower --train_batch_size or raise --num_train_epochs"
     ),
     f"{OWN} --text_column=text": "--train_file {train.csv}: no column 'text', only body, more, kind",

@@ -133,7 +133,6 @@ TOGETHER = {  # flags that are missing or do not fit each other -> what the mess
     f"{CORPUS} --dataset_name=x": "--input_file --dataset_name",
     f"{CORPUS} --format=tfrecord --masking=dynamic": "--format --masking",
     f"{CORPUS} --format=tfrecord --masking=static --nonext_sentence": "--format --next_sentence",
-    "bench start --ranks=0,1": "--ranks 0,1",
     "bench allreduce --megabytes=1,none": "--megabytes none",
 }
 

@@ -101,16 +101,16 @@ class Computer:
 
     def __init__(self, model: Bert):
         self.model, self.head = model, model.head_name
-        self._functions: dict[str, tf.types.experimental.PolymorphicFunction] = {}
+        self._functions: dict = {}
 
     def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
         """`key` is that of dropout, int32 [2]; with None the model predicts."""
         batch = batch_of(self.head, rows, grouping)
         weights = {} if self.head == "features" else TASKS[self.head].weights(batch)
         inverse = tf.constant([1 / weight for weight in weights.values()], tf.float32)
-        if key is not None:
-            key = tf.constant(key, tf.int32)
-        scores, loss, gradients = self._function(batch, grouping, key)(batch, inverse, key)
+        of_key = () if key is None else (tf.constant(key, tf.int32),)
+        function = self._function(batch, grouping, has_key=key is not None)
+        scores, loss, gradients = function(batch, inverse, *of_key)
         names = self.model.named_tensors() if self.head != "features" else ()
         return Computed(
             self._by_row(rows, scores, batch, grouping),
@@ -118,18 +118,16 @@ class Computer:
             {name: tf.convert_to_tensor(part).numpy() for name, part in zip(names, gradients, strict=True)},
         )
 
-    def _function(self, batch: dict, grouping: str, key):
+    def _function(self, batch: dict, grouping: str, has_key: bool):
         """With unknown dimensions, or compiled for these."""
-        kind = f"{grouping.removesuffix(' more')}, {key is None}"
+        kind = grouping.removesuffix(" more"), has_key
         if kind not in self._functions:
-            options = {"jit_compile": True}
+            options: dict = {"jit_compile": True}
             if grouping != "compiled":
-                of_key = None if key is None else tf.TensorSpec([2], tf.int32)
-                signature = [batch_signature(batch), tf.TensorSpec([None]), of_key]
-                options = {"input_signature": signature if key is not None else signature[:2]}
+                of_key = [tf.TensorSpec([2], tf.int32)] * has_key
+                options = {"input_signature": [batch_signature(batch), tf.TensorSpec([None]), *of_key]}
             self._functions[kind] = tf.function(self._compute, autograph=False, **options)
-        function = self._functions[kind]
-        return function if key is not None or grouping == "compiled" else lambda *args: function(*args[:2])
+        return self._functions[kind]
 
     def _compute(self, batch, inverse, key=None):
         if self.head == "features":

@@ -5,27 +5,27 @@ of its own, so that MPI between them is TCP over links of their own. They share 
 
 The namespaces are bind-mounted onto files of a temporary folder inside a private mount namespace, so nothing
 on the machine bears their names and any number of sets can exist at once. A holder process keeps them until
-its standard input closes; when it and all that runs in the hosts are gone, the kernel drops them. After a
-SIGKILL of the test run itself only the folder remains.
+its standard input closes; when it and all that runs in the hosts are gone, the kernel drops them.
 """
 
 import contextlib
 import os
 import shlex
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distributed.mpirun import OPEN_MPI, LaunchError, Options, build_command, find_mpi, num_cores
+from harness.jobs import Done, launch
+from harness.mpi import ENVIRONMENT
+
+from distributed.mpirun import find_mpi
+from ringbase.errors import InputError
 
 NETWORK = "10.99.0"  # host N has the address N in it
-ADDRESSES = (f"{NETWORK}.1", f"{NETWORK}.2")  # of two hosts
+VARIABLES = {**ENVIRONMENT, "RINGBERT_NETWORK": f"{NETWORK}.0/24"}
 
 # Run with the folder as $1 and the number of hosts as $2 in a mount namespace of its own; says "ready" and waits
 # for the end of its input.
@@ -63,8 +63,8 @@ exec nsenter --net=FOLDER/$host.net --uts=FOLDER/$host.uts \\
   env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin TMPDIR="$TMPDIR" sh -c "$*"
 """
 
-
-TCP_ONLY = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
+# More ranks than cores share them, whichever host they are on.
+TCP_ONLY = shlex.split("--mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1")
 
 # Kills the processes in the network namespace of file $0 that have variable $1 in their environment.
 KILL = """
@@ -75,25 +75,19 @@ done 2> /dev/null"""
 
 
 def available() -> str | None:
-    """Why this machine cannot have two hosts, or None if it can."""
-    if not sys.platform.startswith("linux"):
-        return f"several hosts need Linux's namespaces, this is {sys.platform}"
-    if os.geteuid() != 0:
-        return "several hosts need root, to make network namespaces"
+    """Why this machine cannot have several hosts, or None if it can."""
     for tool, package in {"ip": "iproute2", "nsenter": "util-linux", "hostname": "hostname"}.items():
         if shutil.which(tool) is None:
             return f"several hosts need the command {tool}: apt-get install {package}"
     probe = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true"]
     refused = subprocess.run(probe, capture_output=True, text=True, timeout=30)
     if refused.returncode != 0:
-        return f"several hosts need namespaces, which are refused here: {refused.stderr.strip()}"
+        return f"several hosts need namespaces, for which one must be root: {refused.stderr.strip()}"
     try:
-        mpi = find_mpi()
-    except LaunchError as error:
-        return f"several hosts need Open MPI 5: {error}"
-    if mpi.implementation != OPEN_MPI or mpi.version < (5, 0):
-        return f"several hosts need Open MPI 5, {mpi.mpirun} is {mpi.implementation} {mpi.version}"
-    return None
+        is_new = find_mpi().is_open_mpi_5
+    except InputError:
+        is_new = False
+    return None if is_new else "several hosts need Open MPI 5"
 
 
 @dataclass(frozen=True)
@@ -105,96 +99,69 @@ class Hosts:
     number: int
 
     @property
-    def names(self) -> list[str]:
-        return [f"host{number}" for number in range(1, self.number + 1)]
-
-    @property
     def addresses(self) -> list[str]:
         return [f"{NETWORK}.{number}" for number in range(1, self.number + 1)]
 
     def run(
-        self,
-        host: int,
-        command: Sequence[str],
-        timeout: float,
-        env: Mapping[str, str] | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run ``command`` on a host, from 0, in this folder, with ``env`` added to our environment.
+        self, host: int, command: Sequence[str], timeout: float = 300, env: Mapping[str, str] = VARIABLES
+    ) -> Done:
+        """Runs a command on a host, from 0, in this folder, with `env` added to our environment.
 
-        After ``timeout`` seconds it, and every process that it started on any host, is killed and
-        subprocess.TimeoutExpired raised. On its own end, too, what it left behind on the hosts is killed.
+        After `timeout` seconds it is killed and subprocess.TimeoutExpired raised. With its end, too, every process
+        that it started on any host is killed.
         """
-        name = self.names[host]
         # The daemons name their folders by process id, which is the same small number in every run.
         temporary = tempfile.mkdtemp(dir=self.folder)
-        enter_folder = ["nsenter", *self._enter_mounts, f"--wdns={Path.cwd()}"]
         own_processes = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        enter_host = ["nsenter", f"--net={self.folder}/{name}.net", f"--uts={self.folder}/{name}.uts"]
-        return subprocess.run(
-            ["setpriv", "--pdeathsig", "KILL", *enter_folder, *own_processes, *enter_host, *command],
-            env={**os.environ, "TMPDIR": temporary, **(env or {})},
+        enter = [*self._enter(), f"--wdns={Path.cwd()}", *own_processes, *self._enter(host)]
+        done = subprocess.run(
+            ["setpriv", "--pdeathsig", "KILL", *enter, *command],
+            env={**os.environ, "TMPDIR": temporary, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=timeout,
         )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def launch(
+        self, np_per_host: int, *command: str, flags: Sequence[str] = (), num_hosts: int | None = None
+    ) -> list[str]:
+        """The command line of bert-launch with so many ranks on each host, or on each of the first `num_hosts`."""
+        addresses = self.addresses[:num_hosts]
+        where = ",".join(f"{address}:{np_per_host}" for address in addresses)
+        agent = ["--prtemca", "plm_ssh_agent", str(self.folder / "agent")]
+        mpi_args = f"--mpi-args={shlex.join([*TCP_ONLY, *agent])}"
+        return launch(np_per_host * len(addresses), *command, flags=("-H", where, mpi_args, *flags))
 
     def lose(self, host: int, is_cut: bool) -> None:
         """The host answers no more: everything on it is killed, or the link to it is cut (`is_cut`)."""
-        name = self.names[host]
-        (self.folder / f"{name}.lost").touch()
+        (self.folder / f"host{host + 1}.lost").touch()
         if is_cut:
             down = ["ip", "link", "set", "eth0", "down"]
-            enter = ["nsenter", *self._enter_mounts, "nsenter", f"--net={self.folder}/{name}.net"]
-            subprocess.run([*enter, *down], check=True)
+            subprocess.run([*self._enter(), *self._enter(host), *down], check=True)
         else:
             self.kill(host)
 
     def kill(self, host: int, variable: str = "") -> None:
         """Kills the processes of a host, or those that have a variable in their environment."""
-        namespace = f"{self.folder}/{self.names[host]}.net"
-        subprocess.run(["nsenter", *self._enter_mounts, "sh", "-c", KILL, namespace, variable])
+        subprocess.run([*self._enter(), "sh", "-c", KILL, f"{self.folder}/host{host + 1}.net", variable])
 
-    @property
-    def _enter_mounts(self) -> list[str]:
-        return [f"--mount=/proc/{self.holder_pid}/ns/mnt"]
-
-    @property
-    def agent(self) -> list[str]:
-        """The arguments of mpirun by which it starts daemons on the hosts."""
-        return ["--prtemca", "plm_ssh_agent", str(self.folder / "agent")]
-
-    def mpirun(
-        self,
-        np_per_host: int,
-        command: Sequence[str],
-        timeout: float,
-        env: Mapping[str, str] | None = None,
-        mpi_args: Sequence[str] = (),
-        num_hosts: int | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run ``command`` on ``np_per_host`` ranks of each host, over TCP, as bert-launch would; see ``run``.
-
-        With ``num_hosts`` only the first ones take part. ``mpi_args`` are further arguments of mpirun, which runs
-        on host 0.
-        """
-        addresses = self.addresses[:num_hosts]
-        num_ranks = np_per_host * len(addresses)
-        yielding = ["--mca", "mpi_yield_when_idle", "1"] if num_ranks > num_cores() else []
-        options = Options(
-            command=tuple(command),
-            num_ranks=num_ranks,
-            hosts=tuple((address, np_per_host) for address in addresses),
-            mpi_args=(*TCP_ONLY, *self.agent, *yielding, *mpi_args),
-        )
-        built = build_command(find_mpi(), options, {**os.environ, **(env or {})})
-        return self.run(0, built.argv, timeout, {**(env or {}), **built.variables})
+    def _enter(self, host: int | None = None) -> list[str]:
+        """The command that enters a host, or the hosts' common mount namespace."""
+        if host is None:
+            return ["nsenter", f"--mount=/proc/{self.holder_pid}/ns/mnt"]
+        name = f"{self.folder}/host{host + 1}"
+        return ["nsenter", f"--net={name}.net", f"--uts={name}.uts"]
 
 
 @contextlib.contextmanager
 def simulated_hosts(number: int) -> Iterator[Hosts]:
-    """Make hosts; at the end remove them and all that runs on them. Needs ``available()`` to be None."""
+    """Makes hosts; at the end removes them. Needs `available()` to be None."""
     folder = Path(tempfile.mkdtemp(prefix="hosts-"))
+    agent = folder / "agent"
+    agent.write_text(AGENT.replace("FOLDER", shlex.quote(str(folder))))
+    agent.chmod(0o755)
     holder = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", HOLDER, "sh", str(folder), str(number)],
         stdin=subprocess.PIPE,
@@ -202,48 +169,12 @@ def simulated_hosts(number: int) -> Iterator[Hosts]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    mount_namespace = None
-    try:
-        agent = folder / "agent"
-        agent.write_text(AGENT.replace("FOLDER", shlex.quote(str(folder))))
-        agent.chmod(0o755)
-        line = holder.stdout.readline().strip()
-        if line != "ready":
-            raise RuntimeError(f"the hosts cannot be made: {line} {holder.communicate(timeout=10)[0]}".strip())
-        mount_namespace = os.readlink(f"/proc/{holder.pid}/ns/mnt")
-        yield Hosts(folder, holder.pid, number)
-    finally:
-        holder.stdin.close()
-        holder.stdout.close()
-        holder.kill()
-        holder.wait()
-        if mount_namespace is not None:
-            kill_all_in(mount_namespace)
-        shutil.rmtree(folder)
-
-
-def two_hosts() -> contextlib.AbstractContextManager[Hosts]:
-    return simulated_hosts(2)
-
-
-def kill_all_in(mount_namespace: str, timeout: float = 10) -> None:
-    """Kill every process of a mount namespace and wait until none is left."""
-    give_up = time.monotonic() + timeout
-    while pids := processes_in(mount_namespace):
-        assert time.monotonic() < give_up, f"processes {pids} survive SIGKILL"
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-
-
-def processes_in(mount_namespace: str) -> list[int]:
-    """The ids of the processes in a mount namespace, which is named as in /proc/PID/ns/mnt."""
-    pids = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(folder / "ns/mnt") == mount_namespace:
-                pids.append(int(folder.name))
-    return pids
+    with holder:
+        try:
+            assert holder.stdout is not None
+            line = holder.stdout.readline().strip()
+            assert line == "ready", f"the hosts cannot be made: {line}"
+            yield Hosts(folder, holder.pid, number)
+        finally:
+            holder.kill()
+    shutil.rmtree(folder)

@@ -1,22 +1,45 @@
-"""Jobs of bert-launch that a test watches and disturbs from outside: it kills and stops ranks, and sends signals.
+"""Jobs of bert-launch that a test starts as a user does, watches and disturbs: it kills and stops ranks, and sends
+signals. pytest's own process never joins MPI.
 
-The programs of tests/jobs/programs write files in their folder, by which the test knows where they are.
+The programs of tests/jobs/programs write files in their folder, by which the test knows where they are. Rank 0
+prints the result as one line of JSON, the last line of standard output.
 """
 
 import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from harness.mpi import ENVIRONMENT, PROGRAMS, ROOT, Done
+import numpy as np
+from harness.mpi import ENVIRONMENT, ROOT
 
 WAIT_S = 240  # nothing here takes 20 s when the machine has nothing else to do
-VARIABLES = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a program ended: status (that of a signal is negative), and what all its ranks printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> Any:
+        """The result of a program that succeeded; fails with all that it printed if it did not."""
+        assert self.status == 0, self
+        return json.loads(self.stdout.splitlines()[-1])
+
+    def __str__(self) -> str:
+        return f"exit status {self.status}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
 def launch(num_ranks: int, *command: object, flags: tuple[str, ...] = ()) -> list[str]:
@@ -28,7 +51,7 @@ def launch(num_ranks: int, *command: object, flags: tuple[str, ...] = ()) -> lis
 
 def program(name: str, *arguments: object) -> list[str]:
     """The command line of a program of tests/jobs/programs."""
-    return [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
+    return [sys.executable, str(ROOT / "tests/jobs/programs" / name), *map(str, arguments)]
 
 
 class Job:
@@ -39,7 +62,7 @@ class Job:
         with self._printed[0].open("w") as stdout, self._printed[1].open("w") as stderr:
             self.process = subprocess.Popen(
                 command,
-                env={**os.environ, **VARIABLES, **variables},
+                env={**os.environ, **ENVIRONMENT, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -88,18 +111,6 @@ def started(command: list[str], **variables: str) -> Iterator[Job]:
             job.process.wait()
 
 
-def ranks_of(output_dir: Path) -> dict[int, int]:
-    """The process ids of the ranks of a program of tasks/, by the numbers that they had at the start."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            arguments, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
-            numbers = [line for line in variables if line.startswith(b"OMPI_COMM_WORLD_RANK=")]
-            if numbers and f"--output_dir={output_dir}".encode() in arguments:
-                found[int(numbers[0].partition(b"=")[2])] = int(process.name)
-    return found
-
-
 def run(command: list[str], **variables: str) -> Done:
     with started(command, **variables) as job:
         return job.end()
@@ -118,3 +129,32 @@ def _is_running(process_id: int) -> bool:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+# -- programs/training.py -----------------------------------------------------------------------------------------
+
+
+Trained = tuple[list[float], list[tuple[int, float]]]  # the weights, and the logged steps and losses
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["loss"]) for line in lines if "loss" in line]
+
+
+def trained_alone(folder: Path) -> Trained:
+    """One rank's training, which nobody disturbs."""
+    folder.mkdir(exist_ok=True)
+    (folder / "fast").touch()
+    return run(program("training.py", folder)).json()["weights"], losses(folder)
+
+
+def assert_same_training(done: Done, folder: Path, undisturbed: Trained, survivors: int) -> None:
+    """With each step logged once, and nothing half-written left."""
+    result = done.json()
+    assert len(result["digests"]) == survivors, done
+    assert len(set(result["digests"])) == 1, "the ranks hold different weights"
+    np.testing.assert_allclose(result["weights"], undisturbed[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(losses(folder), undisturbed[1], rtol=1e-10)
+    names = os.listdir(folder / "checkpoints")
+    assert all(re.fullmatch(r"rows-\d{12}", name) for name in names), names

@@ -42,5 +42,5 @@ def save_model(folder: Path, head: str, **changes) -> Path:
     words = tokenizer.load(str(folder / "source/vocab.txt"))
     config = configuration.config_from_file(folder / "source/bert_config.json")
     config = type(config).from_dict(config.to_dict() | changes)
-    weights.save(Bert(config, head, seed=3), folder / "model", words)
+    weights.copied(Bert(config, head, seed=3), words)(folder / "model")
     return folder / "model"

@@ -37,8 +37,6 @@ COMMANDS = {
     "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
     "bert-bench allreduce": ("tasks.bench.settings:AllreduceConfig", ""),
     "bert-bench scaling": ("tasks.bench.settings:ScalingConfig", ""),
-    "bert-bench start": ("tasks.bench.settings:StartConfig", ""),
-    "bert-bench corpus": ("tasks.bench.settings:CorpusConfig", "--input_file=i --vocab_file=v"),
 }  # fmt: skip
 SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}
 LEAST = {command: tuple(flags.split()) for command, (_, flags) in COMMANDS.items()}

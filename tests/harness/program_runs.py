@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -12,34 +10,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import jobs
+from harness.mpi import ROOT as ROOT
 
 from ringbase.errors import InputError
 from ringbase.settings import flat
 from tasks import flags
 
-ROOT = Path(__file__).resolve().parents[2]
+
+def bert(program: str, output_dir: Path, *argv: str) -> Any:
+    """bert-PROGRAM in this process, which writes `output_dir`; what it returns."""
+    return in_process(program, output_dir, *argv, f"--output_dir={output_dir}")
 
 
-def in_process(prog: str, config_class: type, program: Callable, folder: Path, *argv: str) -> Any:
+def in_process(program: str, folder: Path, *argv: str) -> Any:
     """What `run_on_ranks` does, without MPI; what the program returns. `folder` is the run's.
 
     An error of the user's ends it as from the shell: one line, SystemExit.
     """
     from distributed.collectives.local import LocalCollectives
-    from distributed.run import Run
     from distributed.world import World
+
+    with World(program=f"bert-{program}", user_errors=(InputError,)) as world:
+        return in_world(world, LocalCollectives(), program, folder, *argv)
+
+
+def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: str) -> Any:
+    """What bert-PROGRAM does after it has joined its ranks; what it returns."""
+    from distributed.run import Run
     from tasks.job import Job
 
-    config = flags.parse(config_class, argv, prog=prog)
-    with World(program=prog, user_errors=(InputError,)) as world, contextlib.closing(Run.of(folder, world)) as run:
-        return program(config, Job(world, LocalCollectives(), run, flat(config)))
-
-
-def bert(program: str, output_dir: Path, *argv: str) -> Any:
-    """bert-PROGRAM in this process, which writes `output_dir`; what it returns."""
     config_class, function = program_of(program)
-    argv = (*argv, f"--output_dir={output_dir}")
-    return in_process(f"bert-{program}", config_class, function, output_dir, *argv)
+    config = flags.parse(config_class, argv, prog=f"bert-{program}")
+    with contextlib.closing(Run.of(folder, world)) as run:
+        return function(config, Job(world, collectives, run, flat(config)))
 
 
 def program_of(name: str) -> tuple[type, Callable]:
@@ -64,19 +68,13 @@ def program_of(name: str) -> tuple[type, Callable]:
 
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
     """The command line of a program, under bert-launch when there are several ranks."""
-    program = [sys.executable, "-m", module, *argv]
-    return program if ranks == 1 else [sys.executable, "-m", "distributed.launch", f"-np={ranks}", "--", *program]
-
-
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
+    return jobs.launch(ranks, sys.executable, "-m", module, *argv)
 
 
 def shell(arguments: list[str], status: int | None = 0) -> str:
     """Runs a command; its standard error. Fails unless it exits with `status` (None: any but 0)."""
-    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, timeout=240, cwd=ROOT)
-    assert (done.returncode != 0) if status is None else (done.returncode == status), done.stdout + done.stderr
+    done = jobs.run(arguments)
+    assert (done.status != 0) if status is None else (done.status == status), done
     return done.stderr
 
 

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 from harness import classifier_runs, texts
-from harness.program_runs import program_of
+from harness.program_runs import in_world
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
 from distributed.collectives.local import LocalCollectives
-from distributed.run import Run
 from distributed.world import World
-from tasks import flags
+from ringbase.settings import made
 from tasks.corpus.program import build
 from tasks.corpus.settings import BuildConfig
-from tasks.job import Job
 
 
 @functools.cache
@@ -32,16 +30,10 @@ def data() -> Path:
     chance = np.random.default_rng(3)
     documents = [[" ".join(chance.choice(words, 9)) for _ in range(8)] for _ in range(30)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
-    build_corpus(World(), folder, "corpus")
+    settings = {"input_file": f"{folder}/text.txt", "vocab_file": f"{folder}/vocab.txt", "num_shards": 2}
+    settings |= {"output_dir": f"{folder}/corpus", "max_seq_length": 32, "max_predictions_per_seq": 5}
+    build(made(BuildConfig, {**settings, "num_workers": 1}), World())
     return folder
-
-
-def build_corpus(world: World, folder: Path, name: str) -> None:
-    """What bert-corpus does after it has joined its ranks, to the text of `data`."""
-    argv = [f"--vocab_file={folder}/vocab.txt", "--max_seq_length=32", "--max_predictions_per_seq=5",
-            "--num_workers=1", "--num_shards=2", f"--input_file={folder}/text.txt",
-            f"--output_dir={folder}/{name}"]  # fmt: skip
-    build(flags.parse(BuildConfig, argv, prog="bert-corpus"), world)
 
 
 def arguments(program: str, data: Path, output_dir: Path) -> list[str]:
@@ -62,14 +54,7 @@ def arguments(program: str, data: Path, output_dir: Path) -> list[str]:
 
 def run(program: str, world: World, collectives: Any, data: Path, output_dir: Path, *more: str) -> Any:
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
-    argv = [*arguments(program, data, output_dir), *more]
-    config_class, function = program_of(program)
-    config = flags.parse(config_class, argv, prog=f"bert-{program}")
-    folder = Run.of(output_dir, world)
-    try:
-        return function(config, Job(world, collectives, folder))
-    finally:
-        folder.close()
+    return in_world(world, collectives, program, output_dir, *arguments(program, data, output_dir), *more)
 
 
 def run_alone(program: str, data: Path, output_dir: Path, *more: str) -> Any:

@@ -21,14 +21,7 @@ opt = hvd.DistributedOptimizer(
 model.compile(loss=tf.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"])
 model.fit(dataset, steps_per_epoch=1, epochs=1, callbacks=None, verbose=0)
 state = hvd.elastic.KerasState(model, batch=0, epoch=0)
-
-
-def on_state_reset():
-    state.model.optimizer.lr.assign(0.02 * hvd.size())
-    state.model.fit(dataset, steps_per_epoch=1, epochs=1, callbacks=None)
-
-
-state.register_reset_callbacks([on_state_reset])
+state.register_reset_callbacks([lambda: state.model.optimizer.lr.assign(0.02 * hvd.size())])
 callbacks = [
     hvd.elastic.UpdateEpochStateCallback(state),
     hvd.elastic.UpdateBatchStateCallback(state),

@@ -43,12 +43,8 @@ def train(state):
         state.commit()
 
 
-def on_state_reset():
-    opt.lr.assign(lr * hvd.size())
-
-
 state = hvd.elastic.TensorFlowKerasState(model, opt, batch=0)
-state.register_reset_callbacks([on_state_reset])
+state.register_reset_callbacks([lambda: opt.lr.assign(lr * hvd.size())])
 train(state)
 assert state.batch == 9
 

@@ -2,7 +2,6 @@
 
 import tempfile
 
-import numpy as np
 import tensorflow as tf
 from synthetic import digits, fingerprint, report, set_weights
 
@@ -43,17 +42,11 @@ def train():
         ),
     ]
     if hvd.rank() == 0:
-        folder = tempfile.mkdtemp()
-        callbacks.append(tf.keras.callbacks.ModelCheckpoint(folder + "/checkpoint-{epoch}.h5"))
+        callbacks.append(tf.keras.callbacks.ModelCheckpoint(tempfile.mkdtemp() + "/checkpoint-{epoch}.h5"))
     verbose = 2 if hvd.rank() == 0 else 0
     history = model.fit(
         dataset, steps_per_epoch=16 // hvd.size(), callbacks=callbacks, epochs=5, verbose=verbose
     ).history
-
-    if hvd.rank() == 0:
-        again = tf.keras.models.load_model(folder + "/checkpoint-5.h5", compile=False)
-        for saved, trained in zip(again.get_weights(), model.get_weights()):
-            np.testing.assert_array_equal(saved, trained)
     return model, history
 
 

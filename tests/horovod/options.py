@@ -1,7 +1,7 @@
 """The options of the tape and of the optimizer: compression, Sum, predivide factor, groups, dense embeddings."""
 
 import tensorflow as tf
-from synthetic import digits, fingerprint, report, sentences, set_weights
+from synthetic import digits, fingerprint, perceptron, report, sentences, set_weights
 
 import horovod.tensorflow as hvd
 
@@ -11,12 +11,7 @@ numbers = {}
 
 
 def trained(tape_options, optimizer="SGD", steps=4):
-    model = tf.keras.Sequential([
-        tf.keras.layers.Flatten(input_shape=(8, 8, 1)),
-        tf.keras.layers.Dense(16, activation="relu"),
-        tf.keras.layers.Dense(10, activation="softmax"),
-    ])  # fmt: skip
-    set_weights(model)
+    model = perceptron()
     opt = getattr(tf.keras.optimizers, optimizer)(0.01)
     loss = tf.losses.SparseCategoricalCrossentropy()
     if tape_options.get("groups") == "all":

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import tensorflow as tf
 
 REPORTS = {}
 
@@ -27,6 +28,17 @@ def set_weights(model, seed=0):
     for variable in model.trainable_variables:
         shape = tuple(variable.shape)
         variable.assign((random.standard_normal(shape) / max(1, np.prod(shape[:-1])) ** 0.5).astype(np.float32))
+
+
+def perceptron():
+    """Images -> probabilities of the ten digits, with the weights of `set_weights`."""
+    model = tf.keras.Sequential([
+        tf.keras.layers.Flatten(input_shape=(8, 8, 1)),
+        tf.keras.layers.Dense(16, activation="relu"),
+        tf.keras.layers.Dense(10, activation="softmax", dtype="float32"),
+    ])  # fmt: skip
+    set_weights(model)
+    return model
 
 
 def fingerprint(arrays):

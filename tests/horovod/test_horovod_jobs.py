@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from harness.mpi import alone, mpirun
+from harness.jobs import launch, program, run
 
 import ringbert.horovod as hvd
 import ringbert.horovod.tensorflow.keras  # noqa: F401  (a submodule of hvd)
@@ -21,17 +21,23 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_use_in_a_graph_is_one_line(case):
-    done = mpirun(2, "horovod_wrong.py", case, timeout=120)
+    done = run(launch(2, *program("horovod_use.py", case)))
     assert done.status == 1, str(done)
     (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
-    assert line.startswith("horovod_wrong.py: error: ")
+    assert line.startswith("horovod_use.py: error: ")
     assert re.search(CASES[case], line), line
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
 def test_a_script_trains_alone_without_a_launcher():
-    assert alone("horovod_wrong.py", "broadcast").status == 0
+    assert run(program("horovod_use.py", "broadcast")).status == 0
+
+
+@pytest.mark.slow
+def test_the_ring_sums_gradients():
+    done = run(launch(2, *program("horovod_use.py", "right")), RINGBERT_BACKEND="ring")
+    assert done.status == 0, str(done)
 
 
 @pytest.mark.parametrize("name", sorted(REASONS))

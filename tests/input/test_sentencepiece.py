@@ -13,7 +13,6 @@ from harness.google_data import preprocessed
 from harness.real_data import real
 from harness.real_tokenizers import CHANGING, albert, contexts, kobert, nsmc, processor, train, uncased
 from harness.refusals import refused
-from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
 from bert.text import tokenizer
@@ -158,23 +157,21 @@ def test_ids_come_from_a_vocabulary_in_two_forms_or_a_published_folder(tmp_path)
 
 def test_what_cannot_be_used_is_refused(tmp_path):
     whole, path = real("vocab/albert_base_v1.model").read_bytes(), tmp_path / "a.model"
-    parsed = sentencepiece_model_pb2.ModelProto.FromString(whole)
-    parsed.pieces[100].type = sentencepiece_model_pb2.ModelProto.SentencePiece.UNUSED
     for content, named in (
         (None, "--spm_model_file"),
         (real("vocab/kobert.model").read_bytes(), "[MASK]"),
         (whole[:5000], "--spm_model_file"),
         (b"", ""),
-        (train(tmp_path, "char", 1000).read_bytes(), ""),
-        (parsed.SerializeToString(), "1 of 30000"),
+        (train(tmp_path, "char", 1000).read_bytes(), "neither"),
     ):
         if content is not None:
             path.write_bytes(content)
         refused(lambda: tokenizer.load(spm_model_file=str(path)), path, named)
     lines, path = kobert_lines(), tmp_path / "vocab.json"
-    for content, named in (
-        (lines[:-2], ["2 of the 7997", "kobert.model"]),
-        ([line for line in lines if line != "[MASK]"], ["[MASK]"]),
-        ('["a", ', ["--vocab_file"]),
+    for content, *named in (
+        (lines[:-2], "2 of the 7997", "kobert.model"),
+        ([line for line in lines if line != "[MASK]"], "[MASK]"),
+        ([*lines, "a", "a"], "'a'"),
+        ({line: number for number, line in enumerate(lines)}, "idx_to_token"),
     ):
         refused(lambda content=content: load_kobert(path, content), path, *named)

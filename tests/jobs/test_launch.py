@@ -17,7 +17,6 @@ VERSIONS = {  # the first lines of mpirun --version
     "Intel MPI": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)",
 }
 OPEN_MPI = ["Open MPI 4", "Open MPI 5"]
-HYDRA = ["MPICH", "Intel MPI"]
 
 
 @pytest.fixture
@@ -26,58 +25,59 @@ def machine(monkeypatch, tmp_path):
 
     def make(version, **environment):
         path = tmp_path / "mpirun"
-        path.write_text(f"#!/bin/sh\ncat <<'END'\n{version}\nEND\n")
-        path.chmod(0o755)
+        if version is not None:
+            path.write_text(f"#!/bin/sh\ncat <<'END'\n{version}\nEND\n")
+            path.chmod(0o755)
         for name in os.environ:
             monkeypatch.delenv(name)
         for name, value in {"PATH": f"{tmp_path}:/bin:/usr/bin", **environment}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "elsewhere" / "python"))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1000 + core for core in range(8)})
-        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        monkeypatch.setattr(os, "geteuid", lambda: int(environment.get("UID", 1000)))
         return str(path)
 
     return make
 
 
 MEMORY = {  # ranks on one machine exchange messages in its memory, and open no port
-    "Open MPI 4": "--mca pml ob1 --mca btl self,vader",
-    "Open MPI 5": "--mca pml ob1 --mca btl self,sm",
-    "MPICH": "-genv FI_PROVIDER shm -genv UCX_TLS self,sysv,posix,cma",
-    "Intel MPI": "-genv I_MPI_FABRICS shm",
+    "Open MPI 4": "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader",
+    "Open MPI 5": "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm",
+    "MPICH": "FI_PROVIDER=shm UCX_TLS=self,sysv,posix,cma",
+    "Intel MPI": "I_MPI_FABRICS=shm",
 }
-NAMED = {mpi: "-H node1:2,node2:4" if mpi in OPEN_MPI else "-hosts node1:2,node2:4" for mpi in MEMORY}
 SSH_PORT = {
     "Open MPI 4": "--mca plm_rsh_args '-p 2222'",
     "Open MPI 5": "--prtemca plm_ssh_args '-p 2222'",
-    "MPICH": "HYDRA_LAUNCHER_EXTRA_ARGS='-p 2222'",
-    "Intel MPI": "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS='-p 2222'",
+    "MPICH": "'HYDRA_LAUNCHER_EXTRA_ARGS=-p 2222'",
+    "Intel MPI": "'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-p 2222'",
 }
 UNBOUND = {"MPICH": "-bind-to none", "Intel MPI": "-genv I_MPI_PIN 0"} | dict.fromkeys(OPEN_MPI, "--bind-to none")
-CROWDED = "--oversubscribe --mca mpi_yield_when_idle 1"
 FORWARDED = {"PYTHONPATH": "p", "HF_TOKEN": "secret", "OMP_NUM_THREADS": "4", "HOME": "/home/me", "EDITOR": "vi"}
-EACH = {mpi: "-x HF_TOKEN -x OMP_NUM_THREADS -x PATH -x PYTHONPATH" for mpi in OPEN_MPI} | dict.fromkeys(
-    HYDRA, "-genvlist HF_TOKEN,OMP_NUM_THREADS,PATH,PYTHONPATH"
-)
 
 
 def command_lines():
     """MPI, arguments, environment, what the line has, what it has not."""
     for mpi in MEMORY:
-        yield mpi, "-np 4", {}, ["-np 4", MEMORY[mpi], UNBOUND[mpi]], ["--oversubscribe", "root", "yield"]
+        is_open_mpi, two_hosts = mpi in OPEN_MPI, "-np 6 -H node1:2,node2:4"
+        named = "-H node1:2,node2:4" if is_open_mpi else "-hosts node1:2,node2:4"
+        each = "-x HF_TOKEN -x OMP_NUM_THREADS -x PATH -x PYTHONPATH"
+        each = each if is_open_mpi else "-genvlist HF_TOKEN,OMP_NUM_THREADS,PATH,PYTHONPATH"
+        yield mpi, "-np 4", {}, ["-np 4", MEMORY[mpi], UNBOUND[mpi]], ["root", "yield"]
         yield mpi, "-np 4 -H localhost:4", {}, [MEMORY[mpi]], []
-        yield mpi, "-np 6 -H node1:2,node2:4", {}, [NAMED[mpi], "-np 6"], [MEMORY[mpi], "--oversubscribe"]
-        yield mpi, "-np 6 -H node1:2,node2:4 -p 2222", {}, [SSH_PORT[mpi], NAMED[mpi]], []
-        yield mpi, "-np 2", FORWARDED, [EACH[mpi]], ["secret", "EDITOR", "HOME"]
+        yield mpi, two_hosts, {}, [named, "-np 6"], [MEMORY[mpi], "--oversubscribe"]
+        yield mpi, f"{two_hosts} -p 2222", {}, [SSH_PORT[mpi], named], []
+        yield mpi, "-np 2", FORWARDED, [each], ["secret", "EDITOR", "HOME"]
         yield mpi, "-np 2 --mpi-args '--tag-output -x A'", {}, ["--tag-output -x A"], []
-        for batch in "SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE":
-            yield mpi, "-np 64", {batch: "nodes"}, ["-np 64"], ["--oversubscribe", "yield", MEMORY[mpi]]
+    for batch in "SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE":
+        yield "Open MPI 5", "-np 64", {batch: "nodes"}, ["-np 64"], ["--oversubscribe", "yield", "OMPI_MCA"]
     for mpi in OPEN_MPI:
-        yield mpi, "-np 9", {}, [CROWDED], []
+        yield mpi, "-np 9", {}, ["--oversubscribe --mca mpi_yield_when_idle 1"], []
         yield mpi, "-np 9 -H localhost:9", {}, ["--mca mpi_yield_when_idle 1"], ["--oversubscribe"]
         yield mpi, "-np 64 --mpi-args '--hostfile hosts'", {}, ["--hostfile hosts"], ["--oversubscribe"]
         yield mpi, "-np 2 --mpi-args '--bind-to core'", {}, ["--bind-to core"], ["--bind-to none"]
-        yield mpi, "-np 2 --mpi-args '--mca pml ucx'", {}, ["--mca pml ucx"], ["ob1"]
+        yield mpi, "-np 2", {"OMPI_MCA_pml": "ucx"}, [], ["ob1", "btl"]
+    yield "Open MPI 5", "-np 2", {"UID": "0"}, ["--allow-run-as-root"], []
     yield "Open MPI 5", "-np 2 --elastic", {}, ["--with-ft ulfm"], []
     yield "Debian's Open MPI", "-np 2", {}, [MEMORY["Open MPI 4"]], []
 
@@ -94,14 +94,6 @@ def test_the_command_for_each_mpi(machine, capsys, mpi, arguments, environment, 
         assert f" {words} " in f" {line}"
     for words in has_not:
         assert words not in line.replace(str(path), "")
-
-
-def test_root_is_allowed_only_to_root(machine, monkeypatch, capsys):
-    machine(VERSIONS["Open MPI 5"])
-    for user, is_allowed in (0, True), (1000, False):
-        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        main(["-np", "2", "--dry-run", "--", "bert-squad"])
-        assert ("--allow-run-as-root" in capsys.readouterr().out) == is_allowed
 
 
 def test_one_rank_here_is_started_without_mpirun(machine, capsys):
@@ -123,7 +115,6 @@ def test_a_virtual_environments_own_mpirun_goes_first(machine, tmp_path, monkeyp
 
 
 REFUSED = {
-    "": "--",
     "-np 2 bert-squad": "--",
     "-np 2 --": "--",
     "-- bert-squad": "-np",
@@ -132,13 +123,10 @@ REFUSED = {
     "-np 2 --nope -- bert-squad": "--nope",
     "-np 2 -H node1: -- bert-squad": "-H",
     "-np 2 -H node1:0 -- bert-squad": "-H",
-    "-np 2 -H node1:2,,node2:2 -- bert-squad": "-H",
-    "-np 2 -H '' -- bert-squad": "-H",
     "-np 2 -H -oProxyCommand=x:2 -- bert-squad": "-H",  # ssh would take it for an option
     "-np 2 -H node1:1,node1:1 -- bert-squad": "node1",
     "-np 5 -H node1:2,node2:2 -- bert-squad": "-np",
-    "-np 2 --restarts -1 -- bert-squad": "--restarts",
-    "-np 2 -p 70000 -- bert-squad": "-p",
+    "-np 2 -p 0 -- bert-squad": "-p",
     '-np 2 --mpi-args "\'" -- bert-squad': "--mpi-args",
 }
 
@@ -153,7 +141,8 @@ def the_error(capsys):
 
 @pytest.mark.parametrize(("arguments", "named"), REFUSED.items())
 def test_bad_arguments_are_one_line_and_status_2(arguments, named, capsys):
-    assert main(shlex.split(arguments)) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(shlex.split(arguments))
     assert named in the_error(capsys)
 
 
@@ -161,21 +150,14 @@ def test_bad_arguments_are_one_line_and_status_2(arguments, named, capsys):
     ("version", "arguments", "named"),
     [
         ("something else", ["-np", "2"], "something else"),
-        ("", ["-np", "2"], "mpirun"),
+        (None, ["-np", "2"], "pip install"),
         (VERSIONS["Open MPI 4"], ["-np", "2", "--elastic"], "--elastic"),
-        (VERSIONS["MPICH"], ["-np", "2", "--elastic"], "--elastic"),
     ],
 )
 def test_an_mpirun_that_will_not_do_is_one_line_and_status_1(machine, capsys, version, arguments, named):
     machine(version)
     assert main([*arguments, "--", "bert-squad"]) == 1
     assert named in the_error(capsys)
-
-
-def test_no_mpirun_is_one_line_and_status_1(machine, capsys):
-    os.remove(machine(""))
-    assert main(["-np", "2", "--", "bert-squad"]) == 1
-    assert "pip install" in the_error(capsys)
 
 
 def test_output_and_exit_status_pass_through():

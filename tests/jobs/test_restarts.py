@@ -6,26 +6,14 @@ import pytest
 from harness.jobs import assert_gone, launch, program, run, started
 
 
-def test_a_killed_job_goes_on_where_it_was(tmp_path):
-    with started(launch(2, *program("work.py", tmp_path, "hold"), flags=("--restarts=3",))) as job:
-        job.wait_for((tmp_path / "holding").exists)
-        killed = int((tmp_path / "rank-1").read_text())
-        job.strike(tmp_path / "rank-1")
-        done = job.end()
-    assert done.status == 0, done
-    assert done.stdout.splitlines() == ["from 0", "from 7"]
-    assert (tmp_path / "count").read_text() == "40"
-    assert_gone(killed)
-
-
-@pytest.mark.slow
-def test_restarts_end_when_there_are_no_more(tmp_path):
+def test_a_killed_job_goes_on_where_it_was_as_often_as_allowed(tmp_path):
     with started(launch(2, *program("work.py", tmp_path, "hold"), flags=("--restarts=1",))) as job:
         job.wait_for((tmp_path / "holding").exists)
         first = (tmp_path / "rank-1").read_text()
         (tmp_path / "holding").unlink()  # the second start holds too
         job.strike(tmp_path / "rank-1")
         job.wait_for(lambda: (tmp_path / "holding").exists() and (tmp_path / "rank-1").read_text() != first)
+        assert_gone(int(first))
         job.strike(tmp_path / "rank-1")
         done = job.end()
     assert done.status not in (0, 75), done
@@ -34,7 +22,7 @@ def test_restarts_end_when_there_are_no_more(tmp_path):
 
 @pytest.mark.slow
 def test_an_error_of_the_users_is_not_tried_again(tmp_path):
-    done = run(launch(2, *program("work.py", tmp_path, "refuse"), flags=("--restarts=3",)))
+    done = run(launch(2, *program("work.py", tmp_path, "1: refuse()"), flags=("--restarts=3",)))
     assert done.status == 1, done
     assert done.stdout.splitlines() == ["from 0"]
 
@@ -53,3 +41,11 @@ def test_a_job_that_a_user_ends_is_not_started_again(tmp_path, number):
     assert done.status not in (0, 75), done
     assert done.stdout.splitlines() == ["from 0"]
     assert_gone(*ranks)
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_joins_ends_the_job(tmp_path):
+    one = 'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec sleep 1000; else exec "$@"; fi'
+    done = run(launch(2, "sh", "-c", one, "sh", *program("work.py", tmp_path), flags=("--start-timeout=5",)))
+    assert done.status not in (0, 75), done
+    assert "a process was ended by SIGALRM (not all ranks joined within --start-timeout" in done.stderr

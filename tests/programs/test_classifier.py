@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from harness import classifier_runs as own
 from harness import program_runs as programs
 from harness.classifier_runs import TEST, classify, scores_in, table_in, write_rows
+from harness.mpi import ENVIRONMENT
 from harness.program_runs import files_in, metrics_in, refusal, weights_in
 from harness.texts import KINDS
 from safetensors.numpy import load_file
@@ -206,7 +208,7 @@ def test_lines_of_standard_input_are_labelled_as_those_of_a_file(trained, tmp_pa
     classify(tmp_path / "file", *flags, column, f"--predict_file={tmp_path}/file.tsv")
     done = subprocess.run(
         programs.command("tasks.classifier", *flags, "--predict_file=-", f"--output_dir={tmp_path}/out"),
-        env=programs.environment(), input="".join("\t".join(text) + "\r\n" for text in texts),
+        env=os.environ | ENVIRONMENT, input="".join("\t".join(text) + "\r\n" for text in texts),
         capture_output=True, text=True, timeout=200, cwd=programs.ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from harness import texts
 from harness.models import save_model
-from harness.program_runs import in_process, program_of, refusal
+from harness.program_runs import in_process, refusal
 from harness.real_data import real
 
 from tasks.features.program import LINES_PER_ROW_GROUP
@@ -43,7 +43,7 @@ def extract(output, lines, model, *argv):
     if isinstance(lines, list):
         source = texts.write_lines(output.with_name("lines.txt"), *lines)
     argv = (f"--input_file={source}", f"--output_file={output}", f"--model={model}", *argv)
-    in_process("bert-features", *program_of("features"), output.parent, *argv)
+    in_process("features", output.parent, *argv)
     return output
 
 

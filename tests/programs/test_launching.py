@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 
 import numpy as np
 import pytest
-from harness.jobs import assert_gone
+from harness.jobs import assert_gone, started
 from harness.program_runs import ROOT
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
@@ -41,7 +40,6 @@ def test_the_jobs_load_neither_tensorflow_nor_mpi():
     ("kind", "arguments", "done"),
     [
         ("Squad", {"train_file": "a"}, {"do_train"}),
-        ("Squad", {"predict_file": "a"}, {"do_predict"}),
         ("Squad", {"train_file": "a", "predict_file": "b"}, {"do_train", "do_predict"}),
         ("Squad", {"train_file": "a", "predict_file": "b", "do_predict": True}, {"do_predict"}),
         ("Squad", {"dataset_name": "rajpurkar/squad"}, {"do_train", "do_predict"}),
@@ -65,24 +63,18 @@ def test_files_say_what_a_job_does(kind, arguments, done):
         (lambda: squad(), ["Squad", "train_file", "predict_file"]),
         (lambda: squad(do_train=True), ["do_train", "train_file"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
-        (lambda: squad(train_file="a", max_seq_length=384.5), ["max_seq_length", "384.5"]),
-        (lambda: squad(train_file="a", model="b", model_name_or_path="c"), ["model_name_or_path", "model"]),
-        (lambda: ringbert.Squad(train_file="a", output_dir=None), ["output_dir"]),
-        (lambda: ringbert.Squad("/a"), ["Squad", "train_file=", "/a"]),
+        (lambda: ringbert.Squad("/a"), ["Squad", "/a"]),
         (lambda: ringbert.Pretraining(), ["Pretraining", "output_dir", "input_file"]),
-        (lambda: ringbert.launch("squad"), ["job", "ringbert.Squad", "squad"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
         (lambda: ringbert.launch(JOB, rank=2), ["rank", "ranks"]),
         (lambda: ringbert.launch(ranks=2), ["job"]),
         (lambda: ringbert.launch(JOB, ranks=0), ["ranks", "0"]),
-        (lambda: ringbert.launch(JOB, mpi_args="--tag-output"), ["mpi_args", "--tag-output"]),
         (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["ranks", "4", "5"]),
         (lambda: ringbert.launch(JOB, ranks=2, hosts="a b"), ["hosts", "a b"]),
-        (lambda: ringbert.launch(squad(train_file="null")), ["train_file", "null"]),
     ],
 )
 def test_jobs_and_launches_that_are_refused(call, named):
-    assert "--" not in refused(call, *named) or "mpi_args" in named  # flags are the programs'
+    assert "--" not in refused(call, *named)  # flags are the programs'
 
 
 @pytest.fixture
@@ -123,30 +115,17 @@ def test_a_crash_is_raised_with_the_last_lines(tensorflow):
         ringbert.launch(JOB, environment=variables)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_ranks_end_with_their_parent(tmp_path, tensorflow, number):
-    """Ctrl-C reaches the parent alone, and a killed parent can tell nobody."""
+def script(**arguments):
+    """The command line of a script that launches Squad with these arguments."""
+    return [sys.executable, "-c", f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))"]
+
+
+def test_the_ranks_end_with_a_killed_parent(tmp_path, tensorflow):
     file = tmp_path / "child"
     variables = tensorflow(f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
-    code = "import sys, ringbert; ringbert.launch(ringbert.Squad(train_file='a', output_dir=sys.argv[1]))"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "out")], env={**os.environ, **variables},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with parent:
-        wait_for(lambda: file.exists() and file.read_text(), parent)
-        parent.send_signal(number)
-        printed = parent.communicate(timeout=60)[1]
+    with started(script(train_file="a", output_dir=f"{tmp_path}/out"), **variables) as parent:
+        parent.wait_for(lambda: file.exists() and file.read_text())
     assert_gone(int(file.read_text()))
-    assert ("KeyboardInterrupt: bert-squad was interrupted" in printed) == (number == signal.SIGINT)
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -181,18 +160,13 @@ def test_a_job_is_trained_and_scored_and_then_predicts(data, monkeypatch, capsys
 @pytest.mark.slow
 @pytest.mark.timeout(WAIT_S)
 def test_an_interrupt_saves_the_training(data):
-    code = (
-        "import ringbert; ringbert.launch(ringbert.Squad(train_file=\"it's; $HOME.json\", vocab_file='vocab.txt', "
-        f"bert_config_file='bert_config.json', output_dir='out', num_train_epochs=1000.0, **{SIZES}))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    script = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=data, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    with script:
-        wait_for((data / "out/metrics.jsonl").exists, script)
+    """It reaches this process alone, which hands it on."""
+    files = {"train_file": f"{data}/it's; $HOME.json", "vocab_file": f"{data}/vocab.txt"}
+    files |= {"bert_config_file": f"{data}/bert_config.json", "output_dir": f"{data}/out"}
+    with started(script(num_train_epochs=1000.0, **files, **SIZES)) as parent:
+        parent.wait_for((data / "out/metrics.jsonl").exists)
         assert not list((data / "out").glob("checkpoints/*"))
-        script.send_signal(signal.SIGINT)
-        printed = script.communicate(timeout=WAIT_S)[1]
-    assert "KeyboardInterrupt: bert-squad was interrupted; launch it again to continue" in printed
+        parent.process.send_signal(signal.SIGINT)
+        done = parent.end()
+    assert "KeyboardInterrupt: bert-squad was interrupted; launch it again to continue" in done.stderr
     assert len(list((data / "out").glob("checkpoints/rows-*/state.json"))) == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness.classifier_runs import COLUMNS, TEST, classify, write_rows
 from harness.models import save_model
-from harness.program_runs import bert, in_process, program_of
+from harness.program_runs import bert, in_process
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
 
@@ -118,7 +118,7 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
     lines = [item if isinstance(item, str) else " ||| ".join(item) for item in items]
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
     argv = (f"--input_file={tmp_path}/lines.txt", f"--output_file={tmp_path}/out.jsonl", f"--model={span_model}")
-    in_process("bert-features", *program_of("features"), tmp_path, *argv, "--layers=-1")
+    in_process("features", tmp_path, *argv, "--layers=-1")
     written = [json.loads(line)["features"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     vectors = ringbert.Features(span_model)
     found = vectors(items)

@@ -19,10 +19,10 @@ from distributed.gradient import dropout_key
 
 RATE = 0.1
 WIDTHS = {"plain": 32, "cpu": COMPILED_WIDTH, "compiled": 32}
-KINDS = pytest.mark.parametrize("kind", ["plain", "cpu", pytest.param("compiled", marks=pytest.mark.slow)])
-MOSTLY_SLOW = pytest.mark.parametrize(
-    "kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("cpu", "compiled"))]
-)
+SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("cpu", "compiled")]
+KINDS = pytest.mark.parametrize("kind", ["plain", "cpu", SLOW_KINDS[1]])
+MOSTLY_SLOW = pytest.mark.parametrize("kind", ["plain", *SLOW_KINDS])
+SLOW_RATES = [("plain", 0.5), ("cpu", 0.01), ("compiled", 0.01)]
 ROWS = random_rows([60, 41, 64, 25, 9, 8], vocab_size=50)
 
 
@@ -86,14 +86,7 @@ def assert_independent(first: np.ndarray, second: np.ndarray, rate: float) -> No
 
 @pytest.mark.parametrize(
     ("kind", "rate"),
-    [
-        ("plain", RATE),
-        ("cpu", RATE),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("plain", 0.5), ("cpu", 0.01), ("compiled", 0.01))
-        ),
-    ],
+    [("plain", RATE), ("cpu", RATE), *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW_RATES)],
 )
 def test_the_share_of_what_is_dropped_is_the_rate_and_nothing_else_is_regular(kind, rate):
     """To within 2 %, as few random bits are drawn: for 0.1 a rate of 26 / 256."""
@@ -131,28 +124,19 @@ def test_the_pooled_vector_is_dropped_and_scaled_too():
     assert_random(scores > 0, 0.5)
 
 
-def test_there_is_no_dropout_without_a_key_or_at_rate_0():
-    rates_0 = make("features", "plain", 1, 0.0, 0.0)
-    more = make("features", "plain", 1, 0.5, 0.5)
-    more.model.set_weights(rates_0.model.get_weights())
-    expected = rates_0(ROWS, "by length").scores
-    for compute, key in ((rates_0, KEY), (more, None)):
-        for ours, theirs in zip(compute(ROWS, "by length", key).scores, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
 @KINDS
 def test_what_is_kept_is_divided_by_1_minus_the_rate(kind):
-    """Added to 1 and -1 in turn, 2 and -2 become 5 of it at the rate 0.5, and would become 3."""
+    """Added to 1 and -1 in turn, 2 and -2 become 5 of it at the rate 0.5, and would become 3, as without a key."""
     compute = make("features", kind, 1, 0.5, 0.0)
     for name, variable in compute.model.named_tensors().items():
         if name.endswith(("attention/output/LayerNorm/beta", "layer_0/output/dense/bias")):
             variable.assign(np.resize([1.0, -1.0], variable.shape) * (2 if name.endswith("bias") else 1))
         elif name.endswith(("attention/output/LayerNorm/gamma", "layer_0/output/dense/kernel")):
             variable.assign(tf.zeros(variable.shape))
-    values = np.abs(np.concatenate(compute(ROWS, grouping_of(kind), KEY).scores))
+    values, without = (np.abs(np.concatenate(compute(ROWS, grouping_of(kind), key).scores)) for key in (KEY, None))
     is_kept = values > 0.8  # 5 and 1 divided by the standard deviation of both, sqrt(13)
     assert np.median(values[is_kept]) / np.median(values[~is_kept]) == pytest.approx(5, rel=0.1)
+    np.testing.assert_allclose(without, 1, atol=1e-5)
 
 
 @MOSTLY_SLOW

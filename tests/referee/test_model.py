@@ -102,8 +102,7 @@ def test_a_row_has_the_same_scores_alone_and_among_others(name):
     compute, _, rows = golden(name)
     together = compute(rows * 4, "by length").scores
     for number, row in enumerate(rows):
-        for grouping in ("padded", "by length"):
-            assert error(compute([row], grouping).scores[0], together[number + 3]) < 1e-5  # other orders of sums
+        assert error(compute([row], "by length").scores[0], together[number + 3]) < 1e-5  # other orders of sums
 
 
 def test_features_are_the_hidden_states_of_pytorch():
@@ -120,8 +119,9 @@ def test_a_real_model_has_the_hidden_states_of_pytorch():
     there = json.loads((GOLDENS / "minilm.json").read_text())
     folder = real("minilm/model.safetensors").parent
     model = Bert(configuration.read_config(folder), "features")
-    report = weights.load(model, folder)
-    assert report.unused == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
+    assert weights.load(model, folder).endswith(
+        "not used by this model: bert/pooler/dense/bias, bert/pooler/dense/kernel"
+    )
     (state,) = Computer(model)([Row(there["input_ids"], len(there["input_ids"]))]).scores
     ours = [float(state[token, part]) for token, part in there["places"]]
     np.testing.assert_allclose(ours, there["values"][-1], rtol=0, atol=TO_PYTORCH * np.abs(state).max())
@@ -154,7 +154,6 @@ def wide(precision: str, activation: str) -> tuple[Computer, Computed]:
     [
         ("float32", "gelu", "by length", True),
         pytest.param("mixed_bfloat16", "gelu_new", "padded", False, marks=pytest.mark.slow),
-        pytest.param("float32", "gelu", "padded", True, marks=pytest.mark.slow),
         pytest.param("float32", "gelu", "by length", False, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", "gelu_new", "by length", True, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", "gelu_new", "compiled", True, marks=pytest.mark.slow),
@@ -183,39 +182,27 @@ def test_a_model_wide_enough_for_compiled_parts_computes_the_formulas(
         assert max(off.values()) > 10 * TOLERANCES["float32"][1]
 
 
-# -- initial values and settings ----------------------------------------------------------------------------------
+# -- initial values and recomputed layers -------------------------------------------------------------------------
 
 
 def test_initial_values_are_those_of_bert():
     config = BertConfig(
         vocab_size=2000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128
     )
-    tensors = {name: v.numpy() for name, v in Bert(config, "pretraining", seed=4).named_tensors().items()}
-    for name, value in tensors.items():
-        if name.endswith("gamma"):
-            assert (value == 1).all()
-        elif name.endswith(("beta", "bias")):
-            assert (value == 0).all()
-        else:
-            assert np.abs(value).max() <= 0.04, name  # truncated at two standard deviations
-            assert 0 < value.std() < 0.02
+    tensors, again, other = (
+        {name: v.numpy() for name, v in Bert(config, "pretraining", seed=seed).named_tensors().items()}
+        for seed in (4, 4, 5)
+    )
+    drawn = {name: value for name, value in tensors.items() if not name.endswith(("gamma", "beta", "bias"))}
+    assert all((value == name.endswith("gamma")).all() for name, value in tensors.items() if name not in drawn)
+    for name, value in drawn.items():
+        assert np.abs(value).max() <= 0.04, name  # truncated at two standard deviations
+        assert 0 < value.std() < 0.02
+        np.testing.assert_array_equal(again[name], value)
+        assert not np.array_equal(other[name], value)
     # A normal distribution of 0.02 cut at two standard deviations has one of 0.0176.
     assert tensors["bert/embeddings/word_embeddings"].std() == pytest.approx(0.0176, rel=0.01)
-    kernels = [value.ravel()[:50] for name, value in tensors.items() if name.endswith("kernel")]
-    assert len({kernel.tobytes() for kernel in kernels}) == len(kernels)  # no two tensors alike
-    again, other = (Bert(config, "pretraining", seed=seed).named_tensors() for seed in (4, 5))
-    for name in ("bert/embeddings/word_embeddings", "cls/predictions/transform/dense/kernel"):
-        np.testing.assert_array_equal(again[name], tensors[name])
-        assert not np.array_equal(other[name], tensors[name])
-
-
-@pytest.mark.parametrize(
-    ("changes", "head", "named"), [({"hidden_act": "swish"}, "span", "swish"), ({}, "spam", "spam")]
-)
-def test_a_wrong_setting_is_named(changes, head, named):
-    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    with pytest.raises(ValueError, match=named):
-        Bert(BertConfig(**sizes, **changes), head)
+    assert len({value.ravel()[:50].tobytes() for value in drawn.values()}) == len(drawn)  # no two tensors alike
 
 
 @pytest.mark.slow

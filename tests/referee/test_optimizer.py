@@ -11,78 +11,65 @@ from harness.google_optimizer import google_rate, google_step
 from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay, make_optimizer
 from bert.settings import OptimizerSettings
 
-# Names of variables that decay and of those that do not; "bias" hits output_bias, as in Google's list.
-DECAYS = {
-    "bert.embeddings.word_embeddings": True,
-    "bert.encoder.layer_0.attention.self.query.kernel": True,
-    "cls.squad.output_weights": True,
-    "bert.encoder.layer_0.output.dense.bias": False,
-    "bert.encoder.layer_0.output.LayerNorm.gamma": False,
-    "bert.encoder.layer_0.output.LayerNorm.beta": False,
-    "cls.predictions.output_bias": False,
-    "some.layer_norm.scale": False,
-}
+NAMES = (
+    "bert.embeddings.word_embeddings", "bert.encoder.layer_0.attention.self.query.kernel", "some.layer_norm.scale",
+    "bert.encoder.layer_0.output.LayerNorm.gamma", "cls.squad.output_weights", "cls.predictions.output_bias",
+)  # fmt: skip
+# `_do_use_weight_decay`; "bias" hits output_bias too.
+DECAYS = {name: not re.search("LayerNorm|layer_norm|bias", name) for name in NAMES}
 RATE, STEPS, WARMUP = 2e-3, 20, 5
 # Small variables, and large ones, for which compiled code pays; of these a width that divides by 64 and one not.
 SHAPES = [(7, 3), (128, 259), (128, 2, 128)]
+
+
+def trained(kind, params):
+    """The optimizer, its variables and their moments."""
+    variables = [keras.Variable(value, name=name) for name, value in params.items()]
+    optimizer = kind(WarmupDecay(RATE, STEPS, WARMUP))
+    optimizer.build(variables)
+    return optimizer, variables, {name: (np.zeros_like(v), np.zeros_like(v)) for name, v in params.items()}
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize("shape", SHAPES[:2])
 def test_twenty_steps_are_those_of_google(shape, in_graph):
     generator = np.random.default_rng(5)
-    params = {name: generator.normal(size=shape).astype(np.float32) for name in DECAYS}
+    params = {name: generator.normal(size=shape).astype(np.float32) for name in NAMES}
     # Gradients of ordinary size, some near epsilon, and some exact zeros.
-    scales = {name: 10.0 ** generator.integers(-6, 2) for name in DECAYS}
-    variables = [keras.Variable(value, name=name) for name, value in params.items()]
-    optimizer = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP))
-    optimizer.build(variables)
-    moments = {name: (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for name in DECAYS}
+    scales = {name: 10.0 ** generator.integers(-6, 2) for name in NAMES}
+    optimizer, variables, moments = trained(AdamWeightDecay, params)
+    before = dict(params)
 
     def apply(*gradients):
         optimizer.apply(gradients, variables)
 
     apply = tf.function(apply) if in_graph else apply
-    before = {name: value.copy() for name, value in params.items()}
     for step in range(STEPS):
         rate = google_rate(step, RATE, STEPS, WARMUP)
-        gradients = {name: (generator.normal(size=shape) * scales[name]).astype(np.float32) for name in DECAYS}
+        gradients = {name: (generator.normal(size=shape) * scales[name]).astype(np.float32) for name in NAMES}
         for gradient in gradients.values():
             gradient[0, 0] = 0
-        apply(*(tf.constant(gradient) for gradient in gradients.values()))
+        apply(*map(tf.constant, gradients.values()))
         for variable, (name, gradient) in zip(variables, gradients.items(), strict=True):
             params[name], *moments[name] = google_step(params[name], gradient, *moments[name], rate, DECAYS[name])
             # Two float32 roundings of each step, 6e-8 of the value, add up over 20 steps.
             np.testing.assert_allclose(variable.numpy(), params[name], rtol=1e-6, atol=1e-7, err_msg=name)
             if step == 0:  # its rate is 0
                 np.testing.assert_array_equal(variable.numpy(), before[name])
-    for name, variable in zip(DECAYS, variables, strict=True):
-        assert np.abs(variable.numpy() - before[name]).max() > 1e-3  # everything moved
+    assert all(np.abs(params[name] - before[name]).max() > 1e-3 for name in NAMES)  # everything moved
     assert int(optimizer.iterations) == STEPS
-
-
-@pytest.mark.parametrize(("name", "decays"), DECAYS.items())
-def test_what_decays_is_what_decays_at_google(name, decays):
-    """`_do_use_weight_decay`: a regular-expression search of the name. Without a gradient only decay moves."""
-    found = any(re.search(r, name.replace(".", "/")) for r in ("LayerNorm", "layer_norm", "bias"))
-    assert found is not decays
-    variable, optimizer = keras.Variable([2.0], name=name), AdamWeightDecay(0.5)
-    optimizer.build([variable])
-    optimizer.apply([tf.zeros(1)])
-    assert float(variable.numpy()[0]) == pytest.approx(2 - 0.5 * 0.01 * 2 * decays, rel=1e-7)
 
 
 @pytest.mark.parametrize(("train_steps", "warmup_steps"), [(100, 10), (100, 0), (7, 3), (8298, 829)])
 def test_the_schedule_is_that_of_google_at_every_step(train_steps, warmup_steps):
     schedule = WarmupDecay(5e-5, train_steps, warmup_steps)
+    again = WarmupDecay.from_config(schedule.get_config())
     for step in [*range(min(train_steps, 200)), train_steps - 1, train_steps, train_steps + 1, 2 * train_steps]:
         ours = float(schedule(tf.constant(step, tf.int64)))
         # A float32 rate: a few units of 6e-8; near the end 1 - step / N leaves fewer digits.
         expected = google_rate(step, 5e-5, train_steps, warmup_steps)
         assert ours == pytest.approx(float(expected), rel=1e-5, abs=5e-5 * 2e-7), step
-    if warmup_steps:  # it drops by the factor 1 - warmup_steps / train_steps
-        rates = [float(schedule(step)) for step in (0, warmup_steps)]
-        assert rates == pytest.approx([0, 5e-5 * (1 - warmup_steps / train_steps)], rel=1e-6)
+        assert float(again(step)) == ours
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -93,22 +80,18 @@ def test_lamb_is_that_of_albert(shape):
     params = {name: generator.normal(size=shape).astype(f) for name in decays}
     params["cls.squad.output_weights"] *= 10
     params["bert.zero.kernel"][:] = params["bert.still.kernel"][:] = 0  # norms of 0: no factor
-    variables = [keras.Variable(value, name=name) for name, value in params.items()]
-    optimizer = LAMB(WarmupDecay(RATE, STEPS, WARMUP))
-    optimizer.build(variables)
-    moments = {name: (np.zeros(shape, f), np.zeros(shape, f)) for name in decays}
+    optimizer, variables, moments = trained(LAMB, params)
     factors = []
     for step in range(WARMUP + 3):
         gradients = {name: generator.normal(size=shape).astype(f) for name in decays}
         gradients["bert.still.kernel"][:] = 0
-        optimizer.apply([tf.constant(gradient) for gradient in gradients.values()], variables)
+        optimizer.apply([*map(tf.constant, gradients.values())], variables)
         for variable, (name, gradient) in zip(variables, gradients.items(), strict=True):
             moved, *moments[name] = google_step(params[name], gradient, *moments[name], f(1), decays[name])
             update = params[name] - moved
             norms = np.linalg.norm(params[name]), np.linalg.norm(update)
-            ratio = norms[0] / norms[1] if decays[name] and all(norms) else 1.0
-            factors.append(ratio)
-            params[name] = params[name] - google_rate(step, RATE, STEPS, WARMUP) * f(ratio) * update
+            factors.append(norms[0] / norms[1] if decays[name] and all(norms) else 1.0)
+            params[name] = params[name] - google_rate(step, RATE, STEPS, WARMUP) * f(factors[-1]) * update
             # As above; the norms of 21 values add a few roundings.
             np.testing.assert_allclose(variable.numpy(), params[name], rtol=4e-6, atol=4e-7, err_msg=name)
     assert max(factors) > 1.5  # the factor does something, both ways
@@ -124,20 +107,16 @@ def test_settings_name_the_optimizer_and_keras_can_rebuild_it(name, kind):
     assert float(optimizer.learning_rate) == pytest.approx(1e-4 * (1 - 20 / 50))
     other = kind(1e-3, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.99, epsilon=1e-5, exclude=("x",))
     assert kind.from_config(other.get_config()).get_config() == other.get_config()
-    schedule = WarmupDecay(1e-4, 50, 5)
-    again = WarmupDecay.from_config(schedule.get_config())
-    assert [float(again(step)) for step in range(51)] == [float(schedule(step)) for step in range(51)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES[:2])
 def test_values_read_before_an_update_stay(shape):
     """Although variables are updated in place: a checkpoint is written while training goes on."""
-    variable = keras.Variable(np.ones(shape), name="dense.kernel")
-    optimizer = AdamWeightDecay(1e-3)
+    variable, optimizer = keras.Variable(np.ones(shape), name="dense.kernel"), AdamWeightDecay(1e-3)
     optimizer.build([variable])
-    read = {name: tf.convert_to_tensor(each) for name, each in enumerate([variable, *optimizer.variables[2:]])}
-    values = {name: tensor.numpy().copy() for name, tensor in read.items()}
+    read = [tf.convert_to_tensor(each) for each in (variable, *optimizer.variables[2:])]
+    values = [tensor.numpy().copy() for tensor in read]
     optimizer.apply([tf.ones(shape)])
-    for name, tensor in read.items():
-        np.testing.assert_array_equal(tensor, values[name])
+    for tensor, value in zip(read, values, strict=True):
+        np.testing.assert_array_equal(tensor, value)
     assert np.all(variable.numpy() < 1)

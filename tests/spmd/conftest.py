@@ -1,9 +1,9 @@
 """Fixtures of tests that run on several ranks, and the hooks that hand them to the ranks (harness/spmd.py)."""
 
+import functools
 import json
 import os
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -31,74 +31,63 @@ if not spmd.is_rank():
         items = [other for other in item.session.items if HERE in other.path.parents]
         names = [other.nodeid for other in items[items.index(item) :]]
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        outcome, text, seconds = ranks.run(names)
-        for when, result in (("setup", "passed"), ("call", outcome), ("teardown", "passed")):
-            report = spmd.report_of(item, when, result, text, seconds if when == "call" else 0.0)
+        try:
+            hook, written = item.config.hook, ranks.run(names)
+            reports = [hook.pytest_report_from_serializable(config=item.config, data=data) for data in written]
+        except spmd.NoEnd as error:
+            reports = [pytest.TestReport(item.nodeid, item.location, {}, "failed", str(error), "call")]
+        for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-
-    @pytest.fixture(scope="session", autouse=True)
-    def _end_of_session():
-        yield
-        ranks.stop()
 
     def pytest_sessionfinish() -> None:
         ranks.stop()
 
 else:
-    records: dict[str, dict] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(item: pytest.Item) -> None:
         """All ranks meet before each test; each gets the communicator of the test's ranks."""
         from mpi4py import MPI
 
-        request, pause = MPI.COMM_WORLD.Ibarrier(), 0.001
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
-        number = item.callspec.params["num_ranks"]
-        item.config.comm = MPI.COMM_WORLD.Split(0 if MPI.COMM_WORLD.rank < number else MPI.UNDEFINED)
-        item.config.is_absent = MPI.COMM_WORLD.rank >= number
+        from distributed.joining import wait_for
+
+        wait_for(MPI.COMM_WORLD.Ibarrier())
+        number, rank = item.callspec.params["num_ranks"], MPI.COMM_WORLD.rank
+        item.config.comm = MPI.COMM_WORLD.Split(0 if rank < number else MPI.UNDEFINED)
+        item.config.is_absent = rank >= number
 
     def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.config.is_absent:
             pytest.skip("absent")
 
-    def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-        record = records.setdefault(
-            report.nodeid, {"name": report.nodeid, "outcome": "passed", "text": "", "seconds": 0}
-        )
-        record["seconds"] += report.duration
-        if report.failed:
-            record["outcome"], record["text"] = "failed", record["text"] + report.longreprtext
-        elif report.skipped and report.longrepr[2] != "Skipped: absent":
-            record["outcome"], record["text"] = "skipped", report.longrepr[2]
-        if report.when == "teardown":
-            from mpi4py import MPI
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(item: pytest.Item):
+        """Writes the report for the parent."""
+        from mpi4py import MPI
 
-            with (Path(os.environ[spmd.FOLDER]) / f"rank-{MPI.COMM_WORLD.rank}").open("a") as file:
-                file.write(json.dumps(record) + "\n")
+        outcome = yield
+        report = outcome.get_result()
+        if report.failed:
+            report.longrepr = f"--- rank {MPI.COMM_WORLD.rank}\n{report.longreprtext}"
+        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
+        with (Path(os.environ[spmd.FOLDER]) / f"rank-{MPI.COMM_WORLD.rank}").open("a") as file:
+            file.write(json.dumps(data) + "\n")
 
     def pytest_sessionstart() -> None:
         whole_world()
 
 
-_whole = None
-
-
+@functools.cache
 def whole_world():
     """The world of all ranks of the session, joined once; its backend is open before TensorFlow computes."""
-    global _whole
-    if _whole is None:
-        from distributed.collectives import open_collectives
-        from distributed.devices import DeviceSettings
-        from distributed.world import World
+    from distributed.collectives import open_collectives
+    from distributed.devices import DeviceSettings
+    from distributed.world import World
 
-        world = World.join(DeviceSettings(device="cpu"), stalls=None, saves_on_signals=False)
-        _whole = world, open_collectives(world, "ring")
-    return _whole
+    world = World.join(DeviceSettings(device="cpu"), stalls=None, saves_on_signals=False)
+    return world, open_collectives(world, "ring")
 
 
 @pytest.fixture

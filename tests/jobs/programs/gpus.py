@@ -6,9 +6,6 @@ Arguments: "share" or "apart", and the bus ids that each rank sees, joined by co
 import json
 import os
 import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from harness.fake_gpus import Machine, installed
 

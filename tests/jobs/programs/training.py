@@ -1,13 +1,13 @@
 """SPMD: the toy of harness/toy.py trains while a test disturbs it.
 
-Usage: training.py FOLDER [RANK@PLACE@STEP… | torn | impatient]
+Usage: training.py FOLDER [RANK@PLACE@STEP… torn impatient]
 Each rank writes its process id to FOLDER/rank-N. A step takes a while until the file FOLDER/fast is there. Rank 0
 prints the result as JSON.
 
 When rank RANK (its number at the start) comes to PLACE in step STEP or later, it writes its process id to
 FOLDER/RANK@PLACE@STEP, unless that is there, and waits to be killed. Places: "weights", "sum" and "summed" in a
-step, "evaluation", "save" and "write", where rank 0 copies and writes a checkpoint. "torn": in step 8 rank 1 waits
-to be killed after the sum. Of the others, which have the sum too, rank 2 hears of the death before the update.
+step, "evaluation", "save" and "write", where rank 0 copies and writes a checkpoint. "torn": in step 8 rank 2 has
+the sum, and waits for the death of rank 1 before the update.
 "impatient": a rank that does not come is given up after 10 s.
 """
 
@@ -23,7 +23,7 @@ from harness import toy
 from distributed import elastic
 from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings
-from distributed.evaluation import HeldOut
+from distributed.train import HeldOut
 from distributed.watchdog import StallSettings
 from distributed.world import World
 
@@ -63,28 +63,20 @@ def measure() -> dict[str, float]:
     return {"score": float(len(world.all_gather(step)) > 0)}
 
 
-class Watched:
+def watched(backend: Any) -> Any:
     """A backend with places before and after its sums."""
+    all_reduce_sum = backend.all_reduce_sum
 
-    def __init__(self, backend: Any):
-        self._backend = backend
+    def summed(*args: Any) -> Any:
+        at("sum")
+        total = all_reduce_sum(*args)
+        at("summed")
+        if "torn" in arguments and step == TORN and first_rank == "2":
+            world.comm.recv(source=1)  # raises, as MPI tells of the death
+        return total
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._backend, name)
-        if name != "all_reduce_sum":
-            return value
-
-        def summed(*args: Any) -> Any:
-            at("sum")
-            total = value(*args)
-            at("summed")
-            if "torn" in arguments and step == TORN and first_rank == "1":
-                wait_at("torn")
-            if "torn" in arguments and step == TORN and first_rank == "2":
-                world.comm.recv(source=1)  # raises, as MPI tells of the death
-            return total
-
-        return summed
+    backend.all_reduce_sum = summed
+    return backend
 
 
 make_checkpoints = toy.make_checkpoints
@@ -111,7 +103,7 @@ with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as 
     held_out = HeldOut(measure=measure, tokens=1, every=10, best="score")
     optimizer, state = toy.train(
         world,
-        Watched(open_collectives(world)),
+        watched(open_collectives(world)),
         folder,
         steps=STEPS,
         weights=weights,

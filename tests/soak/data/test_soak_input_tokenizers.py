@@ -83,17 +83,14 @@ def test_real_mrpc_and_a_slice_of_squad_with_a_pretrained_bert(tmp_path):
         "--do_predict",
     ]
     mrpc = [f"--data_dir={real('glue_data')}", "--task_name=MRPC", "--max_seq_length=64", "--do_eval"]
-    limits = ["--max_train_examples=96", "--max_predict_examples=64", f"--output_dir={tmp_path}/mrpc"]
-    shell(command("tasks.classifier", *shared, *mrpc, *limits, ranks=2))
+    limits = ["--max_train_examples=48", "--max_predict_examples=40"]
+    shell(command("tasks.classifier", *shared, *mrpc, *limits, f"--output_dir={tmp_path}/mrpc", ranks=2))
     scores = json.loads((tmp_path / "mrpc/result.json").read_text())["scores"]
     assert set(scores) == {"eval_accuracy", "eval_f1", "eval_acc_and_f1", "eval_loss"}
-    assert len((tmp_path / "mrpc/MRPC.tsv").read_text().splitlines()) == 65
-    files = [
-        f"--{name}_file={real(f'squad/{part}-v1.1.json')}"
-        for name, part in (("train", "train"), ("predict", "dev"))
-    ]
-    limits = ["--max_train_examples=48", "--max_predict_examples=40", f"--output_dir={tmp_path}/squad"]
-    shell(command("tasks.squad", *shared, *files, *limits, ranks=2))
+    assert len((tmp_path / "mrpc/MRPC.tsv").read_text().splitlines()) == 41
+    names = {"train_file": "squad/train-v1.1.json", "predict_file": "squad/dev-v1.1.json"}
+    files = [f"--{flag}={real(name)}" for flag, name in names.items()]
+    shell(command("tasks.squad", *shared, *files, *limits, f"--output_dir={tmp_path}/squad", ranks=2))
     assert set(json.loads((tmp_path / "squad/result.json").read_text())["scores"]) == {"exact_match", "f1"}
     assert len(json.loads((tmp_path / "squad/predictions.json").read_text())) == 40
 

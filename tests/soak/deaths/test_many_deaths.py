@@ -1,32 +1,37 @@
 """Everything else that goes wrong on a rank: `scripts/soak.sh deaths`, before a release."""
 
+import contextlib
 import os
 import random
 import re
 import signal
 import time
+from pathlib import Path
 
-import numpy as np
 import pytest
 from harness.classifier_runs import model_flags, own_files, scores_in, table_in, write_data
-from harness.jobs import assert_gone, launch, program, ranks_of, run, started
+from harness.jobs import assert_gone, assert_same_training, launch, program, run, started, trained_alone
 from harness.program_runs import command, metrics_in
 
-STEPS = 40  # of programs/training.py
 ELASTIC = ("--elastic",)
 
 
 # -- without TensorFlow -------------------------------------------------------------------------------------------
 
+IN_A_THREAD = "1: import threading; threading.Thread(target=fail).start(); time.sleep(1000)"
 FAULTS = {  # what strikes -> exit status, how the last error begins, whether there is a traceback
-    "raise on all": (70, "prog: failed on rank 0 of 2", True),
-    "raise on first": (70, "prog: failed on rank 0 of 2", True),
-    "raise in a thread": (70, "prog: failed on rank 1 of 2", True),
-    "refuse on first": (1, "prog: error: --train_file x.json: broken in line 3", False),
-    "exit with 3": (3, "prog: rank 1 of 2 exits: 3", False),
-    "exit with words": (1, "prog: rank 1 of 2 exits: the words", False),
-    "leave": (None, "prog: error: ", False),
-    "hang": (None, "prog: error: rank 1 ", False),
+    "fail()": (70, "prog: failed on rank 0 of 2", True),
+    "world.on_first(fail)": (70, "prog: failed on rank 0 of 2", True),
+    IN_A_THREAD: (
+        70,
+        "prog: failed on rank 1 of 2",
+        True,
+    ),
+    "world.on_first(refuse)": (1, "prog: error: --train_file x.json: broken in line 3", False),
+    "1: sys.exit(3)": (3, "prog: rank 1 of 2 exits: 3", False),
+    "1: sys.exit('the words')": (1, "prog: rank 1 of 2 exits: the words", False),
+    "1: sys.exit(0)": (None, "prog: error: ", False),
+    "1: time.sleep(1000)": (None, "prog: error: rank 1 ", False),
 }
 
 
@@ -41,7 +46,7 @@ def test_a_fault_on_one_rank_ends_all_and_is_shown_once(tmp_path, fault, expecte
     assert_gone(*(int((tmp_path / f"rank-{rank}").read_text()) for rank in range(2)))
 
 
-@pytest.mark.parametrize("fault", ["slow", "rank 0 works"])
+@pytest.mark.parametrize("fault", ["1: time.sleep(3)", "world.on_first(time.sleep, 8)"])  # it ends after 4 s
 def test_a_slow_rank_is_no_stall(tmp_path, fault):
     done = run(launch(2, *program("work.py", tmp_path, fault)))
     assert done.status == 0, done
@@ -86,39 +91,21 @@ def test_a_signal_between_two_starts_ends_the_job(tmp_path):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "fast").touch()
-    return run(program("training.py", folder)).json()["weights"]
+    return trained_alone(tmp_path_factory.mktemp("undisturbed"))
 
 
-def assert_same_training(done, folder, undisturbed, survivors):
-    result = done.json()
-    assert len(result["digests"]) == survivors, done
-    assert len(set(result["digests"])) == 1, "the survivors hold different weights"
-    np.testing.assert_allclose(result["weights"], undisturbed, rtol=0, atol=1e-12)
-    steps = [line["step"] for line in metrics_in(folder) if "loss" in line]
-    assert steps == list(range(1, STEPS + 1)), "a step is logged twice, or not at all"
-    names = [path.name for path in (folder / "checkpoints").iterdir()]
-    assert all(re.fullmatch(r"rows-\d{12}", name) for name in names), "something half-written is left"
+VICTIMS = [
+    *(f"{rank}@{place}@7" for rank in (0, 1) for place in ("weights", "sum", "summed", "evaluation")),
+    *("0@save@7", "0@write@8", "0@write@5"),  # a checkpoint, which rank 0 alone writes
+    "0@summed@6 2@summed@6",  # at the same time
+    "1@sum@6 0@weights@7 2@evaluation@20",  # until one is left
+]
 
 
-def victims(*groups):
-    return [pytest.param(group, id=" ".join(group)) for group in groups]
-
-
-@pytest.mark.parametrize(
-    "names",
-    victims(
-        *([f"{rank}@{place}@7"] for rank in (0, 1) for place in ("weights", "sum", "summed", "evaluation")),
-        ["0@save@7"],  # a checkpoint, which rank 0 alone writes
-        ["0@write@8"],
-        ["0@write@5"],
-        ["0@summed@6", "2@summed@6"],  # at the same time
-        ["1@sum@6", "0@weights@7", "2@evaluation@20"],  # until one is left
-    ),
-)
+@pytest.mark.parametrize("names", VICTIMS)
 def test_a_death_anywhere_changes_nothing(tmp_path, names, undisturbed):
     (tmp_path / "fast").touch()
+    names = names.split()
     with started(launch(4, *program("training.py", tmp_path, *names), flags=ELASTIC)) as job:
         for name in names:
             job.strike(tmp_path / name)
@@ -182,6 +169,18 @@ def test_a_second_signal_ends_at_once(tmp_path, ranks):
 # -- bert-classifier ----------------------------------------------------------------------------------------------
 
 
+def ranks_of(output_dir):
+    """The process ids of the ranks of a program, by the numbers that they had at the start."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            arguments, variables = ((process / name).read_text().split("\0") for name in ("cmdline", "environ"))
+            ranks = [line for line in variables if line.startswith("OMPI_COMM_WORLD_RANK=")]
+            if ranks and f"--output_dir={output_dir}" in arguments:
+                found[int(ranks[0].partition("=")[2])] = int(process.name)
+    return found
+
+
 def classifier(tmp_path, *flags):
     data, out = write_data(tmp_path / "data"), tmp_path / "out"
     more = [
@@ -192,20 +191,16 @@ def classifier(tmp_path, *flags):
         "--global_batch_size=32",
         "--log_steps=1",
     ]
-    arguments = [*model_flags(data), *own_files(data), *more, "--num_train_steps=150", "--resume=never", *flags]
-    return out, command("tasks.classifier", *arguments, f"--output_dir={out}")
-
-
-def killed_at(job, out, rank, words):
-    job.wait_for(lambda: words in job.done().stderr and rank in ranks_of(out))
-    os.kill(ranks_of(out)[rank], signal.SIGKILL)
+    more += ["--num_train_steps=150", "--resume=never", f"--output_dir={out}"]
+    return out, command("tasks.classifier", *model_flags(data), *own_files(data), *more, *flags)
 
 
 def test_a_classifier_whose_ranks_are_killed_at_its_start_in_training_and_in_prediction(tmp_path):
     out, argv = classifier(tmp_path)
     with started(launch(4, *argv, flags=ELASTIC)) as job:
         for rank, words in (2, "plan: "), (0, "weights: "), (3, "trained for"):
-            killed_at(job, out, rank, words)
+            job.wait_for(lambda rank=rank, words=words: words in job.done().stderr and rank in ranks_of(out))
+            os.kill(ranks_of(out)[rank], signal.SIGKILL)
         done = job.end()
     assert done.status == 0, done
     assert "Traceback" not in done.stderr, done

@@ -26,7 +26,6 @@ from distributed.rows import BatchRows
 from distributed.run import Run
 from ringbase import manifest
 from ringbase.errors import InputError
-from ringbase.json_files import read_json
 
 
 @dataclass
@@ -105,9 +104,8 @@ def corpus_readers():
     shards = {name.removeprefix("arrow/"): content for name, content in files.items() if name.startswith("arrow/")}
     others = {name: shards.pop(name)[0] for name in list(shards) if "tokenizer/" in name}
     records = {k[3:]: v for k, v in files.items() if k.startswith("tf/") and "tokenizer/" not in k}
-    texts = ["".join(draw.choices("abc dé한\n", k=draw.randrange(60))) for _ in range(300)]
-    table = pa.table({"text": texts, "label": [draw.choice(["yes", "no"]) for _ in texts]})
-    for compression in ("none", "snappy", "zstd"):
+    table = pa.table({"text": draw.choices(SENTENCES[:3], k=300), "label": draw.choices(["yes", "no"], k=300)})
+    for compression in ("none", "zstd"):
         pa.parquet.write_table(table, file := io.BytesIO(), row_group_size=100, compression=compression)
         parquet[f"{compression}.parquet"] = file.getvalue(), "bytes"
     text = b"The cat sat on the mat.\nA dog ran.\n\nFoxes saw it.\n\n\nThe end came.\n" * 3
@@ -139,7 +137,6 @@ def read_configuration(folder, name):
     assert config.hidden_size % config.num_attention_heads == 0
     rates = [config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.classifier_dropout or 0]
     assert all(0 <= rate < 1 for rate in rates)
-    assert np.float32(config.layer_norm_eps) > 0
 
 
 def read_tokenizer(folder, name):
@@ -147,10 +144,8 @@ def read_tokenizer(folder, name):
     words = tokenizer.load(**({"folder": folder} if (folder / "tokenizer_config.json").exists() else given))
     for text, tokens, places in zip(SENTENCES, *words.encode(SENTENCES), strict=True):
         assert len(tokens) == len(places) == len(words.pieces(tokens))
-        assert ((tokens >= 0) & (tokens < words.vocab_size)).all()
         assert not len(places) or (places.min() >= 0 and places.max() <= len(text))
-    special = {words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id}
-    assert len(special & {*range(words.vocab_size)}) == 5
+    assert len({words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id}) == 5
 
 
 def model_readers():
@@ -188,7 +183,7 @@ def weight_readers():
 
     model = Bert(BertConfig(**GOOGLE), "span")
     tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()}
-    whole = made(lambda folder: weights.save(model, folder))
+    whole = made(weights.copied(model))
     parts = made(lambda folder: write_hf(folder, load(whole["model.safetensors"][0]), shards=2))
     old = made(lambda folder: write_tf1(folder / "bert_model.ckpt", tensors, moments=False))
     del whole["config.json"], old["checkpoint"]
@@ -207,7 +202,6 @@ LABELLED = {
 
 
 def read_classifier(folder, name):
-
     from harness.classifier_files import labels_in, read_glue, read_own
 
     is_numeric = "number" in name
@@ -217,7 +211,6 @@ def read_classifier(folder, name):
         texts = read_own(folder / name, regression=is_numeric)
     assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_in(texts))
     assert 0 < len(texts) == len(texts.first) == len(texts.ids) == len(texts.labels)
-    "".join([*texts.first, *(texts.second or ())]).encode()
 
 
 def read_squad(folder, name):
@@ -270,8 +263,6 @@ RUN = {
     "metrics.jsonl": (as_lines(*METRICS, {"step": 20, "rows": 1280, "eval_f1": 0.5, "eval_loss": 1.5}), "jsonl"),
     "result.json": (as_json({"scores": {"exact_match": 81.25, "f1": 88.5}, "seconds": 5}), "json"),
 }
-ANY = as_json({"a": [1, -2.5, 1e-7, None, True, "text \u2603 \U0001f600"], "b": {"c": [{}, ""]}, "": 0})
-JSON = {"a.json": (ANY, "json"), "b.json.gz": (gzip.compress(ANY), "json.gz")}
 
 
 def read_checkpoint(folder, name):
@@ -290,22 +281,15 @@ def read_checkpoint(folder, name):
 def read_run(folder, name):
     from tasks import report
 
-    is_drawn = zlib.crc32((folder / name).read_bytes()) % 20 == 0
     Run(folder, is_writer=True).rewind_metrics(2560)
-    runs = report.read_runs([folder])
-    assert "data:image/png;base64," in report.make_page(runs) if is_drawn else runs[0].steps
-
-
-def read_any_json(folder, name):
-    json.dumps(read_json(folder / name), ensure_ascii=False, allow_nan=False).encode()
+    assert report.read_runs([folder])[0].steps
 
 
 def other_readers():
     state = as_json(STATE)
     sealed = made(lambda folder: manifest.seal(folder, 640), **{"state.json": state})
     return [
-        Reader("JSON", JSON, read_any_json, 6),
-        Reader("state.json", {"state.json": (state, "json")}, read_checkpoint, 5),
+        Reader("state.json", {"state.json": (state, "json")}, read_checkpoint, 8),
         Reader("manifest", sealed, read_checkpoint, 5, {"state.json": state}),
         Reader("run", RUN, read_run, 7),
     ]

@@ -1,5 +1,4 @@
-"""Traces the programs' functions as on a GPU and lists the operations for which GPUs have no kernel, and those for
-which the host waits: int32, which TensorFlow computes on the host, read from the GPU's memory.
+"""Traces the programs' functions as on a GPU and lists the operations for which GPUs have no kernel.
 
 Kernels are those of TensorFlow's registry: run it where TensorFlow's GPU wheel is installed; no GPU is needed.
 `PYTHONPATH=.:tests python tests/soak/gpu/gpu_kernels.py [PART OF A NAME]`; exit status 1 if anything is listed.
@@ -13,8 +12,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -36,81 +34,29 @@ from tasks.corpus.__main__ import main as corpus
 from tasks.pretraining import program as pretraining
 from tasks.squad import program as squad
 
-HOST, GPU, XLA = "host", "GPU", "XLA_GPU_JIT"
 CALLS = ("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "While", "StatelessWhile", "Case")
 ARGUMENTS = ("Placeholder", "_Arg", "NoOp")
+PROGRAMS = {
+    "bert-squad": (squad.SquadConfig, squad.run_squad),
+    "bert-classifier": (classifier.ClassifierConfig, classifier.run_classifier),
+    "bert-pretraining": (pretraining.PretrainingConfig, pretraining.run_pretraining),
+}
 
 
-# -- graphs -------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Findings:
-    """Counts of (operation, dtypes) without a kernel, and of those that the host waits for; once in each loop."""
-
-    no_kernel: Counter = field(default_factory=Counter)
-    waits: Counter = field(default_factory=Counter)
-
-    def add(self, graph: tf.Graph, in_xla: bool = False) -> None:
-        """Looks at a graph, and at the functions that it calls."""
-        places: dict[str, list[str]] = {}  # operation -> the memory of each output
-        for operation in graph.get_operations():
-            inputs, outputs = (
-                [of_argument(x.dtype) for x in part] for part in (operation.inputs, operation.outputs)
-            )
-            if operation.type in CALLS:
-                if self._add_called(operation, in_xla):
-                    inputs, outputs = [GPU] * len(inputs), [GPU] * len(outputs)
-            elif operation.type not in ARGUMENTS:
-                kernel = kernel_of(operation, (XLA,) if in_xla else ("GPU", "DEFAULT"))
-                if "CPU" in operation.device or kernel is None:
-                    inputs, outputs = [HOST] * len(inputs), [HOST] * len(outputs)
-                    if "CPU" not in operation.device or in_xla:
-                        self.no_kernel[operation.type, dtypes(operation)] += 1
-                elif not in_xla:
-                    on_host = set(kernel.host_memory_arg)
-                    inputs = memory_of(operation, operation.op_def.input_arg, on_host)
-                    outputs = memory_of(operation, operation.op_def.output_arg, on_host)
-            places[operation.name] = outputs
-            if not in_xla:
-                for tensor, here in zip(operation.inputs, inputs, strict=True):
-                    there = places[tensor.op.name][tensor.value_index]
-                    if (here, there) == (HOST, GPU) and tensor.dtype != tf.resource:
-                        self.waits[tensor.op.type, f"{tensor.dtype.name} for {operation.type}"] += 1
-        for result in getattr(graph, "outputs", []) if not in_xla else []:
-            if of_argument(result.dtype) == HOST and places[result.op.name][result.value_index] == GPU:
-                self.waits[result.op.type, f"{result.dtype.name} as a result"] += 1
-
-    def _add_called(self, operation: tf.Operation, in_xla: bool) -> bool:
-        """Looks at the functions that an operation calls; whether XLA compiles them."""
-        compiles = in_xla
-        for value in operation.node_def.attr.values():
-            for name in filter(None, (value.func.name, *(function.name for function in value.list.func))):
-                called = operation.graph._get_function(name)
-                compiles = in_xla or "_XlaMustCompile" in called.definition.attr
-                self.add(called.graph or function_def_to_graph(called.definition), compiles)
-        return compiles
-
-
-def of_argument(dtype: tf.DType) -> str:
-    """The memory in which functions on GPUs take and give it."""
-    return HOST if dtype.base_dtype in (tf.int32, tf.resource) else GPU
-
-
-def memory_of(operation: tf.Operation, arguments, on_host: set[str]) -> list[str]:
-    """The memory of each tensor: an argument of the definition may be a list of tensors."""
-    places: list[str] = []
-    for argument in arguments:
-        count = operation.get_attr(argument.number_attr) if argument.number_attr else 1
-        count = len(operation.get_attr(argument.type_list_attr)) if argument.type_list_attr else count
-        places += [HOST if argument.name in on_host else GPU] * count
-    return places
-
-
-def dtypes(operation: tf.Operation) -> str:
-    kinds = [attr.type for attr in operation.node_def.attr.values() if attr.type]
-    kinds += itertools.chain(*(attr.list.type for attr in operation.node_def.attr.values()))
-    return ", ".join(sorted({tf.as_dtype(kind).name for kind in kinds}))
+def without_kernel(graph: tf.Graph, in_xla: bool) -> Counter:
+    """Counts of "operation, dtypes", in a graph and in the functions that it calls; once in each loop."""
+    found: Counter = Counter()
+    for operation in graph.get_operations():
+        if operation.type in CALLS:
+            for value in operation.node_def.attr.values():
+                for name in filter(None, (value.func.name, *(function.name for function in value.list.func))):
+                    called = operation.graph._get_function(name)
+                    compiles = in_xla or "_XlaMustCompile" in called.definition.attr
+                    found += without_kernel(called.graph or function_def_to_graph(called.definition), compiles)
+        elif operation.type not in ARGUMENTS and not has_kernel(operation, in_xla):
+            kinds = {tensor.dtype.name for tensor in (*operation.inputs, *operation.outputs)}
+            found[f"{operation.type}, {', '.join(sorted(kinds))}"] += 1
+    return found
 
 
 @functools.cache
@@ -120,16 +66,14 @@ def registered(name: str) -> list:
     return list(kernels.get_registered_kernels_for_op(name).kernel)
 
 
-def kernel_of(operation: tf.Operation, devices: tuple[str, ...]):
-    """The operation's kernel for its dtypes on the first device that has one; None if none has."""
+def has_kernel(operation: tf.Operation, in_xla: bool) -> bool:
+    """Whether a GPU has a kernel for the operation's dtypes, or the operation is the host's."""
     attrs = operation.node_def.attr
-    for device, kernel in itertools.product(devices, registered(operation.type)):
-        if kernel.device_type == device and all(
-            not attrs[each.name].type or attrs[each.name].type in each.allowed_values.list.type
-            for each in kernel.constraint
-        ):
-            return kernel
-    return None
+    return ("CPU" in operation.device and not in_xla) or any(
+        kernel.device_type in (("XLA_GPU_JIT",) if in_xla else ("GPU", "DEFAULT"))
+        and all(attrs[each.name].type in (0, *each.allowed_values.list.type) for each in kernel.constraint)
+        for kernel in registered(operation.type)
+    )
 
 
 @contextlib.contextmanager
@@ -154,9 +98,6 @@ def traced_only() -> Iterator[list]:
         yield concrete_functions
 
 
-# -- programs -----------------------------------------------------------------------------------------------------
-
-
 def write_data(folder: Path) -> None:
     texts.write_model(folder, num_layers=1)
     config = json.loads((folder / "bert_config.json").read_text())
@@ -167,64 +108,60 @@ def write_data(folder: Path) -> None:
     examples = texts.make_examples(60, 1)
     write_rows(folder / "labels.tsv", ["a", "b", "label"], [(e.first, e.second, e.kind) for e in examples])
     texts.write_lines(folder / "text.txt", *(line for e in examples for line in (e.first, e.second, "")))
-    files = (
-        f"--input_file={folder}/text.txt",
-        f"--vocab_file={folder}/vocab.txt",
-        f"--output_dir={folder}/shards",
-    )
+    names = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "shards"}
+    files = [f"--{flag}={folder / name}" for flag, name in names.items()]
     corpus(["build", *files, "--max_seq_length=32", "--max_predictions_per_seq=5", "--num_workers=1"])
 
 
-def cases(folder: Path) -> Iterator[tuple[str, type, Callable, list[str]]]:
-    """Name, configuration, function and flags of each case."""
+def cases(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Program and flags of each case."""
     train = [f"--bert_config_file={folder}/bert_config.json", "--do_train", "--max_seq_length=32"]
     train += ["--num_train_steps=1", "--num_warmup_steps=0", "--train_batch_size=8"]
     words = f"--vocab_file={folder}/vocab.txt"
     spans = [words, f"--train_file={folder}/squad.json", f"--predict_file={folder}/squad.json", "--do_predict"]
     labels = [words, f"--train_file={folder}/labels.tsv", f"--dev_file={folder}/labels.tsv", "--do_eval"]
     labels += ["--text_column=a", "--text_pair_column=b", "--label_column=label"]
-    shards = [f"--input_file={folder}/shards/*.arrow", "--do_eval"]
-    programs = [
-        ("bert-squad", squad.SquadConfig, squad.run_squad, [*spans, "--max_query_length=16", "--doc_stride=12"]),
-        ("bert-classifier", classifier.ClassifierConfig, classifier.run_classifier, labels),
-        ("bert-pretraining", pretraining.PretrainingConfig, pretraining.run_pretraining, shards),
-    ]
-    variants = [[f"--precision={bits}"] for bits in ("fp32", "bf16", "fp16")]
-    variants += [["--optimizer=lamb"], ["--recompute"], ["--gradient_accumulation_steps=2"]]
-    for (name, config_class, function, argv), variant, xla in itertools.product(programs, variants, ("off", "on")):
-        more = [*variant, f"--xla={xla}"]
-        if name == "bert-squad" or variant == ["--precision=fp16"]:  # only the loss differs
-            yield " ".join((name, *more)), config_class, function, [*argv, *train, *more]
+    own = {
+        "bert-squad": [*spans, "--max_query_length=16", "--doc_stride=12"],
+        "bert-classifier": labels,
+        "bert-pretraining": [f"--input_file={folder}/shards/*.arrow", "--do_eval"],
+    }
+    variants = [f"--precision={bits}" for bits in ("fp16", "bf16", "fp32")]
+    variants += ["--optimizer=lamb", "--recompute", "--gradient_accumulation_steps=2"]
+    for name, variant, xla in itertools.product(own, variants, ("off", "on")):
+        if name == "bert-squad" or variant == "--precision=fp16":  # only the loss differs
+            yield name, [*own[name], *train, variant, f"--xla={xla}"]
 
 
 def main(only: str = "") -> int:
     """The exit status."""
-    num_functions = num_bad = 0
+    num_functions, found = 0, Counter()
     with tempfile.TemporaryDirectory() as path, contextlib.chdir(path):
         os.environ["RINGBERT_CACHE"] = path
         write_data(Path(path))
         gpus, visible = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")], tf.config.get_visible_devices
-        for number, (name, config_class, function, argv) in enumerate(cases(Path(path))):
-            if only not in name:
+        as_with_gpu = {"get_visible_devices": lambda kind: gpus if kind == "GPU" else visible(kind)}
+        for number, (name, argv) in enumerate(cases(Path(path))):
+            if only not in " ".join((name, *argv[-2:])):
                 continue
+            config_class, function = PROGRAMS[name]
             config = flags.parse(config_class, [*argv, f"--output_dir={path}/{number}"], prog=name)
             job.set_precision(config.machine.precision)
-            as_with_gpu = mock.patch.object(
-                tf.config, "get_visible_devices", lambda k: gpus if k == "GPU" else visible(k)
-            )
-            with as_with_gpu, World(device=Device("gpu"), program=name) as world, traced_only() as functions:
+            with (
+                mock.patch.multiple(tf.config, **as_with_gpu),
+                World(device=Device("gpu"), program=name) as world,
+                traced_only() as functions,
+            ):
                 run = Run.of(config.output_dir, world)
                 function(config, job.Job(world, LocalCollectives(), run))
                 run.close()
+            num_functions += len(functions)
             for traced in functions:
-                findings = Findings()
-                findings.add(traced.graph, "_XlaMustCompile" in traced.function_def.attr)
-                num_functions, num_bad = num_functions + 1, num_bad + bool(findings.no_kernel or findings.waits)
-                for title in ("no_kernel", "waits"):
-                    for (operation, what), count in getattr(findings, title).most_common():
-                        print(f"{name}: {title}: {count} {operation}, {what}", flush=True)
-    print(f"{num_functions} functions, {num_bad} of them not for GPUs")
-    return int(num_bad > 0 or num_functions == 0)
+                missing = without_kernel(traced.graph, "_XlaMustCompile" in traced.function_def.attr)
+                found.update({f"{' '.join((name, *argv[-2:]))}: {what}": count for what, count in missing.items()})
+    print(*(f"{count} {what}" for what, count in found.items()), sep="\n")
+    print(f"{num_functions} functions, {len(found)} operations without a kernel on GPUs")
+    return int(bool(found) or num_functions == 0)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ job = ringbert.Squad(model=pathlib.Path("folder"), train_file=pathlib.Path("file
 score: float = ringbert.launch(job, ranks=2).scores["f1"]
 """
 USERS_MISTAKES = """
-ringbert.Squad(model=3, output_dir="folder")
 ringbert.launch(job, rank=2)
 ringbert.Classifier("folder", batchsize=3)
 answers(3, "context")

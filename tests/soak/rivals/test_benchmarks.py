@@ -4,7 +4,9 @@ import json
 
 import pytest
 from harness.program_runs import command, shell
-from harness.texts import write_small_corpus
+
+from distributed.phases import PHASES
+from tasks.bench.inputs import model_config, write_inputs
 
 TINY = ("--model_size=tiny", "--batch_size=2", "--seq_length=32")
 SHORT = ("--num_warmup=0", "--num_steps=2")
@@ -30,16 +32,16 @@ def test_sums_and_scaling(figures):
     assert second["efficiency"] == pytest.approx(second["speedup"] / 2)
 
 
-def test_starts_on_one_and_two_ranks(figures):
-    found = figures("tasks.bench", "start", *TINY, "--num_examples=64", "--repeat=1")
-    for seconds in (found[ranks][cache] for ranks in "12" for cache in ("cold", "warm")):
-        parts = [value for name, value in seconds.items() if not name.startswith("to_")]
-        assert min(parts) > 0
-        assert seconds["to_second_step_s"] == pytest.approx(sum(parts))
-
-
-def test_building_and_reading_a_corpus(figures, tmp_path):
-    write_small_corpus(tmp_path)
-    files = (f"--input_file={tmp_path}/text.txt", f"--vocab_file={tmp_path}/vocab.txt")
-    found = figures("tasks.bench", "corpus", *files, "--repeat=1", "--batch_size=4")
-    assert min(found["mb_per_s"]["one"], found["peak_mb"], found["rows_per_s"]) > 0
+def test_the_phases_of_a_start_on_two_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGBERT_PHASES", f"{tmp_path}/phases")
+    files = write_inputs(tmp_path, model_config("tiny"), 40)
+    flags = [f"--{flag}={path}" for flag, path in files.items()]
+    shell(
+        command(
+            "tasks.squad", "--do_train", *flags, "--num_train_steps=4", f"--output_dir={tmp_path}/run", ranks=2
+        )
+    )
+    lines = [json.loads(line) for line in (tmp_path / "phases").read_text().splitlines()]
+    ends = [[line["time"] for line in lines if line["phase"] == phase] for phase in PHASES]
+    assert {len(times) for times in ends} == {2}
+    assert [max(times) for times in ends] == sorted(max(times) for times in ends)

@@ -51,7 +51,7 @@ def test_pytorch_computes_the_same_scores(torch_folder, tmp_path, head, kind):
     write_model(tmp_path, num_layers=2)
     words = tokenizer.load(str(tmp_path / "vocab.txt"))
     model = Bert(configuration.config_from_file(tmp_path / "bert_config.json"), head, seed=3)
-    weights.save(model, tmp_path / "model", words)
+    weights.copied(model, words)(tmp_path / "model")
     path = os.pathsep.join([str(torch_folder), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "model"), kind, json.dumps(PAIRS)],

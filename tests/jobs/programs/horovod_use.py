@@ -1,4 +1,4 @@
-"""One wrong use of hvd inside a graph or at the end of a script, named by the argument, on all ranks."""
+"""A use of hvd in a graph or at the end of a script, named by the argument; all but one are wrong."""
 
 import os
 import sys
@@ -11,16 +11,21 @@ import tensorflow as tf
 import ringbert.horovod as hvd
 
 
-def fit(units: int, broadcasts: bool = True) -> None:
+def fit(units: int, broadcasts: bool = True) -> keras.Model:
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(units), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if broadcasts else []
-    model.fit(np.ones([32, 3]), np.ones([32, 1]), 8, epochs=2, verbose=0, callbacks=callbacks)
+    x = np.ones([32, 3]) * (1 + hvd.rank())
+    model.fit(x, np.ones([32, 1]), 8, epochs=2, verbose=0, callbacks=callbacks)
+    return model
 
 
 hvd.init()
 is_second = hvd.rank() == 1
 match sys.argv[1]:
+    case "right":
+        weights = hvd.allgather(fit(4).get_weights()[0][np.newaxis])
+        np.testing.assert_array_equal(weights[0], weights[-1])
     case "model":
         fit(5 if is_second else 4)
     case "broadcast":
