@@ -46,27 +46,27 @@ def shapes(config: BertConfig, head: str) -> dict[str, tuple[int, ...]]:
         return {f"{scope}output_weights": (size, hidden), f"{scope}output_bias": (size,)}
 
     tables = {"word": words, "token_type": config.type_vocab_size, "position": config.max_position_embeddings}
-    found: dict[str, tuple[int, ...]] = {
+    shape_of: dict[str, tuple[int, ...]] = {
         f"bert/embeddings/{table}_embeddings": (size, hidden) for table, size in tables.items()
     }
-    found |= norm("bert/embeddings")
+    shape_of |= norm("bert/embeddings")
     for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
         for part in ("query", "key", "value"):
-            found |= dense(f"{layer}/attention/self/{part}")
-        found |= dense(f"{layer}/attention/output/dense") | norm(f"{layer}/attention/output")
-        found |= dense(f"{layer}/intermediate/dense", hidden, inner)
-        found |= dense(f"{layer}/output/dense", inner, hidden) | norm(f"{layer}/output")
+            shape_of |= dense(f"{layer}/attention/self/{part}")
+        shape_of |= dense(f"{layer}/attention/output/dense") | norm(f"{layer}/attention/output")
+        shape_of |= dense(f"{layer}/intermediate/dense", hidden, inner)
+        shape_of |= dense(f"{layer}/output/dense", inner, hidden) | norm(f"{layer}/output")
     match head:
         case "span":
-            return found | scores("cls/squad/", 2)
+            return shape_of | scores("cls/squad/", 2)
         case "classifier":
-            return found | scores("", config.num_labels) | dense("bert/pooler/dense")
+            return shape_of | scores("", config.num_labels) | dense("bert/pooler/dense")
         case "pretraining":
-            found |= {"cls/predictions/output_bias": (words,)} | scores("cls/seq_relationship/", 2)
-            found |= dense("cls/predictions/transform/dense") | norm("cls/predictions/transform")
-            return found | dense("bert/pooler/dense")
+            shape_of |= {"cls/predictions/output_bias": (words,)} | scores("cls/seq_relationship/", 2)
+            shape_of |= dense("cls/predictions/transform/dense") | norm("cls/predictions/transform")
+            return shape_of | dense("bert/pooler/dense")
         case "features":
-            return found
+            return shape_of
     raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
 
 

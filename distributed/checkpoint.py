@@ -162,9 +162,9 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of a folder, intact or not, in order of position."""
-    found = [*folder.glob("step-*"), *folder.glob("rows-*")]  # older versions named a checkpoint by its step
+    folders = [*folder.glob("step-*"), *folder.glob("rows-*")]  # older versions named a checkpoint by its step
     # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this position follows.
-    return sorted(found, key=lambda path: (path.name.startswith("rows"), path.stem, not path.suffix))
+    return sorted(folders, key=lambda path: (path.name.startswith("rows"), path.stem, not path.suffix))
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -190,14 +190,14 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None
 
 def checkpoint_at(folder: Path, position: int) -> Checkpoint:
     """The best checkpoint, at a position. Raises InputError when it is missing or damaged."""
-    found = [path for path in complete_checkpoints(folder) if manifest.position_of(path) == position]
-    if not found:
+    folders = [path for path in complete_checkpoints(folder) if manifest.position_of(path) == position]
+    if not folders:
         raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
     try:
-        manifest.check_intact(found[-1])
+        manifest.check_intact(folders[-1])
     except InputError as error:
-        raise InputError(f"{found[-1]}, the best checkpoint, is damaged: {error}") from error
-    return Checkpoint(found[-1], read_state(found[-1]))
+        raise InputError(f"{folders[-1]}, the best checkpoint, is damaged: {error}") from error
+    return Checkpoint(folders[-1], read_state(folders[-1]))
 
 
 def set_aside(folder: Path) -> Path | None:

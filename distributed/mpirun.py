@@ -106,8 +106,8 @@ def find_mpi_for(options: Options) -> Mpi | None:
         return None
     mpi = find_mpi()
     if options.is_elastic and not mpi.is_open_mpi_5:
-        found = f"{mpi.implementation} {'.'.join(map(str, mpi.version))} ({mpi.mpirun})"
-        raise InputError(f"--elastic needs Open MPI 5 or newer, found {found}; --restarts works with all")
+        shown = f"{mpi.implementation} {'.'.join(map(str, mpi.version))} ({mpi.mpirun})"
+        raise InputError(f"--elastic needs Open MPI 5 or newer, found {shown}; --restarts works with all")
     return mpi
 
 

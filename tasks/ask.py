@@ -75,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         options |= {field.name: getattr(config, field.name) for field in OPTIONS}
         answers = QuestionAnswering(config.folder, **options)(config.question, context, top_k=config.top_k)
     if config.json:
-        found = {"question": config.question, "answers": [asdict(answer) for answer in answers]}
-        print(json.dumps(found, ensure_ascii=False))
+        answered = {"question": config.question, "answers": [asdict(answer) for answer in answers]}
+        print(json.dumps(answered, ensure_ascii=False))
     else:  # white space within a text becomes a blank
         for answer in answers:
             print(f"{answer.probability:.4f}\t{' '.join(answer.text.split()) or '(no answer)'}")

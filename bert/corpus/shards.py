@@ -168,7 +168,7 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
     manifest, only the files that it names are used. Raises InputError: nothing matches, or both formats do; the
     shards that a glob covers are not those of the manifest, or not of their size.
     """
-    found: dict[Path, Manifest] = {}
+    shards: dict[Path, Manifest] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         name = os.path.expanduser(pattern)
         if any(Path(name, file).exists() for file in (MANIFEST, WORK)):
@@ -178,7 +178,7 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
         for folder in dict.fromkeys(path.parent for path in files):
             here = [path for path in files if path.parent == folder]
             if not (folder / MANIFEST).is_file() and not is_arrow(here):
-                found.update({path: {} for path in here})
+                shards.update({path: {} for path in here})
                 continue
             manifest = read_manifest(folder, flag)
             named = {folder / shard["file"]: shard["bytes"] for shard in manifest["shards"]}
@@ -186,11 +186,13 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
             sizes = {path: path.stat().st_size for path in here if path in named or path.name.startswith("shard-")}
             if problems := _problems(named, sizes):
                 raise InputError(f"{flag}: {problems[0]}: copy it again, or build the corpus again")
-            found.update(dict.fromkeys(sorted(named), manifest))
-    if len({path.suffix == ".arrow" for path in found}) != 1:
-        reason = "Arrow and TFRecord shards match, but they must be of one format" if found else "no shard matches"
+            shards.update(dict.fromkeys(sorted(named), manifest))
+    if len({path.suffix == ".arrow" for path in shards}) != 1:
+        reason = (
+            "Arrow and TFRecord shards match, but they must be of one format" if shards else "no shard matches"
+        )
         raise InputError(f"{flag} {patterns}: {reason}")
-    return found
+    return shards
 
 
 def is_arrow(shards: Iterable[Path]) -> bool:
@@ -205,12 +207,12 @@ def open_shards(patterns: str, flag: str = "--input_file") -> tuple[list[Shard],
     `shards` of the returned manifest lists those of all folders, and `counts` are the first folder's. Raises
     InputError as `find_shards`, and if the settings differ.
     """
-    found = find_shards(patterns, flag)
-    if not is_arrow(found):
-        raise InputError(f"{flag}: {next(iter(found))} is no Arrow shard")
-    first_path, first = next(iter(found.items()))
+    files = find_shards(patterns, flag)
+    if not is_arrow(files):
+        raise InputError(f"{flag}: {next(iter(files))} is no Arrow shard")
+    first_path, first = next(iter(files.items()))
     shards = []
-    for path, manifest in found.items():
+    for path, manifest in files.items():
         names = ("settings", "tokenizer_digest")
         if different := differences(*({name: facts[name] for name in names} for facts in (first, manifest))):
             raise InputError(f"{flag}: {first_path.parent} and {path.parent} differ: {different}")

@@ -12,8 +12,8 @@ from scipy.special import log_softmax, softmax
 from distributed.rows import Rows
 from distributed.run import Run
 from tasks.classifier import metrics
+from tasks.classifier.named_tasks import Labels, NamedTask, submission
 from tasks.classifier.rows import DataSet
-from tasks.classifier.tasks import Labels, Task, submission
 from tasks.job import Job
 from tasks.predict import Predictor
 
@@ -25,7 +25,7 @@ def score(predictor: Predictor, rows: Rows, batch_size: int) -> np.ndarray | Non
 
 
 def evaluate(
-    task: Task, labels: Labels, dev_sets: Sequence[DataSet], predictor: Predictor, batch_size: int, job: Job
+    task: NamedTask, labels: Labels, dev_sets: Sequence[DataSet], predictor: Predictor, batch_size: int, job: Job
 ) -> dict[str, float]:
     """The task's metrics and the mean loss of each dev set, the same values on every rank."""
     scores: dict[str, float] = {}
@@ -36,7 +36,7 @@ def evaluate(
     return scores
 
 
-def measure(task: Task, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefix: str) -> dict[str, float]:
+def measure(task: NamedTask, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefix: str) -> dict[str, float]:
     """The task's metrics and the mean loss, with `prefix` before their names. On rank 0."""
     label = np.asarray(rows.column("label"))
     if labels is None:
@@ -50,7 +50,7 @@ def measure(task: Task, rows: Rows, labels: Labels, scores_BL: np.ndarray, prefi
 
 
 def write_predictions(
-    task: Task, test_set: DataSet, labels: Labels, scores_BL: np.ndarray, run: Run
+    task: NamedTask, test_set: DataSet, labels: Labels, scores_BL: np.ndarray, run: Run
 ) -> dict[str, float]:
     """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (example ids and
     labels); for standard input also prints them. Returns the scores if the set has labels. On rank 0."""
@@ -75,7 +75,7 @@ def print_predictions(predictions: Sequence[object], probabilities: np.ndarray |
     sys.stdout.flush()
 
 
-def suffix_of(task: Task, split: str) -> str:
+def suffix_of(task: NamedTask, split: str) -> str:
     """The suffix of a set's scores and file names: empty for the first set of its kind (run_classifier.py knows no
     other), "_mismatched" for MNLI's second."""
     kind = split.split("_")[0]

@@ -8,15 +8,15 @@ from transformers import BertConfig
 from bert import configuration
 from distributed.run import Run
 from ringbase.errors import InputError
+from tasks.classifier.named_tasks import Labels, NamedTask, is_on_pairs
 from tasks.classifier.reading import Source, labels_in
 from tasks.classifier.settings import TextSettings
-from tasks.classifier.tasks import Labels, Task, is_on_pairs
 from tasks.start import Start, settings_of
 
 HEAD = ("output_weights", "output_bias")
 
 
-def decide_labels(settings: TextSettings, trains: bool, task: Task, start: Start, run: Run) -> Labels:
+def decide_labels(settings: TextSettings, trains: bool, task: NamedTask, start: Start, run: Run) -> Labels:
     """The labels in the order of the model's outputs; None for regression. On rank 0.
 
     They come from the checkpoint's `id2label`, else from the task (in Google's order), else from the training file

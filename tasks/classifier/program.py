@@ -1,7 +1,7 @@
 """bert-classifier: fine-tune BERT to label texts or pairs of texts (google-research/bert `run_classifier.py`).
 
-The data are those of GLUE's and other tasks (`--task_name`; the table is in tasks.py), or your own files with
-named columns. Start reading at `run_classifier`, below.
+The data are those of GLUE's and other tasks (`--task_name`; the table is in named_tasks.py), or your own files
+with named columns. Start reading at `run_classifier`, below.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ from distributed.order import Order
 from distributed.train import HeldOut
 from tasks.classifier.evaluation import evaluate, score, write_predictions
 from tasks.classifier.labels import decide_labels, is_trained_on_pairs, with_classifier
+from tasks.classifier.named_tasks import NamedTask, find_task, task_of
 from tasks.classifier.reading import Source
 from tasks.classifier.rows import DataSet, open_set
 from tasks.classifier.runs import run_seeds
 from tasks.classifier.settings import ClassifierConfig, EvaluationSettings, TextSettings
 from tasks.classifier.task import LabelTask, class_weights
-from tasks.classifier.tasks import Task, find_task, task_of
 from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
@@ -95,7 +95,7 @@ def training_data(config: ClassifierConfig, train_set: DataSet) -> TrainingData:
 
 def held_out_of(
     settings: EvaluationSettings,
-    task: Task,
+    task: NamedTask,
     dev_sets: list[DataSet],
     dev_scores: Callable[[], Mapping[str, float]],
 ) -> HeldOut | None:

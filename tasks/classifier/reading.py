@@ -11,9 +11,9 @@ from typing import Any
 from bert.hub import load_data_set
 from ringbase.errors import InputError
 from ringbase.files import read_standard_input
+from tasks.classifier.named_tasks import FILE_FLAGS, NamedTask, Split
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.table import Columns, Name, Table, lines_table, read_table
-from tasks.classifier.tasks import FILE_FLAGS, Split, Task
 
 LONGEST_NUMBER = 1000  # digits of a label that is compared as a number; Python converts 4300 at most
 
@@ -52,7 +52,7 @@ class Source:
     """A set of a task ("train", "dev", "test" or one of `task.splits`), and where `settings` say that it is."""
 
     settings: TextSettings
-    task: Task
+    task: NamedTask
     split: str
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ def _standard_input(where: str) -> str:
     return read_standard_input(where)
 
 
-def _present(task: Task, folder: Path, names: Sequence[str], language: str) -> Path:
+def _present(task: NamedTask, folder: Path, names: Sequence[str], language: str) -> Path:
     """The first of these files that exists."""
     names = [name.format(language=language) for name in names]
     path = next((folder / name for name in names if (folder / name).is_file()), None)

@@ -16,10 +16,10 @@ from ringbase.errors import InputError
 from ringbase.hashing import digest, sha256
 from ringbase.ragged import Ragged, joined, offsets_of
 from tasks.cache import Recipe, Tables, prepared, with_facts
+from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source, Texts
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.table import file_kind
-from tasks.classifier.tasks import Labels
 from tasks.texts import joined_pairs, parts
 
 VERSION = 2  # increase when reading or the code below writes something else: old folders are not used

@@ -14,7 +14,7 @@ from bert.batch import Batch, Grouping, batch_of, num_examples
 from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.ragged import padded
-from tasks.classifier.tasks import Labels
+from tasks.classifier.named_tasks import Labels
 
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 

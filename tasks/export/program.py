@@ -109,7 +109,7 @@ class Exported(tf.Module):
         message = f"a row has more tokens than the model's {most} positions"
         with tf.control_dependencies([tf.debugging.assert_less_equal(length, most, message)]):
             position_ids = tf.tile(tf.range(length), [batch])
-        found = self._model(
+        scores = self._model(
             {
                 "input_ids": tf.reshape(input_ids, [-1]),
                 "token_type_ids": tf.reshape(token_type_ids, [-1]),
@@ -120,19 +120,19 @@ class Exported(tf.Module):
             }
         )
         if self._head == "span":
-            start_BT, end_BT = tf.unstack(tf.reshape(found, [batch, length, 2]), axis=2)
+            start_BT, end_BT = tf.unstack(tf.reshape(scores, [batch, length, 2]), axis=2)
             return {"start_logits": start_BT, "end_logits": end_BT}
         if self._head == "features":
-            hidden_BTH = tf.reshape(found, [batch, length, self._config.hidden_size])
+            hidden_BTH = tf.reshape(scores, [batch, length, self._config.hidden_size])
             outputs = {"sequence_output": hidden_BTH}
             if self.pooler:
                 kernel, bias = self.pooler
                 outputs["pooled_output"] = tf.math.tanh(tf.matmul(hidden_BTH[:, 0], kernel) + bias)
             return outputs
         if not self.labels:
-            return {"value": found[:, 0]}
-        label_B = tf.gather(tf.constant(self.labels), tf.argmax(found, 1))
-        return {"probabilities": tf.nn.softmax(found), "logits": found, "label": label_B}
+            return {"value": scores[:, 0]}
+        label_B = tf.gather(tf.constant(self.labels), tf.argmax(scores, 1))
+        return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label_B}
 
 
 def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[str]:

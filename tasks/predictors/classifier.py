@@ -12,9 +12,9 @@ from scipy.special import softmax
 from ringbase.errors import InputError
 from tasks.classifier.evaluation import score
 from tasks.classifier.labels import label_names
+from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask
-from tasks.classifier.tasks import is_on_pairs
 from tasks.predict import Predictor
 from tasks.predictors.inputs import TextOrPair, checked_texts, text_rows
 from tasks.predictors.loading import Precision, checked_batch_size, load

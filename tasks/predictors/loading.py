@@ -132,8 +132,8 @@ def load(folder: str | os.PathLike[str], head: str, precision: str, revision: st
 
 def _loaded(name: str, source: str, head: str, precision: str, revision: str | None) -> Trained:
     run = Session()
-    found = weights.find(source, revision)
-    folder = found if found.is_dir() else found.parent
+    place = weights.find(source, revision)
+    folder = place if place.is_dir() else place.parent
     if not any((folder / file).is_file() for file in CONFIG_FILES):
         raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no model, nor a run with one")
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):

@@ -48,8 +48,8 @@ def open_rows(settings: ShardSettings, job: Job, start: Start, patterns: str, fl
     Arrow shards are checked when rows are taken, so that the start does not wait for a large corpus. TFRecord
     files are converted once per machine.
     """
-    found = find_shards(patterns, flag)
-    if is_arrow(found):
+    files = find_shards(patterns, flag)
+    if is_arrow(files):
         if start.tokenizer is None:
             raise InputError(
                 "--eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file"
@@ -60,7 +60,7 @@ def open_rows(settings: ShardSettings, job: Job, start: Start, patterns: str, fl
     else:
         most = settings.masks({})["max_predictions_per_seq"]
         limits = Limits(settings.max_seq_length, most, start.bert_config.vocab_size)
-        folder = job.world.on_each_machine(converted, list(found), limits, flag)
+        folder = job.world.on_each_machine(converted, list(files), limits, flag)
         parts, manifest = open_shards(str(folder), flag)
     built = manifest["settings"]
     masks, is_static = settings.masks(built), built["masking"] == "static"

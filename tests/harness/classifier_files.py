@@ -12,11 +12,11 @@ from distributed.rows import Rows
 from distributed.run import Run
 from tasks.cache import in_memory
 from tasks.classifier.labels import decide_labels, with_labels
+from tasks.classifier.named_tasks import FILE_FLAGS, find_task, task_of
 from tasks.classifier.reading import Source, Texts
 from tasks.classifier.reading import labels_in as labels_in
 from tasks.classifier.rows import tables
 from tasks.classifier.settings import TextSettings
-from tasks.classifier.tasks import FILE_FLAGS, find_task, task_of
 from tasks.start import Start
 
 

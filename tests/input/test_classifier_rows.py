@@ -13,9 +13,9 @@ from harness.refusals import refused
 from harness.texts import letters_tokenizer, write_lines
 
 from distributed.world import World
+from tasks.classifier.named_tasks import find_task
 from tasks.classifier.rows import open_set
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.tasks import find_task
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from harness.real_data import real
 from harness.refusals import refused
 from harness.texts import write_lines
 
+from tasks.classifier.named_tasks import TASKS, Hub, find_task
 from tasks.classifier.reading import Source
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.table import Columns
-from tasks.classifier.tasks import TASKS, Hub, find_task
 
 # Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
 # MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.

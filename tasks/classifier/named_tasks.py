@@ -39,7 +39,7 @@ class Hub:
 
 
 @dataclass(frozen=True)
-class Task:
+class NamedTask:
     """A named task."""
 
     name: str
@@ -70,7 +70,7 @@ class Task:
         return self.splits[name if name in self.splits else self.splits_of(name)[0]]
 
 
-def task_of(settings: TextSettings, has_pairs: bool = False) -> Task:
+def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
     """The task of `--task_name`, or one made for the user's own files.
 
     With `has_pairs` the lines of standard input are pairs, also without `--text_pair_column`.
@@ -83,10 +83,10 @@ def task_of(settings: TextSettings, has_pairs: bool = False) -> Task:
     if has_pairs and columns.pair is None and settings.reads_lines:
         splits["test"] = replace(splits["test"], columns=replace(columns, pair=SECOND_TEXT))
     labels = None if settings.regression else ()  # they are found in the data
-    return Task("", "", labels, _CORRELATION if settings.regression else ("accuracy", "mcc"), splits)
+    return NamedTask("", "", labels, _CORRELATION if settings.regression else ("accuracy", "mcc"), splits)
 
 
-def find_task(name: str) -> Task:
+def find_task(name: str) -> NamedTask:
     """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b, STSB).
 
     Raises InputError: there is no such task.
@@ -111,7 +111,7 @@ def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
     return settings["text_pair_column"] is not None if "text_pair_column" in settings else None
 
 
-def submission(task: Task, ids: Sequence[str], predictions: Sequence[str | float]) -> str:
+def submission(task: NamedTask, ids: Sequence[str], predictions: Sequence[str | float]) -> str:
     """The text of a GLUE submission file: labels unchanged, numbers clipped to the task's range."""
     low, high = task.range or (float("-inf"), float("inf"))
     shown = [each if isinstance(each, str) else f"{min(max(each, low), high):.3f}" for each in predictions]
@@ -151,14 +151,15 @@ _KORSTS = Columns("sentence1", "sentence2", "score", id="")  # its column id is 
 _NSMC = Columns("document", id="id")
 
 _ALL = (
-    Task("cola", "CoLA", _NUMBERS, ("mcc", "accuracy"), _glue(_COLA, "CoLA.tsv", test=_ONE),
+    NamedTask("cola", "CoLA", _NUMBERS, ("mcc", "accuracy"), _glue(_COLA, "CoLA.tsv", test=_ONE),
          _glue_hub("cola", "sentence")),
-    Task("sst-2", "SST-2", _NUMBERS, ("accuracy",), _glue(_ONE, "SST-2.tsv"), _glue_hub("sst2", "sentence")),
-    Task("mrpc", "MRPC", _NUMBERS, _F1, _glue(_MRPC, "MRPC.tsv"), _glue_hub("mrpc", "sentence1", "sentence2")),
-    Task("sts-b", "STS-B", None, _CORRELATION, _glue(replace(_TWO, label="score"), "STS-B.tsv"),
+    NamedTask("sst-2", "SST-2", _NUMBERS, ("accuracy",), _glue(_ONE, "SST-2.tsv"), _glue_hub("sst2", "sentence")),
+    NamedTask("mrpc", "MRPC", _NUMBERS, _F1, _glue(_MRPC, "MRPC.tsv"),
+         _glue_hub("mrpc", "sentence1", "sentence2")),
+    NamedTask("sts-b", "STS-B", None, _CORRELATION, _glue(replace(_TWO, label="score"), "STS-B.tsv"),
          _glue_hub("stsb", "sentence1", "sentence2"), range=(0.0, 5.0)),
-    Task("qqp", "QQP", _NUMBERS, _F1, _glue(_QQP, "QQP.tsv"), _glue_hub("qqp", "question1", "question2")),
-    Task(
+    NamedTask("qqp", "QQP", _NUMBERS, _F1, _glue(_QQP, "QQP.tsv"), _glue_hub("qqp", "question1", "question2")),
+    NamedTask(
         "mnli", "MNLI", _NLI, ("accuracy",),
         {
             "train": Split(("train.tsv",), _MNLI, "train"),
@@ -169,16 +170,16 @@ _ALL = (
         },
         _glue_hub("mnli", "premise", "hypothesis"),
     ),
-    Task("qnli", "QNLI", _ENTAILMENT, ("accuracy",), _glue(_QNLI, "QNLI.tsv"),
+    NamedTask("qnli", "QNLI", _ENTAILMENT, ("accuracy",), _glue(_QNLI, "QNLI.tsv"),
          _glue_hub("qnli", "question", "sentence")),
-    Task("rte", "RTE", _ENTAILMENT, ("accuracy",), _glue(_TWO, "RTE.tsv"),
+    NamedTask("rte", "RTE", _ENTAILMENT, ("accuracy",), _glue(_TWO, "RTE.tsv"),
          _glue_hub("rte", "sentence1", "sentence2")),
-    Task("wnli", "WNLI", _NUMBERS, ("accuracy",), _glue(_TWO, "WNLI.tsv"),
+    NamedTask("wnli", "WNLI", _NUMBERS, ("accuracy",), _glue(_TWO, "WNLI.tsv"),
          _glue_hub("wnli", "sentence1", "sentence2")),
-    Task("ax", "diagnostic", _NLI, ("mcc", "accuracy"),
+    NamedTask("ax", "diagnostic", _NLI, ("mcc", "accuracy"),
          {"test": Split(("diagnostic.tsv",), _TWO, "test", ("AX.tsv", "test.tsv"), "AX.tsv")},
          _glue_hub("ax", "premise", "hypothesis"), trained_by="mnli"),
-    Task(
+    NamedTask(
         "xnli", "XNLI", _NLI, ("accuracy",),
         {
             "train": Split(("multinli/multinli.train.{language}.tsv",), _XNLI_TRAIN, "train"),
@@ -188,7 +189,7 @@ _ALL = (
         Hub("facebook/xnli", "{language}", Columns("premise", "hypothesis", id="idx")),
         spellings={"contradictory": "contradiction"},
     ),
-    Task(
+    NamedTask(
         "nsmc", "nsmc", _NUMBERS, ("accuracy",),
         {
             "train": Split(("ratings_train.txt",), _NSMC, "train"),
@@ -198,7 +199,7 @@ _ALL = (
         },
         Hub("e9t/nsmc", None, _NSMC, revision="refs/convert/parquet"),
     ),
-    Task(
+    NamedTask(
         "kornli", "KorNLI", _NLI, ("accuracy",),
         {
             "train": Split(("multinli.train.ko.tsv", "snli_1.0_train.ko.tsv"), _KORNLI),
@@ -206,7 +207,7 @@ _ALL = (
             "test": Split(("xnli.test.ko.tsv",), _KORNLI),
         },
     ),
-    Task(
+    NamedTask(
         "korsts", "KorSTS", None, ("spearmanr", "pearson", "corr"),
         {
             "train": Split(("sts-train.tsv",), _KORSTS, "train"),
@@ -217,4 +218,4 @@ _ALL = (
     ),
 )  # fmt: skip
 
-TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
+TASKS: Mapping[str, NamedTask] = MappingProxyType({task.name: task for task in _ALL})
