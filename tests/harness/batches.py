@@ -13,8 +13,9 @@ from distributed.gradient import batch_signature
 from tasks.classifier.task import LabelTask
 from tasks.pretraining.task import MaskedTask
 from tasks.squad.task import SpanTask
+from tasks.task import Task
 
-TASKS = {
+TASKS: dict[str, Task] = {
     "span": SpanTask(0), "classifier": LabelTask(0),
     "pretraining": MaskedTask(0, None, 1, most_masked=lambda length: length),
 }  # fmt: skip
@@ -27,7 +28,7 @@ class Row:
 
     input_ids: Sequence[int]
     num_first: int  # tokens of the first text, whose type is 0
-    span: tuple[int, int] = (0, 0)
+    span: tuple[int, ...] = (0, 0)  # the first and the last token of the answer
     label: int = 0  # of the classifier, and whether the next sentence is a random one
     masked: dict[int, int] = field(default_factory=dict)  # position -> id
 

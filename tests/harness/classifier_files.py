@@ -4,6 +4,7 @@ import csv
 import io
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from harness.texts import write_lines
 
@@ -22,7 +23,8 @@ from tasks.start import Start
 
 def own_source(path: Path | str, pair: str | None = None, split: str = "train", **settings) -> Source:
     """A file of one's own, with the columns `text`, `label` and perhaps a second text."""
-    given = TextSettings(**{FILE_FLAGS[split]: str(path)}, text_pair_column=pair, **settings)
+    values: dict[str, Any] = {FILE_FLAGS[split]: str(path), "text_pair_column": pair, **settings}
+    given = TextSettings(**values)
     return Source(given, task_of(given), split)
 
 
@@ -47,7 +49,7 @@ def labels_of_run(trains: bool, stated: tuple[str, ...], **settings) -> tuple[st
     from transformers import BertConfig
 
     config, texts = BertConfig(hidden_size=8, num_attention_heads=2), TextSettings(**settings)
-    run = SimpleNamespace(say=lambda line: None)
+    run: Any = SimpleNamespace(say=lambda line: None)
     origin = Start(with_labels(config, stated) if stated else config)
     return decide_labels(texts, trains, task_of(texts), origin, run)
 

@@ -38,7 +38,7 @@ def google_s_features(tokenize, context, question, answer, settings):
     text, offset = answer
     start_word, end_word = word_of_char[offset], word_of_char[offset + len(text) - 1]
     query_tokens = tokenize(question)[: settings.max_query_length]
-    first_token_of_word, all_doc_tokens = [], []
+    first_token_of_word, all_doc_tokens = list[int](), list[str]()
     for word in words:
         first_token_of_word.append(len(all_doc_tokens))
         all_doc_tokens += tokenize(word)
@@ -115,7 +115,7 @@ def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshol
     if version_2:
         prelims.append(Prelim(0, 0, 0, null_start_logit, null_end_logit))
     prelims = sorted(prelims, key=lambda x: x.start_logit + x.end_logit, reverse=True)
-    seen, nbest = set(), []
+    seen, nbest = set[str](), list[tuple]()
     for pred in prelims:
         if len(nbest) >= n_best_size:
             break

@@ -41,7 +41,7 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
     from tasks.job import Job
 
     config_class, function = program_of(program)
-    config = flags.parse(config_class, argv, prog=f"bert-{program}")
+    config: Any = flags.parse(config_class, argv, prog=f"bert-{program}")
     with contextlib.closing(Run.of(folder, world)) as run:
         return function(config, Job(world, collectives, run, flat(config)))
 
@@ -58,12 +58,13 @@ def program_of(name: str) -> tuple[type, Callable]:
     from tasks.squad.program import run_squad
     from tasks.squad.settings import SquadConfig
 
-    return {
+    programs: dict[str, tuple[type, Callable]] = {
         "squad": (SquadConfig, run_squad),
         "classifier": (ClassifierConfig, partial(run_seeds, program=run_classifier)),
         "pretraining": (PretrainingConfig, run_pretraining),
         "features": (FeaturesConfig, run_features),
-    }[name]
+    }
+    return programs[name]
 
 
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:

@@ -71,7 +71,7 @@ class Ranks:
 
         Raises NoEnd, with the session's last output.
         """
-        name, limit = names[0], TEST_S
+        name, limit = names[0], float(TEST_S)
         if self.process is None or self.process.poll() is not None or self.remaining[:1] != [name]:
             self.stop()
             self.start(names)
@@ -79,6 +79,7 @@ class Ranks:
         self.remaining = self.remaining[1:]
         started, missing = time.monotonic(), list(range(NUM_RANKS))
         while missing:
+            assert self.process is not None
             waited, has_ended = time.monotonic() - started, self.process.poll() is not None
             reports = self.reports_of(name)
             missing = [rank for rank, own in enumerate(reports) if not own or own[-1]["when"] != "teardown"]

@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -93,7 +94,12 @@ class Toy:
 
     def save(self, position: int, **changes) -> Path:
         """A checkpoint after `position` rows, 10 in each step; `changes` are those of its `State`."""
-        values = {"step": position // 10, "steps": 100, "global_batch_size": 10, "settings": {"--seed": 7}}
+        values: dict[str, Any] = {
+            "step": position // 10,
+            "steps": 100,
+            "global_batch_size": 10,
+            "settings": {"--seed": 7},
+        }
         self.checkpoints.save(self.optimizer, State(position, **(values | changes)))
         self.checkpoints.finish()
         return self.folder / folder_name(position)
@@ -133,7 +139,7 @@ def train(
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
     run, feed = Run.of(folder, world), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
-    flags = {"num_train_steps": steps, "gradient_accumulation_steps": accumulation}
+    flags: dict[str, Any] = {"num_train_steps": steps, "gradient_accumulation_steps": accumulation}
     plan = make_plan(PlanSettings(global_batch_size=global_batch, **flags), NUM_ROWS, world.size)
     settings = {"save_checkpoints_steps": save_every, "save_checkpoints_minutes": save_minutes}
     toy = Toy(world, collectives, folder, world.rank, **settings)

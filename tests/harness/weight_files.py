@@ -81,7 +81,7 @@ def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
         save_file(tensors, folder / "model.safetensors")
         return folder
     names = sorted(tensors)
-    weight_map = {}
+    weight_map = dict[str, str]()
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
         save_file({name: tensors[name] for name in names[shard::shards]}, folder / file)
