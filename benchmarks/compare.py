@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.compare_jobs import JOBS, compare_job
+from benchmarks.compare_jobs import JOBS, compare_job, compare_prediction
 from bert.text import tokenizer
 from distributed.order import Order
 from distributed.rows import Rows
@@ -48,7 +48,7 @@ LABELS = {
     "keras_hub": "KerasHub, padded, same precision",
     "mirrored": "KerasHub under MultiWorkerMirroredStrategy, padded, same precision and ranks",
 }
-PARTS = ("training", *JOBS)
+PARTS = ("training", "prediction", *JOBS)
 RIVALS = Path(__file__).with_name("rivals.py")
 TIME_LIMIT_S = 20 * 60  # for one contender in one turn
 SEED = 42
@@ -67,7 +67,11 @@ class CompareConfig(Settings):
     train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
     max_train_examples: int = setting(2000, "use the first N questions", "data", at_least=1)
     parts: str = setting("training", f"what to compare, separated by commas: {', '.join(PARTS)}", "load")
-    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc and sst-2", "data")
+    predict_file: str | None = setting(None, "SQuAD JSON to predict, for squad and prediction", "data")
+    max_predict_examples: int = setting(
+        10_570, "predict the first N questions, for prediction", "data", at_least=1
+    )
+    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
     max_seq_length: int = setting(384, "maximum number of tokens per window", "data", at_least=8)
     batch_size: int = setting(32, "windows per step, over all ranks", "load", at_least=1)
     num_ranks: int | None = setting(
@@ -83,8 +87,10 @@ class CompareConfig(Settings):
         parts = self.parts.split(",")
         if unknown := set(parts) - set(PARTS):
             raise ValueError(f"--parts {unknown.pop()!r} is none of {', '.join(PARTS)}")
-        if not JOBS.keys().isdisjoint(parts) and not self.glue_dir:
-            raise ValueError(f"--parts {' and '.join(JOBS)} need --glue_dir")
+        for part in set(parts) - {"training"}:
+            flag = "predict_file" if part in ("squad", "prediction") else "glue_dir"
+            if not getattr(self, flag):
+                raise ValueError(f"--parts {part} needs --{flag}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -102,7 +108,8 @@ def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
         figures: dict[str, Any] = {}
         try:
             for part in config.parts.split(","):
-                figures[part] = compare_training(contest) if part == "training" else compare_job(contest, part)
+                compare = {"training": compare_training, "prediction": compare_prediction}.get(part)
+                figures[part] = compare(contest) if compare else compare_job(contest, part)
         except Absent as reason:
             raise InputError(f"the comparison with PyTorch: {reason}") from reason
     return figures

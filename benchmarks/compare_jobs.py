@@ -1,11 +1,15 @@
-"""Whole fine-tunings of classifiers, from the command to the score: ours and PyTorch's. For compare.py."""
+"""Whole fine-tunings and predictions, from the command to the scores: ours and PyTorch's. For compare.py."""
 
 import json
+import os
+import shutil
+import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distributed.phases import VARIABLE
 from tasks.bench.timing import in_turn, medians, ratio
@@ -14,29 +18,40 @@ if TYPE_CHECKING:
     from benchmarks.compare import Contest
 
 PROGRAM = Path(__file__).with_name("torch_jobs.py")
-RATE, LENGTH, SEED = 5e-5, 128, 42
+RATE = 5e-5
+NUM_SEEDS = 5
 
 
-class Job(NamedTuple):
-    """A fine-tuning: the task's folder among GLUE's, how many training examples are used, and the epochs."""
+@dataclass(frozen=True)
+class Job:
+    """A fine-tuning. `examples` is the number of training examples that are used, `length` that of the tokens."""
 
-    folder: str
+    task: str
     examples: int
     epochs: int
+    length: int
+    seeds: tuple[int, ...] = (42,)
 
 
-JOBS = {"mrpc": Job("MRPC", 3668, 3), "sst-2": Job("SST-2", 10_000, 1)}
+JOBS = {
+    "mrpc": Job("mrpc", 3668, 3, 128),
+    "seeds": Job("mrpc", 3668, 3, 128, tuple(range(1, NUM_SEEDS + 1))),
+    "sst-2": Job("sst-2", 10_000, 1, 128),
+    "squad": Job("squad", 2000, 1, 384),
+}
+PREDICTED_QUESTIONS = 1000  # after the training of the job "squad"
 
 
 def compare_job(contest: "Contest", name: str) -> dict[str, Any]:
-    """Seconds from the command to the scores, and to the second step; accuracies; the ratio of the seconds."""
+    """Seconds from the command to the scores, and to the second step; scores; the ratio of the seconds."""
     job = JOBS[name]
-    contenders = {"ours": partial(ours, contest, job), "pytorch": partial(pytorchs, contest, name, job)}
+    contenders = {"ours": partial(ours, contest, job), "pytorch": partial(pytorchs, contest, job)}
     runs = in_turn(contenders, contest.config.turns.repeat)
-    contest.say(f"{name}: {job.examples:,} examples, {job.epochs} epochs; from the command to the score")
+    seeds = f", {len(job.seeds)} seeds" * (len(job.seeds) > 1)
+    contest.say(f"{name}: {job.examples:,} examples, {job.epochs} epochs{seeds}; from the command to the score")
     for who, turns in runs.items():
         middle = medians(turns, ("seconds", "second_step"))
-        scores = " ".join(f"{turn['accuracy']:.4g}" for turn in turns)
+        scores = " ".join(f"{score:.4g}" for turn in turns for score in turn["scores"])
         second = f"second step after {middle['second_step']:.1f} s"
         contest.say(f"  {who}: {middle['seconds']:.1f} s, {second}; scores {scores}")
     times = ratio(*([turn["seconds"] for turn in runs[who]] for who in ("pytorch", "ours")))
@@ -44,33 +59,102 @@ def compare_job(contest: "Contest", name: str) -> dict[str, Any]:
     return {**runs, "ratio": times.median}
 
 
-def ours(contest: "Contest", job: Job) -> dict[str, float]:
-    """Trains and scores with bert-classifier, with an empty cache."""
+def ours(contest: "Contest", job: Job) -> dict[str, Any]:
+    """Trains and scores with bert-classifier or bert-squad, with an empty cache."""
     config, folder = contest.config, Path(tempfile.mkdtemp(dir=contest.folder))
+    flags = [
+        "--do_train", f"--model={config.model}", f"--max_train_examples={job.examples}",
+        f"--max_seq_length={job.length}", f"--global_batch_size={config.batch_size}", f"--learning_rate={RATE}",
+        f"--num_train_epochs={job.epochs}", "--device=cpu", f"--precision={config.precision}",
+        f"--output_dir={folder}/run",
+    ]  # fmt: skip
+    if job.task == "squad":
+        flags += [f"--train_file={config.train_file}", "--do_predict", f"--predict_file={config.predict_file}"]
+        flags += [f"--max_predict_examples={PREDICTED_QUESTIONS}"]
+    else:
+        flags += ["--do_eval", f"--task_name={job.task.upper()}", f"--data_dir={config.glue_dir}"]
+        flags.append(f"--seeds={','.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "--seed=42")
+    program = "tasks.squad" if job.task == "squad" else "tasks.classifier"
     variables = {"RINGBERT_CACHE": str(folder / "cache"), VARIABLE: str(folder / "phases")}
-    start_s = time.time()
-    contest.run_ours(
-        "tasks.classifier", "--do_train", "--do_eval", f"--model={config.model}", f"--task_name={job.folder}",
-        f"--data_dir={config.glue_dir}", f"--max_train_examples={job.examples}", f"--max_seq_length={LENGTH}",
-        f"--global_batch_size={config.batch_size}", f"--learning_rate={RATE}", f"--num_train_epochs={job.epochs}",
-        "--device=cpu", f"--precision={config.precision}", f"--seed={SEED}", f"--output_dir={folder}/run",
-        variables=variables,
-    )  # fmt: skip
-    seconds = time.time() - start_s
+    start_s, start = time.perf_counter(), time.time()
+    contest.run_ours(program, *flags, variables=variables)
+    seconds = time.perf_counter() - start_s
     phases = [json.loads(line) for line in (folder / "phases").read_text().splitlines()]
-    second_step = min(phase["time"] for phase in phases if phase["phase"] == "second_step") - start_s
-    scores = json.loads((folder / "run/result.json").read_text())["scores"]
-    return {"seconds": seconds, "second_step": second_step, "accuracy": scores["eval_accuracy"]}
+    second = [phase["time"] - start for phase in phases if phase["phase"] == "second_step"]
+    result = json.loads((folder / "run/result.json").read_text())
+    each = list(result["seeds"].values()) if "seeds" in result else [result["scores"]]
+    score = "f1" if job.task == "squad" else "eval_accuracy"
+    shutil.rmtree(folder)
+    return {"seconds": seconds, "second_step": min(second), "scores": [scores[score] for scores in each]}
 
 
-def pytorchs(contest: "Contest", name: str, job: Job) -> dict[str, float]:
-    """The same in PyTorch. Raises Absent: it is not installed."""
-    config, start_s = contest.config, time.time()
-    settings = {
-        "task": name, "model": str(Path(config.model).expanduser().resolve()), "seed": SEED,
-        "data_dir": f"{config.glue_dir}/{job.folder}", "max_train_examples": job.examples,
-        "num_epochs": job.epochs, "learning_rate": RATE, "batch_size": config.batch_size, "max_seq_length": LENGTH,
-        "precision": config.precision,
+def settings_of(contest: "Contest", job: Job) -> dict[str, Any]:
+    """The settings of torch_jobs.py."""
+    config = contest.config
+    return {
+        "task": job.task, "model": str(Path(config.model).expanduser().resolve()), "seeds": job.seeds,
+        "data_dir": os.path.join(config.glue_dir or "", {"mrpc": "MRPC", "sst-2": "SST-2"}.get(job.task, "")),
+        "train_file": config.train_file, "predict_file": config.predict_file, "max_train_examples": job.examples,
+        "max_predict_examples": PREDICTED_QUESTIONS, "batch_size": config.batch_size, "num_epochs": job.epochs,
+        "learning_rate": RATE, "max_seq_length": job.length, "precision": config.precision,
     }  # fmt: skip
-    report = contest.run_rival(PROGRAM, "torch", settings)
-    return report | {"seconds": time.time() - start_s}
+
+
+def pytorchs(contest: "Contest", job: Job) -> dict[str, Any]:
+    """The same in PyTorch. Raises Absent: it is not installed."""
+    start_s = time.perf_counter()
+    report = contest.run_rival(PROGRAM, "torch", settings_of(contest, job))
+    seconds = time.perf_counter() - start_s
+    scores = report["f1"] if job.task == "squad" else report["accuracy"]
+    return {"seconds": seconds, "second_step": report["phases"]["second_step"], "scores": scores}
+
+
+# -- prediction ---------------------------------------------------------------------------------------------------
+
+
+def compare_prediction(contest: "Contest") -> dict[str, Any]:
+    """Windows per second of SQuAD's dev set, and what follows the last window; ours and PyTorch's."""
+    config = contest.config
+    folder = Path(tempfile.mkdtemp(dir=contest.folder))
+    data = [f"--model={config.model}", f"--train_file={config.train_file}", "--max_train_examples=64"]
+    machine = ["--device=cpu", f"--precision={config.precision}", f"--output_dir={folder}/run"]
+    contest.run_ours("tasks.squad", "--do_train", f"--num_train_steps={contest.num_ranks}", *data, *machine)
+
+    def our_prediction() -> dict[str, float]:
+        start_s = time.perf_counter()
+        flags = ["--do_predict", f"--predict_file={config.predict_file}"]
+        contest.run_ours(
+            "tasks.squad", *flags, *machine[:-1], f"--model={folder}/run/model",
+            f"--output_dir={folder}/predicted", f"--max_predict_examples={config.max_predict_examples}",
+        )  # fmt: skip
+        seconds = time.perf_counter() - start_s
+        result = json.loads((folder / "predicted/predict_result.json").read_text())
+        return result["prediction"] | {"command_s": seconds}
+
+    def pytorchs_prediction() -> dict[str, float]:
+        job = Job("squad", 64, 0, 384)
+        settings = settings_of(contest, job) | {
+            "model": f"{folder}/run/model", "max_predict_examples": config.max_predict_examples
+        }  # fmt: skip
+        start_s = time.perf_counter()
+        report = contest.run_rival(PROGRAM, "torch", settings)
+        return {
+            "windows": report["windows"], "seconds": report["prediction_s"],
+            "files_s": report["phases"]["scored"] - report["phases"]["predicted"],
+            "command_s": time.perf_counter() - start_s,
+        }  # fmt: skip
+
+    turns = in_turn({"ours": our_prediction, "pytorch": pytorchs_prediction}, config.turns.repeat)
+    rates = {who: [turn["windows"] / turn["seconds"] for turn in each] for who, each in turns.items()}
+    times = ratio(rates["ours"], rates["pytorch"])
+    contest.say(f"prediction of {turns['ours'][0]['windows']:,} windows")
+    for who, each in turns.items():
+        names = "files_s", "command_s"
+        files_s, command_s = (statistics.median(turn[name] for turn in each) for name in names)
+        contest.say(
+            f"  {who}: {statistics.median(rates[who]):.1f} windows/s, answers and scores {files_s:.2f} s after "
+            f"the last window; {command_s:.1f} s in all"
+        )
+    contest.say(f"  ours is {times.median:.2f} times as fast ({times.lowest:.2f} to {times.highest:.2f})")
+    shutil.rmtree(folder)
+    return {**turns, "ratio": times.median}

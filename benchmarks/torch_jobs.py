@@ -1,18 +1,21 @@
-"""A classifier's whole fine-tuning as PyTorch users write it: read the files, tokenize, train, predict, score.
+"""Whole fine-tunings as PyTorch users write them: reads the files, tokenizes, trains, predicts, scores.
 
     python torch_jobs.py SETTINGS.json REPORT.json
 
 compare.py starts this file, possibly with another Python; it needs torch and transformers, none of our packages.
 It is meant to be fast: Rust tokenizers, batches of similar length padded to their longest row (as with
 `group_by_length` of transformers' Trainer), the fused AdamW, autocast to bfloat16 if asked for, and predictions
-sorted by length in inference mode.
+sorted by length in inference mode. The report has the scores and the seconds since the start of the process.
 """
 
+import collections
 import csv
 import json
+import re
+import string
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,8 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 MEGABATCH = 50  # batches within which rows are sorted by length
-Row = dict[str, Any]  # "input_ids", "token_type_ids", "labels"
+Row = dict[str, Any]  # "input_ids", "token_type_ids", and the targets
+Phases = dict[str, float]
 
 
 def grouped(lengths: np.ndarray, batch_size: int, generator: np.random.Generator) -> list[np.ndarray]:
@@ -45,8 +49,8 @@ def sorted_batches(lengths: np.ndarray, most_tokens: int) -> Iterator[np.ndarray
         rows = rows[count:]
 
 
-def tensors(rows: list[Row]) -> dict[str, torch.Tensor]:
-    """A batch, int64 [B, T], padded to its longest row, with its labels [B]."""
+def tensors(rows: list[Row], targets: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """A batch, int64 [B, T], padded to its longest row, with its targets."""
     width = max(len(row["input_ids"]) for row in rows)
     batch = {name: torch.zeros(len(rows), width, dtype=torch.int64) for name in ("input_ids", "token_type_ids")}
     mask = torch.zeros(len(rows), width, dtype=torch.int64)
@@ -55,73 +59,203 @@ def tensors(rows: list[Row]) -> dict[str, torch.Tensor]:
         mask[place, :length] = 1
         for name, values in batch.items():
             values[place, :length] = torch.tensor(row[name])
-    return batch | {"attention_mask": mask, "labels": torch.tensor([row["labels"] for row in rows])}
+    return batch | {"attention_mask": mask} | {name: torch.tensor([row[name] for row in rows]) for name in targets}
 
 
-def autocast(settings: dict[str, Any]) -> torch.autocast:
-    return torch.autocast("cpu", torch.bfloat16, enabled=settings["precision"] == "bf16")
+class Job:
+    """One fine-tuning: `train`, then `outputs` of other rows."""
 
+    def __init__(self, settings: dict[str, Any], targets: tuple[str, ...]):
+        self.settings, self.targets = settings, targets
+        self.phases: Phases = {}
+        torch.set_num_threads(settings["num_threads"])
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.settings["precision"] == "bf16")
+
+    def ended(self, phase: str) -> None:
+        self.phases.setdefault(phase, time.perf_counter() - STARTED_S)
+
+    def train(self, model: torch.nn.Module, rows: list[Row], seed: int) -> None:
+        """Adam with weight decay, 10 % warmup, linear decay."""
+        size, epochs = self.settings["batch_size"], self.settings["num_epochs"]
+        steps = -(-len(rows) // size) * epochs
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.settings["learning_rate"], fused=True)
+        schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
+        lengths = np.array([len(row["input_ids"]) for row in rows])
+        generator, number = np.random.default_rng(seed), 0
+        model.train()
+        for _ in range(epochs):
+            for batch in grouped(lengths, size, generator):
+                with self.autocast():
+                    loss = model(**tensors([rows[row] for row in batch], self.targets)).loss
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                number += 1
+                if number <= 2:
+                    self.ended("first_step" if number == 1 else "second_step")
+        self.ended("trained")
+
+    def outputs(self, model: torch.nn.Module, rows: list[Row], names: tuple[str, ...]) -> list[list[np.ndarray]]:
+        """The outputs `names` of each row."""
+        lengths = np.array([len(row["input_ids"]) for row in rows])
+        found: list[list[np.ndarray]] = [[] for _ in rows]
+        model.eval()
+        with torch.inference_mode(), self.autocast():
+            for batch in sorted_batches(lengths, 8 * self.settings["max_seq_length"]):
+                output = model(**tensors([rows[row] for row in batch], ()))
+                for name in names:
+                    for row, values in zip(batch, output[name].float().numpy(), strict=True):
+                        found[row].append(values)
+        self.ended("predicted")
+        return found
+
+
+# -- classifiers --------------------------------------------------------------------------------------------------
 
 COLUMNS = {"mrpc": ("Quality", "#1 String", "#2 String"), "sst-2": ("label", "sentence", None)}
 
 
-def classifier(settings: dict[str, Any]) -> dict[str, float]:
-    """Fine-tunes. Returns the accuracy on the dev set, and when the second step was done."""
-    words = transformers.AutoTokenizer.from_pretrained(settings["model"])
-    train = rows_of(settings, words, "train", settings["max_train_examples"])
-    dev = rows_of(settings, words, "dev", None)
-    torch.manual_seed(settings["seed"])
-    model = transformers.BertForSequenceClassification.from_pretrained(settings["model"], dtype=torch.float32)
-    second_step = fine_tuned(model, train, settings)
-    lengths, right = np.array([len(row["input_ids"]) for row in dev]), 0
-    model.eval()
-    with torch.inference_mode(), autocast(settings):
-        for batch in sorted_batches(lengths, 8 * settings["max_seq_length"]):
-            arrays = tensors([dev[row] for row in batch])
-            right += int((model(**arrays).logits.argmax(-1) == arrays["labels"]).sum())
-    return {"accuracy": right / len(dev), "second_step": second_step}
-
-
-def rows_of(settings: dict[str, Any], words: Any, split: str, most: int | None) -> list[Row]:
-    """The first examples of a file of GLUE's."""
-    label, text, pair = COLUMNS[settings["task"]]
-    with Path(settings["data_dir"], f"{split}.tsv").open(encoding="utf-8-sig", newline="") as file:
+def labelled_texts(path: Path, task: str, most: int | None) -> tuple[list[int], list[str], list[str] | None]:
+    """Labels, texts and second texts of a file of GLUE's."""
+    label, text, pair = COLUMNS[task]
+    with path.open(encoding="utf-8-sig", newline="") as file:
         lines = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[:most]
+    return (
+        [int(line[label]) for line in lines],
+        [line[text] for line in lines],
+        None if pair is None else [line[pair] for line in lines],
+    )
+
+
+def classifier(job: Job) -> dict[str, Any]:
+    """Accuracy on the dev set, of each seed."""
+    settings = job.settings
+    words = transformers.AutoTokenizer.from_pretrained(settings["model"])
+
+    def rows_of(split: str, most: int | None) -> list[Row]:
+        path = Path(settings["data_dir"], f"{split}.tsv")
+        labels, texts, pairs = labelled_texts(path, settings["task"], most)
+        both = words(
+            texts, pairs, truncation=True, max_length=settings["max_seq_length"], return_attention_mask=False,
+            return_token_type_ids=True,
+        )  # fmt: skip
+        columns = zip(both["input_ids"], both["token_type_ids"], labels, strict=True)
+        return [dict(zip(("input_ids", "token_type_ids", "labels"), row, strict=True)) for row in columns]
+
+    train, dev = rows_of("train", settings["max_train_examples"]), rows_of("dev", None)
+    job.ended("data")
+    scores = []
+    for seed in settings["seeds"]:
+        torch.manual_seed(seed)
+        model = transformers.BertForSequenceClassification.from_pretrained(settings["model"], dtype=torch.float32)
+        job.train(model, train, seed)
+        predicted = np.array([logits.argmax() for (logits,) in job.outputs(model, dev, ("logits",))])
+        scores.append(float((predicted == [row["labels"] for row in dev]).mean()))
+    return {"accuracy": scores}
+
+
+# -- SQuAD --------------------------------------------------------------------------------------------------------
+
+
+def questions_of(path: str, most: int) -> list[dict[str, Any]]:
+    found = []
+    for article in json.loads(Path(path).read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            found += [{**question, "context": paragraph["context"]} for question in paragraph["qas"]]
+    return found[:most]
+
+
+def windows_of(questions: list[dict[str, Any]], words: Any, length: int, is_training: bool) -> list[Row]:
+    """Windows with a stride of 128, and where the first answer starts and ends in each."""
     both = words(
-        [line[text] for line in lines], [line[pair] for line in lines] if pair else None, truncation=True,
-        max_length=settings["max_seq_length"], return_attention_mask=False, return_token_type_ids=True,
+        [question["question"].strip() for question in questions], [question["context"] for question in questions],
+        truncation="only_second", max_length=length, stride=128, return_overflowing_tokens=True,
+        return_offsets_mapping=True,
     )  # fmt: skip
-    columns = zip(both["input_ids"], both["token_type_ids"], [int(line[label]) for line in lines], strict=True)
-    return [dict(zip(("input_ids", "token_type_ids", "labels"), row, strict=True)) for row in columns]
+    rows = []
+    for place, number in enumerate(both["overflow_to_sample_mapping"]):
+        row: Row = {name: both[name][place] for name in ("input_ids", "token_type_ids")}
+        sequence, offsets = both.sequence_ids(place), both["offset_mapping"][place]
+        first = sequence.index(1)
+        last = len(sequence) - 1 - sequence[::-1].index(1)
+        row |= {"question": number, "offsets": offsets, "context": (first, last)}
+        if is_training:
+            answer = questions[number]["answers"][0]
+            start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+            row["start_positions"] = row["end_positions"] = 0
+            if offsets[first][0] <= start and offsets[last][1] >= end:
+                inside = [at for at in range(first, last + 1) if offsets[at][1] > start and offsets[at][0] < end]
+                row["start_positions"], row["end_positions"] = inside[0], inside[-1]
+        rows.append(row)
+    return rows
 
 
-def fine_tuned(model: Any, rows: list[Row], settings: dict[str, Any]) -> float:
-    """Adam with weight decay, 10 % warmup, linear decay. Returns the seconds until the second step was done."""
-    size, epochs, second_step = settings["batch_size"], settings["num_epochs"], 0.0
-    steps = -(-len(rows) // size) * epochs
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], fused=True)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
-    lengths = np.array([len(row["input_ids"]) for row in rows])
-    generator = np.random.default_rng(settings["seed"])
-    model.train()
-    batches = [batch for _ in range(epochs) for batch in grouped(lengths, size, generator)]
-    for number, batch in enumerate(batches, 1):
-        with autocast(settings):
-            loss = model(**tensors([rows[row] for row in batch])).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if number == 2:
-            second_step = time.perf_counter() - STARTED_S
-    return second_step
+def answers_of(questions: list[dict[str, Any]], rows: list[Row], outputs: list[list[np.ndarray]]) -> list[str]:
+    """The text of the best span of each question: 20 starts and 20 ends of each window, at most 30 tokens."""
+    best: dict[int, tuple[float, str]] = {}
+    for row, (starts, ends) in zip(rows, outputs, strict=True):
+        first, last = row["context"]
+        starts, ends = starts[first : last + 1], ends[first : last + 1]
+        tops = [np.argsort(-scores)[:20] for scores in (starts, ends)]
+        sums = starts[tops[0]][:, None] + ends[tops[1]][None]
+        spans = tops[1][None] - tops[0][:, None]
+        sums = np.where((spans >= 0) & (spans < 30), sums, -np.inf)
+        one, two = np.unravel_index(sums.argmax(), sums.shape)
+        if sums[one, two] > best.get(row["question"], (-np.inf, ""))[0]:
+            begin, end = row["offsets"][first + tops[0][one]][0], row["offsets"][first + tops[1][two]][1]
+            best[row["question"]] = float(sums[one, two]), questions[row["question"]]["context"][begin:end]
+    return [best.get(number, (0.0, ""))[1] for number in range(len(questions))]
+
+
+def normal(text: str) -> list[str]:
+    """As SQuAD's own script compares answers."""
+    kept = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+def f1(answer: str, right: str) -> float:
+    one, two = normal(answer), normal(right)
+    common = sum((collections.Counter(one) & collections.Counter(two)).values())
+    return 2 * common / (len(one) + len(two)) if common else 0.0
+
+
+def squad(job: Job) -> dict[str, Any]:
+    """F1 on the dev set's first questions."""
+    settings = job.settings
+    words = transformers.AutoTokenizer.from_pretrained(settings["model"])
+    length = settings["max_seq_length"]
+    train = windows_of(questions_of(settings["train_file"], settings["max_train_examples"]), words, length, True)
+    questions = questions_of(settings["predict_file"], settings["max_predict_examples"])
+    dev = windows_of(questions, words, length, False)
+    job.ended("data")
+    torch.manual_seed(settings["seeds"][0])
+    model = transformers.BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32)
+    if settings["num_epochs"]:
+        job.train(model, train, settings["seeds"][0])
+    start_s = time.perf_counter()
+    outputs = job.outputs(model, dev, ("start_logits", "end_logits"))
+    seconds = time.perf_counter() - start_s
+    answers = answers_of(questions, dev, outputs)
+    best = [
+        max(f1(answer, right["text"]) for right in question["answers"])
+        for answer, question in zip(answers, questions, strict=True)
+    ]
+    return {"f1": [100 * float(np.mean(best))], "windows": len(dev), "prediction_s": seconds}
 
 
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(settings["num_threads"])
-    Path(sys.argv[2]).write_text(json.dumps(classifier(settings)))
+    is_squad = settings["task"] == "squad"
+    job = Job(settings, ("start_positions", "end_positions") if is_squad else ("labels",))
+    work: Callable[[Job], dict[str, Any]] = squad if is_squad else classifier
+    job.ended("imports")
+    report = work(job)
+    job.ended("scored")
+    Path(sys.argv[2]).write_text(json.dumps(report | {"phases": job.phases}))
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
             f"lower --{'global' if keeps_batch else 'train'}_batch_size or raise "
             f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
         )
+    if steps > MOST_STEPS:
+        raise InputError(f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs")
     global_batch = batch * divisor
     if global_batch < size:
         raise InputError(f"--global_batch_size must be at least the number of ranks, {size}, got {global_batch}")

@@ -48,7 +48,8 @@ def parse_json(text: str, *, allow_nan: bool = False) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"half a surrogate pair, which is not Unicode ({error.reason})") from None
+            half = ascii(error.object[error.start])
+            raise InputError(f"{half} is half a surrogate pair, which is not Unicode") from None
     return value
 
 

@@ -98,6 +98,8 @@ def read_table(path: Path, where: str, columns: Columns) -> Table:
     text = read_text(path, where)
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
+    if (nul := text.find("\0")) >= 0:  # UTF-16 has one in each letter
+        raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
     if kind == "json":
         return _json_table(text, where, columns)
     return _table(_csv_rows(text, where) if kind == "csv" else _tsv_rows(text), where, columns)

@@ -3,6 +3,9 @@
 import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
+from distributed.plan import PlanSettings, make_plan
+from ringbase.errors import InputError
+
 COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-ask",
             "bert-corpus build", "bert-corpus vocab", "bert-bench step"]  # fmt: skip
 MAY_BE_0 = {"learning_rate", "num_train_epochs", "num_warmup_steps", "num_warmup", "warmup_proportion", "seed",
@@ -35,3 +38,8 @@ def test_a_row_has_room_for_its_special_tokens(least, commands, capsys):
     for command in commands:
         parsed(command, *LEAST[command], f"--max_seq_length={least}")
         assert "--max_seq_length" in refusal(capsys, command, *LEAST[command], f"--max_seq_length={least - 1}")
+
+
+def test_a_plan_of_too_many_steps_names_the_flag():
+    with pytest.raises(InputError, match="--num_train_epochs"):
+        make_plan(PlanSettings(num_train_epochs=1e9), 1000, 1)

@@ -61,6 +61,7 @@ PARQUET = PARQUET.getvalue().to_pybytes()
 REFUSED = {  # file, content (lines or bytes), what the line names beside the flag and the file
     "unknown extension": ("a.xlsx", ["a"], [".csv", ".parquet"]),
     "empty line": ("a.tsv", ["text\tlabel", "a\t1", "", "c\t0"], ["line 3"]),
+    "NUL": ("a.tsv", ["text\tlabel", "a\t1", "b\0c\t0"], ["line 3", "NUL"]),
     "text behind a quote": ("a.csv", ["text,label", '"a', 'b",1', '"b" c,0'], ["line 4"]),
     "open quote": ("a.csv", ["text,label", "a,1", '"b,0'], ["line 3"]),
     "no text column": ("a.csv", ["txt,label", "a,1"], ["text", "txt, label"]),
@@ -70,7 +71,7 @@ REFUSED = {  # file, content (lines or bytes), what the line names beside the fl
     "JSON over several lines": ("a.json", ["[", GOOD, "]"], ["line 1"]),
     "no label in one line": ("a.jsonl", [GOOD, "", '{"text": "b"}'], ["line 3", "label"]),
     "text a number": ("a.jsonl", [GOOD, '{"text": 3, "label": "x"}'], ["line 2", "text", "3"]),
-    "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["line 1", "surrogate"]),
+    "half a surrogate": ("a.jsonl", ['{"text": "\\ud800", "label": "x"}'], ["line 1", "\\ud800"]),
     "flipped gzip": ("a.jsonl.gz", PACKED[:-6] + bytes([PACKED[-6] ^ 255]) + PACKED[-5:], []),
     "no label in one row": ("a.parquet", PARQUET, ["row 2", "label"]),
     "cut Parquet": ("a.parquet", PARQUET[:-20], []),
