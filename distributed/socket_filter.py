@@ -11,14 +11,14 @@ Described in socket(7) and in Documentation/networking/filter.rst of Linux.
 
 import contextlib
 import ctypes
+import functools
 import ipaddress
 import os
 import socket
-import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 44, 51  # Python's socket has no names for them
+SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump, return.
 LOAD_OCTET, LOAD_WORD, SHIFT_RIGHT, JUMP_IF_EQUAL, RETURN = 0x30, 0x20, 0x74, 0x15, 0x06
 IP_HEADER = 0xFFF00000  # where SKF_NET_OFF puts it
@@ -30,25 +30,17 @@ ANSWER_S = 0.2  # loopback answers within a millisecond, if it answers
 Program = list[tuple[int, int, int, int]]  # (code, instructions to skip if true, if false, operand)
 
 
-def listening(port: int, shares: bool = False) -> socket.socket:
+def listening(port: int) -> socket.socket:
     """A socket that listens on a port of all networks, by IPv6 too where there is any, as gRPC's servers do.
 
-    A later server of this user can share the port (SO_REUSEPORT), as gRPC's do under TF_GRPC_REUSE_PORT=1. Raises
-    OSError if the port is taken, unless this socket `shares` it.
+    A server of this user can share the port (SO_REUSEPORT), as gRPC's do under TF_GRPC_REUSE_PORT=1. Raises
+    OSError if the port is taken.
     """
-    is_dual = socket.has_dualstack_ipv6()
-    listener = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if is_dual:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shares)
-        listener.bind(("", port))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    both = socket.has_dualstack_ipv6()
+    kind = socket.AF_INET6 if both else socket.AF_INET
+    listen = functools.partial(socket.create_server, ("", port), family=kind, dualstack_ipv6=both, backlog=1024)
+    listen().close()  # one that shares the port would not notice that it is taken
+    return listen(reuse_port=True)
 
 
 def refuse_all(keeper: socket.socket) -> None:
@@ -68,12 +60,8 @@ def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     for source in sorted(sources):
         program += [(JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source))), (RETURN, 0, 0, WHOLE_PACKET)]
     program += [(RETURN, 0, 0, NOTHING)]
-    servers = _others_on_its_port(keeper)
-    for server in servers:
-        with server:
-            _set_program(server, SO_ATTACH_FILTER, program)
-            server.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
-    assert servers, "no server of this process shares the port"
+    for server in _others_on_its_port(keeper):
+        _set_program(server, SO_ATTACH_FILTER, program)
     port = keeper.getsockname()[1]
     keeper.close()
     with contextlib.suppress(TimeoutError):
@@ -88,19 +76,11 @@ def _set_program(listener: socket.socket, option: int, program: Program) -> None
     listener.setsockopt(socket.SOL_SOCKET, option, described)
 
 
-def _others_on_its_port(keeper: socket.socket) -> list[socket.socket]:
-    """Duplicates of this process's other sockets that listen on the keeper's port."""
-    seen, servers = {os.fstat(keeper.fileno()).st_ino}, []
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):  # closed by now
-            status = os.fstat(descriptor)
-            if not stat.S_ISSOCK(status.st_mode) or status.st_ino in seen:
-                continue
-            seen.add(status.st_ino)
-            other = socket.socket(fileno=os.dup(descriptor))
+def _others_on_its_port(keeper: socket.socket) -> Iterator[socket.socket]:
+    """This process's other sockets that listen on the keeper's port."""
+    for descriptor in set(map(int, os.listdir("/proc/self/fd"))) - {keeper.fileno()}:
+        # Suppressed: it is no socket, or closed by now.
+        with contextlib.suppress(OSError), socket.fromfd(descriptor, keeper.family, keeper.type) as other:
             listens = other.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             if listens and other.getsockname()[1:2] == keeper.getsockname()[1:2]:
-                servers.append(other)
-            else:
-                other.close()
-    return servers
+                yield other

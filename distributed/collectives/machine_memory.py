@@ -1,8 +1,7 @@
 """Memory shared by the ranks of one machine, and the sum of their vectors in it.
 
-MPI's Allreduce moves every value through main memory several times. Here each rank sums one share of the vector.
-The other ranks pass it their values through a few MiB that stay in cache, and the result is written once per
-machine. So each rank reads its vector from main memory once and writes its share once.
+MPI's Allreduce moves every value through main memory several times. Here the ranks pass each other their values
+through a few MiB that stay in cache, each adds up one share of them, and the result is written once per machine.
 
 The ranks wait for each other after each piece. Where other programs use their cores, a rank may get its core only
 some milliseconds later, in which it would have added many pieces. There larger pieces are two to four times as
@@ -28,13 +27,11 @@ SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a 
 TRIED_EVERY = 16  # sums after which small pieces are tried again
 COUNTER_BYTES = 64  # a cache line
 
-Segment = tuple[int, int, int, int]  # which array, from where to where in it, and where in a piece
-
 
 class MachineMemory:
     """Memory for the ranks of `comm`, at least two on one machine, which call the same methods in the same order.
 
-    Raises OSError on every rank if they cannot share memory: not on Linux, or in different containers.
+    Raises OSError on every rank if they cannot share memory, as in different containers.
     """
 
     def __init__(self, comm: Any):
@@ -46,31 +43,29 @@ class MachineMemory:
         """Zeros [size] that all ranks share. Raises OSError like the constructor."""
         return shared_bytes(self._comm, max(size * dtype.itemsize, 1))[: size * dtype.itemsize].view(dtype)
 
+    @np.errstate(all="ignore")  # between the parts lies anything
     def sum(self, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray) -> None:
         """Adds up the ranks' vectors in order of rank.
 
         Args:
           own: the parts of this rank's vector, each of one dimension, all of one dtype.
-          starts: where they begin in the vector and in `total`, in ascending order, the same on every rank.
-          total: a `vector` of their dtype; what lies between the parts stays what it is.
+          starts: where they begin in the vector and in `total`, the same on every rank.
+          total: a `vector` of their dtype.
         """
         comm, rank = self._comm, self._comm.rank
         large_left, start_s = int(self._large_left[0]), time.perf_counter()
         step = (SLOT_BYTES if large_left else CACHED_BYTES) // total.itemsize
-        pieces = pieces_of(starts, tuple(part.size for part in own), step, rank, comm.size)
-        for number, (start, theirs, mine) in enumerate(pieces):
+        sizes = tuple(part.size for part in own)
+        for number, (start, segments) in enumerate(pieces_of(starts, sizes, total.size, step)):
             # Two slots alternate: after the barrier this piece is complete, and the one before it has been read.
-            slots = self._slots[:, number % 2].view(total.dtype)
-            for place, low, high, at in theirs:
+            slots, piece = self._slots[:, number % 2].view(total.dtype), total[start : start + step]
+            for place, low, high, at in segments:
                 slots[rank, at : at + high - low] = own[place][low:high]
             comm.Barrier()
-            for place, low, high, at in mine:
-                parts = [slots[other, at : at + high - low] for other in range(comm.size)]
-                parts[rank] = own[place][low:high]
-                added = total[start + at : start + at + high - low]
-                np.add(parts[0], parts[1], out=added)
-                for part in parts[2:]:
-                    np.add(added, part, out=added)
+            share = slice(piece.size * rank // comm.size, piece.size * (rank + 1) // comm.size)
+            np.add(slots[0, share], slots[1, share], out=piece[share])
+            for other in slots[2:, share]:
+                np.add(piece[share], other, out=piece[share])
         if rank == 0 and total.nbytes > CACHED_BYTES:  # after a barrier, before which all ranks have read it
             is_slow = time.perf_counter() - start_s > SLOW_S * total.nbytes / CACHED_BYTES
             self._large_left[0] = large_left - 1 if large_left else TRIED_EVERY if is_slow else 0
@@ -79,27 +74,21 @@ class MachineMemory:
 
 @functools.lru_cache(maxsize=64)
 def pieces_of(
-    starts: tuple[int, ...], sizes: tuple[int, ...], step: int, rank: int, num_ranks: int
-) -> list[tuple[int, list[Segment], list[Segment]]]:
-    """Pieces of `step` numbers of a vector whose parts begin at `starts`.
-
-    For each: where it begins, what this rank passes to the others, and the share that it adds itself.
-    """
-
-    def segments(piece: int, low: int, high: int) -> list[Segment]:
-        return [
-            (place, max(low - start, 0), min(high - start, size), max(low, start) - piece)
-            for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
-            if start < high and low < start + size
-        ]
-
-    pieces, end = [], starts[-1] + sizes[-1]
-    for start in range(0, end, step):
-        stop = min(start + step, end)
-        first, last = (start + (stop - start) * share // num_ranks for share in (rank, rank + 1))
-        theirs = segments(start, start, first) + segments(start, last, stop)
-        pieces.append((start, theirs, segments(start, first, last)))
-    return pieces
+    starts: tuple[int, ...], sizes: tuple[int, ...], end: int, step: int
+) -> list[tuple[int, list[tuple[int, int, int, int]]]]:
+    """Where each piece of `step` numbers of a vector begins, and the segments of its parts in it: which part, from
+    where to where in it, and where in the piece."""
+    return [
+        (
+            piece,
+            [
+                (place, max(piece - start, 0), min(piece + step - start, size), max(start - piece, 0))
+                for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
+                if start < piece + step and piece < start + size
+            ],
+        )
+        for piece in range(0, end, step)
+    ]
 
 
 def shared_bytes(comm: Any, size: int) -> np.ndarray:
@@ -108,23 +97,20 @@ def shared_bytes(comm: Any, size: int) -> np.ndarray:
     No file system knows its name, so nothing is left when the ranks are killed, and the size of /dev/shm does not
     limit it. The operating system allocates it page by page.
     """
-    descriptor, name, problem, memory = -1, f"ringbert-{secrets.token_hex(8)}", "", None
-    try:
-        if comm.rank == 0:
-            descriptor = os.memfd_create(name)
-            os.truncate(descriptor, size)
-    except (OSError, AttributeError) as error:
-        problem = str(error)
+    name, descriptor, problem, memory = f"ringbert-{secrets.token_hex(8)}", -1, "", None
+    if comm.rank == 0:
+        descriptor = os.memfd_create(name)
+        os.truncate(descriptor, size)
     place, name = comm.bcast((f"/proc/{os.getpid()}/fd/{descriptor}", name))
     try:
         if name not in os.readlink(place):  # in another container, rank 0's process id may be another process's
             raise OSError(f"{place} belongs to another process")
         with open(place, "r+b", buffering=0) as file:
             memory = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
-    except (OSError, ValueError) as error:
-        problem = problem or str(error)
-    problems = [reason for reason in comm.allgather(problem) if reason]
-    if descriptor >= 0:
+    except OSError as error:
+        problem = str(error)
+    problems = list(filter(None, comm.allgather(problem)))
+    if comm.rank == 0:
         os.close(descriptor)
     if problems or memory is None:
         raise OSError(problems[0])

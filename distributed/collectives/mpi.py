@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from distributed import arrays
 from distributed.arrays import ALIGNMENT_BYTES, aligned, as_tensor, host_view
+from distributed.collectives import Collectives
 from distributed.collectives.machine_memory import MachineMemory
 from distributed.world import World
 
@@ -21,14 +21,18 @@ LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 
 
 class Layout(NamedTuple):
-    """Tensors side by side in memory that all calls reuse, each at the start of a cache line."""
+    """Tensors side by side in memory that all calls reuse, each at the start of a cache line.
+
+    From `rounded` on lie those that are sent as bfloat16.
+    """
 
     starts: tuple[int, ...]
+    rounded: int
     total: np.ndarray
     tensors: list[tf.Tensor]  # of the same memory
 
 
-class MpiCollectives:
+class MpiCollectives(Collectives):
     """Sums with mpi4py's buffer calls; works with every MPI and every device.
 
     Made on all ranks of `world`. Its communicator may change after a death; the backend is then opened anew on it.
@@ -42,17 +46,17 @@ class MpiCollectives:
         self._open()
 
     def _open(self) -> None:
-        world, self._comm = self._world, self._world.comm
+        world, self._comm, problem = self._world, self._world.comm, ""
         self._layouts: dict[tuple, Layout] = {}
         self._memory: MachineMemory | None = None
-        self.why_not_shared = ""  # the reason if the ranks of this machine cannot share memory
         self._machine = self._part_of(world.comm, world.node)
         if self._machine.size > 1:
             try:
                 self._memory = MachineMemory(self._machine)
             except OSError as error:
-                self.why_not_shared = str(error)
-                self._machine = self._part_of(self._machine, self._machine.rank)
+                problem, self._machine = str(error), self._part_of(self._machine, self._machine.rank)
+        if reason := next(filter(None, world.all_gather(problem)), None):
+            world.say(f"warning: a machine's ranks share no memory ({reason}): MPI sums, more slowly")
         self._heads = self._part_of(world.comm, self._machine.rank)  # with this local rank, on all machines
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
@@ -66,53 +70,49 @@ class MpiCollectives:
         """What is compressed is rounded once per machine, and once more after the sum in float32."""
         if self._world.comm is not self._comm:
             self._open()
-        own, sums = [host_view(tensor) for tensor in tensors], list(tensors)
-        is_rounded = [compresses and self.compresses and part.size >= LEAST_COMPRESSED for part in own]
-        for rounds in sorted(set(is_rounded)):
-            places = [place for place, each in enumerate(is_rounded) if each == rounds]
-            for place, total in zip(places, self._sum([own[place] for place in places], rounds), strict=True):
-                sums[place] = total
-        return sums
-
-    def _sum(self, own: list[np.ndarray], rounds: bool) -> list[tf.Tensor]:
-        layout, parts = self._layout_of(own, rounds), [part.reshape(-1) for part in own]
+        own = [host_view(tensor) for tensor in tensors]
+        starts, rounded, total, sums = self._layout_of(own, compresses and self.compresses)
+        parts = [part.reshape(-1) for part in own]
         if self._memory is not None:
-            self._memory.sum(parts, layout.starts, layout.total)
+            self._memory.sum(parts, starts, total)
         else:
-            for start, part in zip(layout.starts, parts, strict=True):
-                layout.total[start : start + part.size] = part
+            for start, part in zip(starts, parts, strict=True):
+                total[start : start + part.size] = part
         if self._num_machines > 1:
             if self._machine.rank == 0:
-                self._exchange(layout.total, rounds)
+                self._exchange(total[:rounded], np.asarray, np.asarray)
+                self._exchange(total[rounded:], _rounded, _widened)
             self._machine.Barrier()
-        return layout.tensors
+        return sums
 
-    def _exchange(self, total: np.ndarray, rounds: bool) -> None:
+    def _exchange(self, total: np.ndarray, pack: Any, unpack: Any) -> None:
         """Replaces each machine's sum by the sum over machines."""
-        pack, unpack = (_rounded, _widened) if rounds else (np.asarray, np.asarray)
-        sent = pack(total)
-        received = np.empty_like(sent)
-        self._heads.Alltoall(sent, received)
-        added = unpack(received).reshape(self._num_machines, -1).sum(0, total.dtype)
-        self._heads.Allgather(pack(added), received)
-        total[:] = unpack(received)
+        if total.size:
+            sent = pack(total)
+            received = np.empty_like(sent)
+            self._heads.Alltoall(sent, received)
+            added = unpack(received).reshape(self._num_machines, -1).sum(0, total.dtype)
+            self._heads.Allgather(pack(added), received)
+            total[:] = unpack(received)
 
-    def _layout_of(self, parts: Sequence[np.ndarray], rounds: bool) -> Layout:
-        key = (rounds, parts[0].dtype, *(part.shape for part in parts))
+    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> Layout:
+        key = (compresses, parts[0].dtype, *(part.shape for part in parts))
         if key not in self._layouts:
-            line = ALIGNMENT_BYTES // parts[0].itemsize
-            *starts, end = np.cumsum([0, *(-(-part.size // line) * line for part in parts)]).tolist()
-            size = -(-end // self._num_machines) * self._num_machines
-            total = (self._memory.vector if self._memory else aligned)(size, parts[0].dtype)
+            line, starts, ends = ALIGNMENT_BYTES // parts[0].itemsize, [0] * len(parts), [0, 0]
+            is_rounded = [compresses and part.size >= LEAST_COMPRESSED for part in parts]
+            for rounds in (False, True):
+                end = ends[0]
+                for place in (place for place, each in enumerate(is_rounded) if each == rounds):
+                    starts[place], end = end, end + -(-parts[place].size // line) * line
+                unit = line * self._num_machines  # every machine gets an equal share
+                ends[rounds] = -(-end // unit) * unit
+            total = (self._memory.vector if self._memory else aligned)(ends[1], parts[0].dtype)
             tensors = [
                 as_tensor(total[start : start + part.size].reshape(part.shape))
                 for start, part in zip(starts, parts, strict=True)
             ]
-            self._layouts[key] = Layout(tuple(starts), total, tensors)
+            self._layouts[key] = Layout(tuple(starts), ends[0], total, tensors)
         return self._layouts[key]
-
-    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
-        return tf.convert_to_tensor(arrays.broadcast(self._world.comm, value.numpy(), root))
 
     def close(self) -> None:
         self._layouts.clear()
@@ -120,10 +120,7 @@ class MpiCollectives:
 
 
 def open(world: World, name: str) -> MpiCollectives:
-    collectives = MpiCollectives(world)
-    if reason := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
-        world.say(f"warning: ranks of a machine share no memory ({reason}): MPI sums their gradients, more slowly")
-    return collectives
+    return MpiCollectives(world)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

@@ -4,9 +4,8 @@ With NCCL, gradients never pass through host memory. The ring runs the same code
 memory is faster. Every process runs a TensorFlow server, which must be started before the first TensorFlow
 operation; the servers learn each other's addresses over MPI.
 
-These servers have no password, and whoever reaches one can read files as the user who trains. TensorFlow binds
-them to all networks ("0.0.0.0:" is a constant of its grpc_server_lib.cc), so each gets a socket filter that lets
-only the job's machines connect.
+Whoever reaches such a server can read files as the user who trains. TensorFlow binds it to all networks (a
+constant of its grpc_server_lib.cc), so it gets a socket filter that lets only the job's machines connect.
 """
 
 import contextlib
@@ -22,7 +21,8 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 # There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
 from tensorflow.python.eager import context
 
-from distributed import arrays, socket_filter
+from distributed import socket_filter
+from distributed.collectives import Collectives
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -44,49 +44,37 @@ _started = False  # whether this process has its server, which lives as long as 
 _instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow's own
 
 
-class TensorflowCollectives:
-    """Sums with CollectiveReduceV2 on the device of this rank."""
-
-    compresses = False  # TensorFlow's nccl_manager.cc refuses bfloat16
+class TensorflowCollectives(Collectives):
+    """Sums with CollectiveReduceV2 on the device of this rank. TensorFlow's nccl_manager.cc refuses bfloat16."""
 
     def __init__(self, world: World, name: str):
         self.name, self.in_graph = name, name == "nccl"  # XLA compiles NCCL's sums, not those of the ring
-        self._compiled = tf.function(self._sums, autograph=False)
-        self._comm, self._size = world.comm, world.size
+        self._compiled, self._size = tf.function(self._sums, autograph=False), world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
     def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
         return self._compiled(list(tensors))
 
     def _sums(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        parts = tf.split(self._sum(flat), [tensor.shape.num_elements() for tensor in tensors])
-        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-
-    def _sum(self, flat: tf.Tensor) -> tf.Tensor:
-        if not flat.shape.num_elements():
-            return flat
+        total = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         # The ranks' calls find each other by a key. All sums of one dtype and size share one, as every rank makes
         # them in the same order: TensorFlow never forgets a key, so new ones would fill the memory.
-        kind = (self.name, flat.dtype, flat.shape[0])
-        with self._device:
-            return tf.raw_ops.CollectiveReduceV2(
-                input=flat,
-                merge_op="Add",
-                final_op="Id",
-                ordering_token=[],
-                max_subdivs_per_device=SUBDIVISIONS[self.name],
-                group_size=self._size,
-                group_key=GROUP_KEYS[self.name],
-                instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
-                communication_hint=self.name,
-            )
-
-    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
-        return tf.convert_to_tensor(arrays.broadcast(self._comm, value.numpy(), root))  # by MPI: it happens once
-
-    def close(self) -> None:
-        """The server lives as long as the process."""
+        kind = (self.name, total.dtype, total.shape[0])
+        if total.shape[0]:
+            with self._device:
+                total = tf.raw_ops.CollectiveReduceV2(
+                    input=total,
+                    merge_op="Add",
+                    final_op="Id",
+                    ordering_token=[],
+                    max_subdivs_per_device=SUBDIVISIONS[self.name],
+                    group_size=self._size,
+                    group_key=GROUP_KEYS[self.name],
+                    instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
+                    communication_hint=self.name,
+                )
+        parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
+        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def open(world: World, name: str) -> TensorflowCollectives:
@@ -118,8 +106,6 @@ def own_gpus(world: World) -> bool:
 
 def _start_server(world: World, closes_port: bool) -> None:
     global _started
-    if context.context()._context_handle is not None:
-        raise RuntimeError("open_collectives must come before the first TensorFlow operation")
     host = host_address(world)
     with listening() as keeper:
         servers = world.all_gather(f"{host}:{keeper.getsockname()[1]}")
@@ -194,14 +180,13 @@ def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
     Raises InputError on every rank unless each machine can connect to every rank; gRPC would wait forever.
     """
     refused, sources = None, set()
-    for server in servers if world.local_rank == 0 else ():
-        host, _, port = server.rpartition(":")
-        try:
+    try:
+        for server in servers if world.local_rank == 0 else ():
+            host, _, port = server.rpartition(":")
             with socket.create_connection((host, int(port)), CONNECT_S) as connection:
                 sources.add(connection.getsockname()[0])
-        except OSError as error:
-            refused = f"{socket.gethostname()} cannot reach {server} ({error})"
-            break
+    except OSError as error:
+        refused = f"{socket.gethostname()} cannot reach {server} ({error})"
     gathered = world.all_gather((refused, sources))
     if refusals := [reason for reason, _ in gathered if reason]:
         raise InputError(

@@ -15,7 +15,7 @@ from bert import weights
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from distributed.checkpoint import checkpoint_at
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.run import Progress, Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
@@ -157,7 +157,7 @@ def _loaded(name: str, source: str, head: str, precision: str, revision: str | N
             f"folder {name} holds a model without the head for this task ({error.names[0]} is missing): "
             f"train one with {PROGRAM_OF_HEAD[head]}, or use ringbert.Features for its vectors"
         ) from error
-    job = Job(World(), LocalCollectives(), run)
+    job = Job(World(), Collectives(), run)
     job.workspace.take(model)
     return Trained(name, precision, start.words, settings_of(start.weights), job)
 

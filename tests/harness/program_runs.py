@@ -28,11 +28,11 @@ def in_process(program: str, folder: Path, *argv: str) -> Any:
 
     An error of the user's ends it as from the shell: one line, SystemExit.
     """
-    from distributed.collectives.local import LocalCollectives
+    from distributed.collectives import Collectives
     from distributed.world import World
 
     with World(program=f"bert-{program}", user_errors=(InputError,)) as world:
-        return in_world(world, LocalCollectives(), program, folder, *argv)
+        return in_world(world, Collectives(), program, folder, *argv)
 
 
 def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: str) -> Any:

@@ -12,7 +12,7 @@ from harness.program_runs import in_world
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.world import World
 from ringbase.settings import made
 from tasks.corpus.program import build
@@ -59,7 +59,7 @@ def run(program: str, world: World, collectives: Any, data: Path, output_dir: Pa
 
 def run_alone(program: str, data: Path, output_dir: Path, *more: str) -> Any:
     """The same on one rank, whatever ranks there are around it."""
-    return run(program, World(), LocalCollectives(), data, output_dir, *more)
+    return run(program, World(), Collectives(), data, output_dir, *more)
 
 
 def losses(output_dir: Path) -> np.ndarray:

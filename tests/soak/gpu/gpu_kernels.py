@@ -24,7 +24,7 @@ from harness.squad_files import make_entries, write_squad
 from tensorflow.python.framework import kernels
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.devices import Device
 from distributed.run import Run
 from distributed.world import World
@@ -153,7 +153,7 @@ def main(only: str = "") -> int:
                 traced_only() as functions,
             ):
                 run = Run.of(config.output_dir, world)
-                function(config, job.Job(world, LocalCollectives(), run))
+                function(config, job.Job(world, Collectives(), run))
                 run.close()
             num_functions += len(functions)
             for traced in functions:
