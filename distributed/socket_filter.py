@@ -1,12 +1,10 @@
 """Keeps strangers from servers of this process that listen on all networks, as TensorFlow's do.
 
-Linux runs a program, the socket filter, on every packet that arrives for a socket, and drops what it refuses. A
-process needs no rights to give a filter to its own sockets (some kernels want CAP_NET_ADMIN), and connections that
-a listening socket accepts inherit it. A filter is given to a socket that exists, and a server accepts connections
-from its first moment. So another socket, the keeper, holds the port before: while both share it, the keeper gets
-all connections, and refuses them.
-
-Described in socket(7) and in Documentation/networking/filter.rst of Linux.
+Linux runs a program, the socket filter, on every packet that arrives for a socket, and drops what it refuses:
+socket(7), Documentation/networking/filter.rst. A process may give filters to its own sockets (some kernels want
+CAP_NET_ADMIN), and connections that a listening socket accepts inherit them. A server accepts connections before
+it can get a filter. So another socket, the keeper, holds the port before, gets all connections while both share
+it, and refuses them.
 """
 
 import contextlib
@@ -14,6 +12,7 @@ import ctypes
 import functools
 import ipaddress
 import os
+import random
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -30,17 +29,21 @@ ANSWER_S = 0.2  # loopback answers within a millisecond, if it answers
 Program = list[tuple[int, int, int, int]]  # (code, instructions to skip if true, if false, operand)
 
 
-def listening(port: int) -> socket.socket:
-    """A socket that listens on a port of all networks, by IPv6 too where there is any, as gRPC's servers do.
+def listening(ports: range) -> socket.socket:
+    """A socket on a free port of all networks, by IPv6 too where there is any, as gRPC's servers listen.
 
-    A server of this user can share the port (SO_REUSEPORT), as gRPC's do under TF_GRPC_REUSE_PORT=1. Raises
-    OSError if the port is taken.
+    A server of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1.
     """
     both = socket.has_dualstack_ipv6()
     kind = socket.AF_INET6 if both else socket.AF_INET
-    listen = functools.partial(socket.create_server, ("", port), family=kind, dualstack_ipv6=both, backlog=1024)
-    listen().close()  # one that shares the port would not notice that it is taken
-    return listen(reuse_port=True)
+    for port in random.SystemRandom().sample(ports, 100):
+        listen = functools.partial(
+            socket.create_server, ("", port), family=kind, dualstack_ipv6=both, backlog=1024
+        )
+        with contextlib.suppress(OSError):  # the port is taken
+            listen().close()  # one that shares the port would not notice
+            return listen(reuse_port=True)
+    raise OSError(f"no free port among {ports.start} to {ports.stop}")
 
 
 def refuse_all(keeper: socket.socket) -> None:

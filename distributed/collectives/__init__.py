@@ -7,15 +7,10 @@ TensorFlow's own collectives must be configured by then. Control messages and br
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-
-if TYPE_CHECKING:  # it imports NumPy, for which `--help` does not wait
-    from distributed.world import World
-
-Tensor: TypeAlias = Any  # TensorFlow's; it is not imported before the flags are read
 
 # Name -> module in this folder. With "local" there is one rank, and nothing to send.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi"}
@@ -53,7 +48,7 @@ class Collectives:
     compresses = False
     in_graph = True
 
-    def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Any], compresses: bool = False) -> list[Any]:
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
 
         All ranks call it in the same order, with tensors of one dtype and equal, known shapes. With `compresses`,
@@ -66,7 +61,7 @@ class Collectives:
         """Releases the backend's memory; no other call may follow."""
 
 
-def open_collectives(world: "World", backend: str = "auto") -> Collectives:
+def open_collectives(world: Any, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
         backend = "local" if world.size == 1 else "mpi"

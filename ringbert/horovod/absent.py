@@ -4,7 +4,7 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from distributed.joining import library
+from distributed.joining import communicator, started
 from ringbase.errors import InputError
 
 ALL_TOGETHER = "all ranks always work together: leave out process_set"
@@ -64,7 +64,7 @@ cuda_built = tf.test.is_built_with_cuda
 
 def mpi_threads_supported() -> bool:
     """Whether the MPI library lets several threads send at the same time."""
-    return getattr(library(), "is_threaded", False)
+    return communicator()[0] is not None and started().Query_thread() == started().THREAD_MULTIPLE
 
 
 def nccl_built() -> int:

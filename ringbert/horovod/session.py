@@ -198,9 +198,8 @@ def _started(comm: Any) -> Session:
         )
     warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
     device = None if is_late else DeviceSettings()
-    # An OSError of the user's script keeps its traceback.
     stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
-    world = World.join(device, None, (InputError,), stalls, saves_on_signals=False, comm=comm)
+    world = World.join(device, None, stalls, is_script=True, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "

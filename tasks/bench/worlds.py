@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distributed.devices import DeviceSettings, cores_of_machine
+from distributed.devices import DeviceSettings
 from distributed.environment import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
@@ -51,8 +52,8 @@ def run_module(
     """
     command = launched([sys.executable, "-m", *arguments], num_ranks)
     environment = {**os.environ, "PYTHONPATH": str(SITE), **(variables or {})}
-    with cores_of_machine(frozenset(cores)):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    set_cores = partial(os.sched_setaffinity, 0, cores) if cores else None
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=set_cores)
     if done.returncode:
         raise InputError(f"{what} failed: {last_error(done)}")
 

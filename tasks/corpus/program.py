@@ -11,7 +11,6 @@ from bert.corpus.shards import verify as verify_shards
 from bert.text import tokenizer, vocabulary
 from distributed.environment import launched_size
 from distributed.world import World
-from ringbase.errors import InputError
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 
 MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps the text in memory
@@ -19,9 +18,8 @@ MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps th
 
 def run(name: str, config: Any) -> None:
     """Runs a command. MPI is started only if a launcher started several processes."""
-    is_alone = launched_size()[1] == 1
-    options: dict[str, Any] = {"program": f"bert-corpus {name}", "user_errors": (InputError, OSError)}
-    with World(**options) if is_alone else World.join(None, **options) as world:
+    is_alone, program = launched_size()[1] == 1, f"bert-corpus {name}"
+    with World(program=program) if is_alone else World.join(None, program) as world:
         if name == "build":
             build(config, world)
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from distributed.collectives.tensorflow import host_address
-from distributed.joining import library
+from distributed.joining import started
 from distributed.mpirun import OPEN_MPI, find_mpi
 from distributed.versions import versions
 from distributed.world import World
@@ -48,13 +48,16 @@ def check_versions(world: World) -> Finding:
 
 def check_mpi(world: World) -> Finding:
     """Whether the launcher and mpi4py use one MPI library, and whether bert-launch would find its mpirun."""
-    ours = library()
-    if ours is None:
+    try:
+        name, numbers = started().get_vendor()
+    except (ImportError, RuntimeError):
         advice = "for several ranks pip install '.[mpi]' in ringbert's checkout, or load the cluster's MPI module"
         return Finding("warning", "one rank only: there is no mpi4py or no MPI library", advice)
+    version = ".".join(map(str, numbers))
+    ours = f"{name} {version}"
     if world.size > 1:
-        launcher = os.environ.get("OMPI_VERSION", ours.version)
-        if ours.name == OPEN_MPI and launcher != ours.version:
+        launcher = os.environ.get("OMPI_VERSION", version)
+        if name == OPEN_MPI and launcher != version:
             text = f"mpirun of Open MPI {launcher} has started processes that use {ours}"
             return Finding("warning", text, "start with bert-launch, which finds the mpirun of mpi4py's library")
         return Finding("ok", f"{ours}, the launcher's and mpi4py's; {world.size} ranks")
@@ -63,8 +66,8 @@ def check_mpi(world: World) -> Finding:
     except InputError as error:
         advice = "only one rank can be started until there is an mpirun"
         return Finding("warning", f"mpi4py uses {ours}, but {error}", advice)
-    version = ".".join(map(str, mpi.version))
-    if mpi.implementation != ours.name or (ours.name == OPEN_MPI and not ours.version.startswith(version)):
+    installed = ".".join(map(str, mpi.version))
+    if mpi.implementation != name or (name == OPEN_MPI and not version.startswith(installed)):
         return Finding(
             "failed",
             f"mpi4py uses {ours}, but {mpi.mpirun} belongs to {mpi}: each rank would be alone",
@@ -83,8 +86,7 @@ def check_hosts(world: World) -> Finding:
     if world.device.notes and "bound" in world.device.notes[0]:
         note, _, advice = world.device.notes[0].partition("; ")
         return Finding("warning", note, advice)
-    cores = len(world.device.machine_cores)
-    return Finding("ok", f"{text}; threads per rank: {world.device.threads}, cores: {cores}")
+    return Finding("ok", f"{text}; threads per rank: {world.device.threads}, cores: {os.cpu_count()}")
 
 
 def check_disk(writes: bool, folder: Path, advice: str) -> Finding:

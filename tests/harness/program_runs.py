@@ -13,7 +13,6 @@ import pytest
 from harness import jobs
 from harness.mpi import ROOT as ROOT
 
-from ringbase.errors import InputError
 from ringbase.settings import flat
 from tasks import flags
 
@@ -31,7 +30,7 @@ def in_process(program: str, folder: Path, *argv: str) -> Any:
     from distributed.collectives import Collectives
     from distributed.world import World
 
-    with World(program=f"bert-{program}", user_errors=(InputError,)) as world:
+    with World(program=f"bert-{program}", is_script=True) as world:
         return in_world(world, Collectives(), program, folder, *argv)
 
 

@@ -4,20 +4,14 @@ import re
 import signal
 
 import pytest
-from harness.jobs import assert_gone, launch, program, run, started
+from harness.jobs import assert_gone, held, launch, pids, program, run
 
 
 def fails(folder, fault):
     """A job of two ranks that must not succeed; what it printed as an error."""
     done = run(launch(2, *program("work.py", folder, fault)))
-    assert done.status != 0, done
-    assert_gone(*ranks(folder))
+    assert_gone(*pids(folder))
     return done
-
-
-def ranks(folder):
-    """The process ids of its two ranks."""
-    return [int((folder / f"rank-{rank}").read_text()) for rank in range(2)]
 
 
 def test_an_exception_on_one_rank_ends_all_and_is_shown_once(tmp_path):
@@ -39,25 +33,22 @@ def test_an_error_of_the_users_is_one_line_over_all_ranks(tmp_path, fault):
 
 
 def test_a_killed_rank_is_named(tmp_path):
-    with started(launch(2, *program("work.py", tmp_path, "hold"))) as job:
-        job.wait_for((tmp_path / "holding").exists)
+    with held(tmp_path, 2) as job:
         job.strike(tmp_path / "rank-1")
-        done = job.end()
-    assert done.status not in (0, 75), done
-    assert re.search(r"rank 1\b", done.stderr), done
-    assert re.search(r"(?i)signal 9|killed", done.stderr), done
-    assert_gone(*ranks(tmp_path))
+        printed = job.fail().stderr
+    assert re.search(r"rank 1\b", printed)
+    assert re.search(r"(?i)signal 9|killed", printed)
+    assert_gone(*pids(tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stopped_rank_is_named_and_the_job_ends(tmp_path, stopped):
-    with started(launch(2, *program("work.py", tmp_path, "hold"))) as job:
-        job.wait_for((tmp_path / "holding").exists)
+    with held(tmp_path, 2) as job:
         job.strike(tmp_path / f"rank-{stopped}", signal.SIGSTOP)
-        done = job.end()
-    assert done.status not in (0, 75), done
-    (line,) = [line for line in done.stderr.splitlines() if "prog: error:" in line]
-    assert f"rank {stopped}: process" in line
-    assert "is stopped" in line
-    assert_gone(*ranks(tmp_path))
+        printed = job.fail().stderr
+    assert re.search(
+        rf"prog: error: .*rank {stopped}, process \d+ on \S+, gave its last sign of life \d+ s ago", printed
+    )
+    assert printed.count("prog: error:") == 1
+    assert_gone(*pids(tmp_path))

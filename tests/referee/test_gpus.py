@@ -19,7 +19,7 @@ ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))
 
 def joined(machine: Machine, **settings) -> World:
     hook = mock.patch.object(threading, "excepthook", threading.excepthook)  # which joining replaces
-    with hook, installed(machine), World.join(DeviceSettings(**settings), "prog", saves_on_signals=False) as world:
+    with hook, installed(machine), World.join(DeviceSettings(**settings), "prog", is_script=True) as world:
         return world
 
 

@@ -51,12 +51,10 @@ else:
         """All ranks meet before each test; each gets the communicator of the test's ranks."""
         from mpi4py import MPI
 
-        from distributed.joining import wait_for
-
-        wait_for(MPI.COMM_WORLD.Ibarrier())
-        number, rank = item.callspec.params["num_ranks"], MPI.COMM_WORLD.rank
-        item.config.comm = MPI.COMM_WORLD.Split(0 if rank < number else MPI.UNDEFINED)
-        item.config.is_absent = rank >= number
+        world, _ = whole_world()
+        world.barrier()
+        item.config.is_absent = world.rank >= item.callspec.params["num_ranks"]
+        item.config.comm = world.comm.Split(MPI.UNDEFINED if item.config.is_absent else 0)
 
     def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.config.is_absent:
@@ -65,14 +63,12 @@ else:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(item: pytest.Item):
         """Writes the report for the parent."""
-        from mpi4py import MPI
-
         outcome = yield
-        report = outcome.get_result()
+        report, rank = outcome.get_result(), whole_world()[0].rank
         if report.failed:
-            report.longrepr = f"--- rank {MPI.COMM_WORLD.rank}\n{report.longreprtext}"
+            report.longrepr = f"--- rank {rank}\n{report.longreprtext}"
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        with (Path(os.environ[spmd.FOLDER]) / f"rank-{MPI.COMM_WORLD.rank}").open("a") as file:
+        with (Path(os.environ[spmd.FOLDER]) / f"rank-{rank}").open("a") as file:
             file.write(json.dumps(data) + "\n")
 
     def pytest_sessionstart() -> None:
@@ -86,7 +82,7 @@ def whole_world():
     from distributed.devices import DeviceSettings
     from distributed.world import World
 
-    world = World.join(DeviceSettings(device="cpu"), stalls=None, saves_on_signals=False)
+    world = World.join(DeviceSettings(device="cpu"), stalls=None, is_script=True)
     return world, open_collectives(world, "ring")
 
 
