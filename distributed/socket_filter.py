@@ -9,13 +9,13 @@ it, and refuses them.
 
 import contextlib
 import ctypes
-import functools
 import ipaddress
 import os
 import random
 import socket
 import struct
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump, return.
@@ -35,14 +35,11 @@ def listening(ports: range) -> socket.socket:
     A server of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1.
     """
     both = socket.has_dualstack_ipv6()
-    kind = socket.AF_INET6 if both else socket.AF_INET
+    kind: dict[str, Any] = {"family": socket.AF_INET6 if both else socket.AF_INET, "dualstack_ipv6": both}
     for port in random.SystemRandom().sample(ports, 100):
-        listen = functools.partial(
-            socket.create_server, ("", port), family=kind, dualstack_ipv6=both, backlog=1024
-        )
         with contextlib.suppress(OSError):  # the port is taken
-            listen().close()  # one that shares the port would not notice
-            return listen(reuse_port=True)
+            socket.create_server(("", port), **kind).close()  # one that shares the port would not notice
+            return socket.create_server(("", port), backlog=1024, reuse_port=True, **kind)
     raise OSError(f"no free port among {ports.start} to {ports.stop}")
 
 

@@ -171,12 +171,10 @@ class Watch(threading.Thread):
 
     def _judge(self) -> None:
         """Rank 0 compares what the ranks do."""
-        names: dict[int, dict[int, str]] = {}
-        for seen in self._ranks:
-            names.setdefault(seen.count, {})[seen.rank] = seen.name
-        for name_of in names.values():
-            if len(set(name_of.values())) > 1:
-                self._fail(StallError(f"the ranks do different things: {by_value(name_of)}"))
+        for count in {seen.count for seen in self._ranks}:
+            names = {seen.rank: seen.name for seen in self._ranks if seen.count == count}
+            if len(set(names.values())) > 1:
+                self._fail(StallError(f"the ranks do different things: {by_value(names)}"))
         alive = [seen for seen in self._ranks if seen.silent_s <= SILENT_S]
         count = min((seen.count for seen in alive if seen.activity == WAITING), default=0)
         is_worked_for = any(seen.activity == WORKING and seen.count <= count for seen in alive)

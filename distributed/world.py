@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -152,21 +152,19 @@ class World:
         """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it failed."""
         if self.size == 1:
             return function(*args)
-        error: BaseException | None = None
-        outcome: tuple[str, Any] = ("", None)
         with self.operation(f"the work of rank 0 ({name_of(function)})"):
             if self.rank == 0:
                 try:
                     with self.watchdog.working():
-                        outcome = "", function(*args)
-                except BaseException as caught:
-                    error, outcome = caught, (f"{type(caught).__name__}: {caught}", None)
-            reason, result = self.broadcast(outcome)
-        if error is not None:
-            raise error
+                        result = function(*args)
+                except BaseException as error:
+                    self.broadcast((f"{type(error).__name__}: {error}", None))
+                    raise
+                return self.broadcast(("", result))[1]
+            reason, received = self.broadcast(("", None))
         if reason:
             raise FirstRankError(reason)
-        return result
+        return cast(T, received)
 
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a shared file system

@@ -131,7 +131,7 @@ def open_job(
     products = set_precision(machine.precision, machine.tf32)
     collectives = open_collectives(world, machine.backend.backend)
     world.agree({"the configuration": config, "the versions of packages": versions()})
-    with contextlib.closing(Run.of(folder, world)) as run, contextlib.closing(collectives):
+    with contextlib.closing(Run.of(folder, world)) as run:
         if "output_dir" in config:  # the folder belongs to this run alone
             world.on_first(run.lock)
             world.watchdog.stacks = run.folder / "stacks"

@@ -57,9 +57,6 @@ class Collectives:
         """
         return list(tensors)
 
-    def close(self) -> None:
-        """Releases the backend's memory; no other call may follow."""
-
 
 def open_collectives(world: Any, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,19 +32,8 @@ SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a 
 TRIED_EVERY = 16  # sums after which small pieces are tried again
 COUNTER_BYTES = 64  # a cache line
 
+Layout = tuple[tuple[int, ...], int, np.ndarray, list[tf.Tensor]]  # that of `_layout_of`
 Segment = tuple[int, int, int, int]  # which part, from where to where in it, and where in a piece
-
-
-class Layout(NamedTuple):
-    """A list of tensors as parts of one vector, in memory that all calls reuse, each at the start of a cache line.
-
-    From `rounded` on lie those that are sent as bfloat16.
-    """
-
-    starts: tuple[int, ...]
-    rounded: int
-    total: np.ndarray
-    tensors: list[tf.Tensor]  # of the same memory
 
 
 class MpiCollectives(Collectives):
@@ -88,19 +77,19 @@ class MpiCollectives(Collectives):
         if self._world.comm is not self._comm:
             self._open()
         own = [host_view(tensor) for tensor in tensors]
-        layout, parts = self._layout_of(own, compresses and self.compresses), [part.reshape(-1) for part in own]
-        total = layout.total
+        starts, rounded, total, sums = self._layout_of(own, compresses and self.compresses)
+        parts = [part.reshape(-1) for part in own]
         if self._slots is not None:
-            self._sum_on_machine(self._slots, parts, layout.starts, total)
+            self._sum_on_machine(self._slots, parts, starts, total)
         else:
-            for start, part in zip(layout.starts, parts, strict=True):
+            for start, part in zip(starts, parts, strict=True):
                 total[start : start + part.size] = part
         if self._num_machines > 1:
             if self._machine.rank == 0:
-                self._exchange(total[: layout.rounded], np.asarray, np.asarray)
-                self._exchange(total[layout.rounded :], _rounded, _widened)
+                self._exchange(total[:rounded], np.asarray, np.asarray)
+                self._exchange(total[rounded:], _rounded, _widened)
             self._machine.Barrier()
-        return layout.tensors
+        return list(sums)
 
     def _sum_on_machine(
         self, both_slots: np.ndarray, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray
@@ -138,6 +127,8 @@ class MpiCollectives(Collectives):
             total[:] = unpack(received)
 
     def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> Layout:
+        """How these arrays are parts of one vector: where each begins, at a cache line; where those begin that are
+        sent as bfloat16; memory for the sum, which all calls reuse; and tensors of the same memory."""
         key = (compresses, parts[0].dtype, *(part.shape for part in parts))
         if key not in self._layouts:
             line, starts, ends = ALIGNMENT_BYTES // parts[0].itemsize, [0] * len(parts), [0, 0]
@@ -153,7 +144,7 @@ class MpiCollectives(Collectives):
                 as_tensor(total[start : start + part.size].reshape(part.shape))
                 for start, part in zip(starts, parts, strict=True)
             ]
-            self._layouts[key] = Layout(tuple(starts), ends[0], total, tensors)
+            self._layouts[key] = tuple(starts), ends[0], total, tensors
         return self._layouts[key]
 
     def _vector(self, size: int, dtype: np.dtype) -> np.ndarray:
@@ -161,10 +152,6 @@ class MpiCollectives(Collectives):
         if self._slots is None:
             return aligned(size, dtype)
         return shared_bytes(self._machine, max(size * dtype.itemsize, 1))[: size * dtype.itemsize].view(dtype)
-
-    def close(self) -> None:
-        self._layouts.clear()
-        self._slots = None
 
 
 def open(world: World, name: str) -> MpiCollectives:

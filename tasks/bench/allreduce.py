@@ -38,7 +38,6 @@ def bench_allreduce(config: AllreduceConfig, world: World) -> dict[str, Any]:
             for name, key in ((collectives.name, "ours_s"), ("one Allreduce", "plain_s"))
         ]
         world.say(f"{size:7g} MB: {', '.join(parts)}, ratio {sums['ratio']:.2f}")
-    collectives.close()
     return figures
 
 

@@ -50,7 +50,6 @@ def bench_step(load: LoadSettings, world: World) -> dict[str, Any]:
         f"total examples/sec: {figures['examples_per_s']:.2f} +- {figures['deviation']:.2f} "
         f"on {world.size} rank{'s' * (world.size > 1)}"
     )
-    collectives.close()
     return figures
 
 

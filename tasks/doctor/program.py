@@ -30,8 +30,7 @@ def run(config: DoctorConfig) -> None:
         heading = f"RingBERT {ringbase.__version__}: {ranks}, {time.strftime('%Y-%m-%d %H:%M')}"
         page = Page(world, heading, config.json)
         check_machines(config, world, page)
-        for collectives in check_training(config, world, page):
-            collectives.close()
+        check_training(config, world, page)
         status = page.end({"ringbert": ringbase.__version__, "ranks": world.size, "hosts": world.num_nodes})
     if status:
         sys.exit(status)
@@ -50,8 +49,8 @@ def check_machines(config: DoctorConfig, world: World, page: Page) -> None:
     page.check("hosts", "GPUs", partial(machines.check_gpus, world))
 
 
-def check_training(config: DoctorConfig, world: World, page: Page) -> list[Collectives]:
-    """The backend and what it sums; trainings, and their speed. Returns the backend, if it could be opened."""
+def check_training(config: DoctorConfig, world: World, page: Page) -> None:
+    """The backend and what it sums; trainings, and their speed."""
     opened: list[Collectives] = []
 
     def open_backend() -> Finding:
@@ -62,7 +61,7 @@ def check_training(config: DoctorConfig, world: World, page: Page) -> list[Colle
     page.check("training", "sums", lambda: training.check_sums(world, opened[0]), ("backend",))
     if config.quick:
         page.check("training", "small models", lambda: not_tested("--quick"))
-        return opened
+        return
     needs = ("backend", "sums", "output folder", "cache folder")
     if not set(needs) & set(page.failed):
         tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
@@ -75,4 +74,3 @@ def check_training(config: DoctorConfig, world: World, page: Page) -> list[Colle
                 page.check("training", f"{precision} --xla {xla}", check, ("ranks against one",))
     speed = lambda: training.check_speed(world, opened[0], config.machine)  # noqa: E731
     page.check("speed", "BERT-base", speed, needs)
-    return opened

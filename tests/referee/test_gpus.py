@@ -8,13 +8,12 @@ import keras
 import pytest
 import tensorflow as tf
 from harness.fake_gpus import Machine, installed
-from harness.jobs import launch, program, run
 
 from distributed.devices import DeviceSettings
 from distributed.world import World
 from tasks.job import set_precision
 
-ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))
+ONE, TWO = "0000:01:00.0", "0000:02:00.0"
 
 
 def joined(machine: Machine, **settings) -> World:
@@ -51,27 +50,6 @@ def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(device, is_present,
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert "--device cpu" in line
     assert ("/dev/nvidia0" in line) == is_present
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "seen", "taken"),
-    [
-        ("apart", [f"{ONE},{TWO},{THREE}"], [ONE, TWO]),
-        ("apart", [TWO, ONE], [TWO, ONE]),  # as Slurm shows them: each rank its own, under the same number
-        ("share", [ONE], [ONE, ONE]),
-        ("apart", [ONE, f"{TWO},{ONE}"], None),
-    ],
-)
-def test_ranks_share_a_gpu_only_if_they_may(how, seen, taken):
-    done = run(launch(2, *program("gpus.py", how, *seen)))
-    if taken is not None:
-        assert done.json() == taken
-    else:
-        assert done.status == 1, done
-        (line,) = [line for line in done.stderr.splitlines() if "prog:" in line]
-        assert ONE in line
-        assert "--share_gpus" in line
 
 
 @pytest.mark.parametrize(

@@ -25,31 +25,7 @@ from harness.program_runs import command, metrics_in
 
 ELASTIC = ("--elastic",)
 
-
 # -- without TensorFlow -------------------------------------------------------------------------------------------
-
-IN_A_THREAD = "1: import threading; threading.Thread(target=fail).start(); time.sleep(1000)"
-FAULTS = {  # what strikes -> exit status, how the last error begins, whether there is a traceback
-    "fail()": (70, "prog: failed on rank 0 of 2", True),
-    "world.on_first(fail)": (70, "prog: failed on rank 0 of 2", True),
-    IN_A_THREAD: (70, "prog: failed on rank 1 of 2", True),
-    "world.on_first(refuse)": (1, "prog: error: --train_file x.json: broken in line 3", False),
-    "1: sys.exit(3)": (3, "prog: rank 1 of 2 exits: 3", False),
-    "1: sys.exit('the words')": (1, "prog: rank 1 of 2 exits: the words", False),
-    "1: sys.exit(0)": (None, "prog: error: the ranks do different things: ", False),
-    "1: time.sleep(1000)": (None, "prog: error: rank 1 did not arrive at ", False),
-}
-
-
-@pytest.mark.parametrize(("fault", "expected"), FAULTS.items())
-def test_a_fault_on_one_rank_ends_all_and_is_shown_once(tmp_path, fault, expected):
-    status, error, has_traceback = expected
-    done = run(launch(2, *program("work.py", tmp_path, fault)))
-    assert done.status == status if status is not None else done.status not in (0, 75), done
-    assert done.stderr.count("prog:") - done.stderr.count("prog: warning") == 1, done
-    assert f"\n{error}" in done.stderr, done
-    assert done.stderr.count("Traceback (most recent call last)") == has_traceback, done
-    assert_gone(*pids(tmp_path))
 
 
 @pytest.mark.parametrize("fault", ["1: time.sleep(3)", "world.on_first(time.sleep, 8)"])  # it ends after 4 s
