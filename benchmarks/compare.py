@@ -32,8 +32,7 @@ from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import in_turn, ratio
-from tasks.bench.worlds import alone, last_error, launched
+from tasks.bench.timing import alone, in_turn, last_error, ratio
 from tasks.environment import set_environment
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
@@ -97,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.compare"
     config = flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__))
     set_environment()
-    alone(config.turns, partial(bench_compare, config), prog)
+    alone(config.turns.output_file, partial(bench_compare, config), prog)
 
 
 def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
@@ -140,7 +139,9 @@ class Contest:
 
     def run_ours(self, *program: str, variables: Mapping[str, str] | None = None) -> None:
         """Runs one of our modules on the ranks, with these environment variables. Raises InputError: it failed."""
-        done = run_on_cpus(launched([sys.executable, "-m", *program], self.num_ranks), variables)
+        python = [sys.executable, "-m"]
+        launch = [*python, "distributed.launch", f"-np={self.num_ranks}", "--"]
+        done = run_on_cpus([*launch, *python, *program], variables)
         if done.returncode:
             raise InputError(f"{program[0]} failed: {last_error(done)}")
 

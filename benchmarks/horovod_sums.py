@@ -26,8 +26,7 @@ from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import in_turn, medians, ratio
-from tasks.bench.worlds import alone, last_error
+from tasks.bench.timing import alone, in_turn, last_error, medians, ratio
 from tasks.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.horovod_sums"
     config = flags.parse(SumsConfig, argv, prog=prog, description=str(__doc__))
     set_environment()
-    alone(config.turns, partial(bench_sums, config), prog)
+    alone(config.turns.output_file, partial(bench_sums, config), prog)
 
 
 def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
