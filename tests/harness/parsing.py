@@ -30,7 +30,7 @@ COMMANDS = {
     "bert-corpus build": ("tasks.corpus.settings:BuildConfig", "--output_dir=o --input_file=i"),
     "bert-corpus vocab": ("tasks.corpus.settings:VocabConfig", "--output_dir=o --input_file=i"),
     "bert-corpus verify": ("tasks.corpus.settings:VerifyConfig", "--input_dir=i"),
-    "bert-features": ("tasks.features.settings:FeaturesConfig", "--input_file=i --output_file=o --model=m"),
+    "bert-features": ("tasks.features.__main__:FeaturesConfig", "--input_file=i --output_file=o --model=m"),
     "bert-ask": ("tasks.ask:Config", "folder question context"),
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
     "bert-doctor": ("tasks.doctor.settings:DoctorConfig", ""),

@@ -51,8 +51,8 @@ def program_of(name: str) -> tuple[type, Callable]:
     from tasks.classifier.program import run_classifier
     from tasks.classifier.runs import run_seeds
     from tasks.classifier.settings import ClassifierConfig
+    from tasks.features.__main__ import FeaturesConfig
     from tasks.features.program import run_features
-    from tasks.features.settings import FeaturesConfig
     from tasks.pretraining.program import run_pretraining
     from tasks.pretraining.settings import PretrainingConfig
     from tasks.squad.program import run_squad
