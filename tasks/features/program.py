@@ -130,10 +130,9 @@ def write(config: FeaturesConfig, tokenizer: Tokenizer, layers: Sequence[int], v
         raise InputError(f"--output_file {path} cannot be written: {error.strerror or error}") from error
 
 
-def json_line(
-    tokenizer: Tokenizer, layers: Sequence[int], number: int, ids: np.ndarray, states: np.ndarray
-) -> bytes:
+def json_line(tokenizer: Tokenizer, layers: Sequence[int], vectors: Vectors) -> bytes:
     """A line as extract_features.py writes it."""
+    number, ids, states = vectors
     features = [
         {"token": token, "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)]}
         for token, values in zip(tokenizer.pieces(ids), states.astype(float).round(6).tolist(), strict=True)
