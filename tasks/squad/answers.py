@@ -1,10 +1,9 @@
 """From the start and end scores of windows to answers, by Google's rules (google-research/bert `run_squad.py`)."""
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring as _quoted  # in C
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,39 +29,30 @@ class Candidate(NamedTuple):
         return self.start_score + self.end_score
 
 
-class Candidates(NamedTuple):
-    """The candidates of a question, with the highest scores first.
+class Answered(NamedTuple):
+    """What the scores say about a question.
 
-    `null` is the null answer if a question may have no answer (SQuAD v2.0), else None; it is among `listed`.
+    Attributes:
+      candidates: the texts with the highest scores first, among them "" if a question may have no answer.
+      answer: the chosen one; None for the null answer, or if no span is possible.
+      null_odds: the null answer's score minus the best text's; None if every question has an answer. Google's
+        script crashes without a text; here the answer is then null.
     """
 
-    listed: list[Candidate]
-    null: Candidate | None
-
-    @property
-    def best(self) -> Candidate | None:
-        """The best candidate that is not the null answer, if there is one."""
-        return next((candidate for candidate in self.listed if candidate.text), None)
-
-    @property
-    def null_odds(self) -> float:
-        """The null answer's score minus the best candidate's. Google's script crashes without a candidate; here
-        the answer is then null."""
-        assert self.null is not None
-        return self.null.score - self.best.score if self.best else MAX_NULL_ODDS
-
-    def chosen(self, threshold: float) -> Candidate | None:
-        """The answer: None for the null answer, or if no span is possible."""
-        return self.best if self.null is None or self.null_odds <= threshold else None
+    candidates: list[Candidate]
+    answer: Candidate | None
+    null_odds: float | None
 
     def probabilities(self) -> list[float]:
-        """The softmax of the scores of `listed`."""
-        return softmax([candidate.score for candidate in self.listed]) if self.listed else []
+        """The softmax of the candidates' scores."""
+        highest = max((candidate.score for candidate in self.candidates), default=0.0)
+        weights = [math.exp(candidate.score - highest) for candidate in self.candidates]
+        total = sum(weights)
+        return [weight / total for weight in weights]
 
 
 class Prediction(NamedTuple):
-    """What the files of predictions say about a question: its answer, its entry in the n-best file as JSON, and
-    the null score difference, None unless questions may have no answer."""
+    """What the files of predictions say about a question; `nbest` is its entry in the n-best file, as JSON."""
 
     answer: str
     nbest: str
@@ -70,21 +60,18 @@ class Prediction(NamedTuple):
 
 
 class SpanDecoder:
-    """Makes the scores of windows into the answers to the questions of a file.
+    """Makes the scores of windows into the answers to questions.
 
     Args:
       version_2: whether a question may have no answer (SQuAD v2.0).
-      windows, paragraphs: the tables of `tasks.squad.windows`.
+      tables: those of `tasks.squad.windows`.
     """
 
-    def __init__(
-        self, settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows
-    ):
+    def __init__(self, settings: AnswerSettings, version_2: bool, examples: Examples, tables: Mapping[str, Rows]):
         self._settings, self._version_2, self._examples = settings, version_2, examples
+        windows = tables["windows"]
         self._heads, self._firsts = windows.column("question_tokens"), windows.column("document_start")
-        spans = paragraphs.column("spans")
-        assert isinstance(spans, tuple)
-        self._token_spans, self._offsets = spans
+        self._token_spans: Any = tables["paragraphs"].column("spans")
         self._question_of: list[int] = np.asarray(windows.column("question")).tolist()
         self.windows_of: list[list[int]] = [[] for _ in examples.questions]
         for window, question in enumerate(self._question_of):
@@ -99,30 +86,27 @@ class SpanDecoder:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
         predictions = []
         for question, windows in enumerate(self.windows_of):
-            first = kept[windows[0]]
-            if not isinstance(first, Prediction):
-                first = self.prediction(question, [np.asarray(kept[window]) for window in windows])
-            predictions.append(first)
+            own: list[Any] = [kept[window] for window in windows]
+            predictions.append(own[0] if isinstance(own[0], Prediction) else self.prediction(question, own))
         return predictions
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
-        """The prediction for a question from the scores of its windows, as in `candidates`."""
-        candidates = self.candidates(question, scores)
-        chosen = candidates.chosen(self._settings.null_score_diff_threshold)
-        is_possible = candidates.null is not None
-        answer = chosen.text if chosen else "" if is_possible else NO_ANSWER
-        listed = candidates if candidates.listed else Candidates([Candidate(0.0, 0.0, NO_ANSWER)], None)
-        return Prediction(answer, _nbest_json(listed), candidates.null_odds if is_possible else None)
+        """The prediction for a question from the scores of its windows, as in `answered`."""
+        answered = self.answered(question, scores)
+        no_answer = "" if self._version_2 else NO_ANSWER
+        answer = answered.answer.text if answered.answer else no_answer
+        return Prediction(answer, _nbest_json(answered), answered.null_odds)
 
-    def candidates(self, question: int, scores: Sequence[np.ndarray]) -> Candidates:
-        """At most `n_best_size` candidates and the null answer.
+    def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
+        """The answer and at most `n_best_size` candidates, and the null answer.
 
         Args:
           scores: for each window of the question float32 [tokens, 2], the start and end scores of its tokens,
             without padding.
         """
         paragraph = self._examples.questions[question].paragraph
-        token_spans = self._token_spans[self._offsets[paragraph] : self._offsets[paragraph + 1]].reshape(-1, 2)
+        values, offsets = self._token_spans
+        token_spans = values[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
         spans = self._spans(self.windows_of[question], scores, len(token_spans))
         nulls = [Candidate(float(each[0, 0]), float(each[0, 1]), "") for each in scores]
         null = min(nulls, key=lambda candidate: candidate.score)
@@ -137,11 +121,14 @@ class SpanDecoder:
             if first >= 0:
                 start, stop = int(token_spans[int(first), 0]), int(token_spans[int(last), 1])
             text = self._examples.paragraphs[paragraph][start:stop]
-            if text not in candidates:
-                candidates[text] = Candidate(start_score, end_score, text, start, stop)
-        if self._version_2:
-            candidates.setdefault("", null)
-        return Candidates(list(candidates.values()), null if self._version_2 else None)
+            candidates.setdefault(text, Candidate(start_score, end_score, text, start, stop))
+        best = next((candidate for candidate in candidates.values() if candidate.text), None)
+        if not self._version_2:
+            return Answered(list(candidates.values()), best, None)
+        candidates.setdefault("", null)
+        odds = null.score - best.score if best else MAX_NULL_ODDS
+        has_answer = odds <= self._settings.null_score_diff_threshold
+        return Answered(list(candidates.values()), best if has_answer else None, odds)
 
     def _spans(self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
         """The spans between the best starts and the best ends of each window, in the order of Google's script:
@@ -154,7 +141,8 @@ class SpanDecoder:
         owners = max_context_owner(firsts, lengths, num_tokens) if len(windows) > 1 else None
         spans = []
         for index, (each, head, first, length) in enumerate(zip(scores, heads, firsts, lengths, strict=True)):
-            starts, ends = (best_indexes(each[:, side], self._settings.n_best_size) for side in (0, 1))
+            # The highest scores first; on ties the earlier token.
+            starts, ends = np.argsort(-each, 0, kind="stable")[: self._settings.n_best_size].T
             starts = starts[(starts >= head) & (starts < head + length)]
             if owners is not None:
                 starts = starts[owners[starts - head + first] == index]
@@ -166,26 +154,23 @@ class SpanDecoder:
         return np.concatenate(spans)
 
 
-def nbest_file(ids: Sequence[str], predictions: Sequence[Prediction]) -> str:
-    """The content of nbest_predictions.json."""
-    entries = (f"    {_quoted(id_)}: {each.nbest}" for id_, each in zip(ids, predictions, strict=True))
+def nbest_file(predictions: Mapping[str, Prediction]) -> str:
+    """The content of nbest_predictions.json, from the predictions by the ids of their questions."""
+    entries = (f"    {_quoted(id_)}: {each.nbest}" for id_, each in predictions.items())
     return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
-def _nbest_json(candidates: Candidates) -> str:
+def _nbest_json(answered: Answered) -> str:
     """A question's entry in the n-best file, as `json.dumps` with an indent of 4 writes it, but faster."""
+    listed = [*zip(answered.candidates, answered.probabilities(), strict=True)]
     entries = [
         f'        {{\n            "text": {_quoted(candidate.text)},\n'
-        f'            "probability": {_number(probability)},\n'
-        f'            "start_logit": {_number(candidate.start_score)},\n'
-        f'            "end_logit": {_number(candidate.end_score)}\n        }}'
-        for candidate, probability in zip(candidates.listed, candidates.probabilities(), strict=True)
+        f'            "probability": {probability!r},\n'
+        f'            "start_logit": {candidate.start_score!r},\n'
+        f'            "end_logit": {candidate.end_score!r}\n        }}'
+        for candidate, probability in listed or [(Candidate(0.0, 0.0, NO_ANSWER), 1.0)]
     ]
     return "[\n" + ",\n".join(entries) + "\n    ]"
-
-
-def _number(value: float) -> str:
-    return repr(value) if math.isfinite(value) else json.dumps(value)
 
 
 def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:
@@ -194,22 +179,8 @@ def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens:
     best = np.full(num_tokens, -np.inf)
     owner = np.zeros(num_tokens, np.int64)
     for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        place = np.arange(length)
-        score = np.minimum(place, length - 1 - place) + 0.01 * length
-        better = score > best[start : start + length]
-        best[start : start + length][better] = score[better]
-        owner[start : start + length][better] = index
+        left, place = np.arange(length), slice(start, start + length)
+        score = np.minimum(left, length - 1 - left) + 0.01 * length
+        better = score > best[place]
+        best[place][better], owner[place][better] = score[better], index
     return owner
-
-
-def best_indexes(scores: np.ndarray, number: int) -> np.ndarray:
-    """The indices of the `number` highest scores, highest first; on ties the earlier one comes first."""
-    return np.argsort(-scores, kind="stable")[:number]
-
-
-def softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities from scores."""
-    highest = max(scores)
-    weights = [math.exp(score - highest) for score in scores]
-    total = sum(weights)
-    return [weight / total for weight in weights]

@@ -62,8 +62,7 @@ def write_squad(path: Path, entries, **others) -> Path:
 def read_file(
     path: Path, is_training: bool = True, allow_impossible: bool = False, limit: int | None = None
 ) -> Examples:
-    flag = "--train_file" if is_training else "--predict_file"
-    return read(Source(str(path), flag, is_training, limit), allow_impossible)
+    return read(Source(str(path), is_training, limit), allow_impossible)
 
 
 def open_windows(
@@ -78,10 +77,10 @@ def find_answers(
     settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows, scores
 ) -> SimpleNamespace:
     """What the files of predictions hold, from the start and end scores [n, 2] of each window."""
-    decoder = SpanDecoder(settings, version_2, examples, windows, paragraphs)
+    decoder = SpanDecoder(settings, version_2, examples, {"windows": windows, "paragraphs": paragraphs})
     decoded = decoder.decode([decoder.keep(*each) for each in enumerate(scores)])
     ids = [question.id for question in examples.questions]
-    text = nbest_file(ids, decoded)
+    text = nbest_file(dict(zip(ids, decoded, strict=True)))
     nbest = json.loads(text)
     assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
     predictions = {id_: each.answer for id_, each in zip(ids, decoded, strict=True)}
