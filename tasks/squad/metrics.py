@@ -1,12 +1,9 @@
 """The official scores of SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0.
 
-Each function gives exactly the numbers that the official script prints, because it does the same operations in the
-same order. `references` maps each question's id to the texts of its answers, in the order of the file (an empty
-list means that the question has no answer). `predictions` maps ids to texts; ids that are not in `references` are
-ignored.
-
-Sources: SQuAD's `evaluate-v1.1.py` and `evaluate-v2.0.py` (rajpurkar.github.io/SQuAD-explorer), KorQuAD's
-`evaluate-v1.0.py` (korquad.github.io).
+Each function gives exactly the numbers that the official script prints (`evaluate-v1.1.py`, `evaluate-v2.0.py` of
+rajpurkar.github.io/SQuAD-explorer, `evaluate-v1.0.py` of korquad.github.io), because it does the same operations
+in the same order. `references` maps each question's id to the texts of its answers, in the order of the file (an
+empty list means that the question has no answer), and `predictions` maps ids to texts.
 """
 
 import re
@@ -23,22 +20,42 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
 
 
-def squad_v1(references: References, predictions: Predictions) -> dict[str, float]:
+def normalize_answer(text: str) -> str:
+    """The text in lower case without ASCII punctuation, English articles and extra spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def normalize_korean_answer(text: str) -> str:
+    """The text in lower case without ASCII punctuation and extra spaces; quotes and brackets become spaces.
+    English articles stay, and so does all other punctuation, such as 「」 and U+201C."""
+    return " ".join(text.lower().translate(_KORQUAD_PUNCTUATION).split())
+
+
+def squad_v1(
+    references: References,
+    predictions: Predictions,
+    normalize: Callable[[str], str] = normalize_answer,
+    units: Callable[[str], list[str]] = str.split,
+) -> dict[str, float]:
     """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
 
     The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
     are both empty after normalisation match exactly but have an F1 of 0.
     """
-    return _mean_of_best(references, predictions, normalize_answer, str.split)
+    exact = f1 = 0.0
+    for id_, answers in references.items():
+        if id_ in predictions:
+            prediction = normalize(predictions[id_])
+            normalized = [normalize(answer) for answer in dict.fromkeys(answers)]  # many are equal
+            exact += float(prediction in normalized)
+            f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
+    return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
 
 
 def korquad_v1(references: References, predictions: Predictions) -> dict[str, float]:
-    """`exact_match` and `f1` in percent, as KorQuAD's `evaluate-v1.0.py` prints them.
-
-    Like `squad_v1`, but F1 counts characters without spaces, because particles are attached to Korean words.
-    """
-    characters = lambda text: list(text.replace(" ", ""))  # noqa: E731
-    return _mean_of_best(references, predictions, normalize_korean_answer, characters)
+    """Like `squad_v1`, as KorQuAD's `evaluate-v1.0.py` prints them: F1 counts characters without spaces, because
+    particles are attached to Korean words."""
+    return squad_v1(references, predictions, normalize_korean_answer, lambda text: list(text.replace(" ", "")))
 
 
 def squad_v2(references: References, predictions: Predictions, null_odds: Mapping[str, float]) -> dict[str, float]:
@@ -53,7 +70,8 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
         expected = [text for text in map(normalize_answer, answers) if text] or [""]
         prediction = normalize_answer(predictions[id_])
         exact[id_] = float(prediction in expected)
-        f1[id_] = max(_f1_or_agreement(answer.split(), prediction.split()) for answer in expected)
+        # If a text has no token, F1 is 1 if both have none, else 0.
+        f1[id_] = max(_f1(text.split(), prediction.split()) for text in expected) if prediction else exact[id_]
     has_answer, no_answer = ([id_ for id_, own in references.items() if bool(own) is has] for has in (True, False))
     result: dict[str, float] = {}
     for prefix, ids in (("", list(references)), ("HasAns_", has_answer), ("NoAns_", no_answer)):
@@ -67,34 +85,6 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
     return result
 
 
-def normalize_answer(text: str) -> str:
-    """The text in lower case without ASCII punctuation, English articles and extra spaces."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
-
-
-def normalize_korean_answer(text: str) -> str:
-    """The text in lower case without ASCII punctuation and extra spaces; quotes and brackets become spaces.
-    English articles stay, and so does all other punctuation, such as 「」 and U+201C."""
-    return " ".join(text.lower().translate(_KORQUAD_PUNCTUATION).split())
-
-
-def _mean_of_best(
-    references: References,
-    predictions: Predictions,
-    normalize: Callable[[str], str],
-    units: Callable[[str], list[str]],
-) -> dict[str, float]:
-    """100 · sum over questions of the best score over answers / number of questions."""
-    exact = f1 = 0.0
-    for id_, answers in references.items():
-        if id_ in predictions:
-            prediction = normalize(predictions[id_])
-            normalized = [normalize(answer) for answer in dict.fromkeys(answers)]  # many are equal
-            exact += float(prediction in normalized)
-            f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
-    return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
-
-
 def _f1(expected: list[str], predicted: list[str]) -> float:
     """2·P·R/(P+R) over the two multisets; 0 if they share nothing, also if both are empty."""
     shared = sum((Counter(predicted) & Counter(expected)).values())
@@ -103,11 +93,6 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
     precision = 1.0 * shared / len(predicted)
     recall = 1.0 * shared / len(expected)
     return (2 * precision * recall) / (precision + recall)
-
-
-def _f1_or_agreement(expected: list[str], predicted: list[str]) -> float:
-    """SQuAD 2.0's F1: if a text has no token, it is 1 if both have none, else 0."""
-    return _f1(expected, predicted) if expected and predicted else float(expected == predicted)
 
 
 def _best_threshold(

@@ -25,8 +25,6 @@ from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
 from tasks.start import Needs, find_start
 
-LENGTHS = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
-
 
 def run(config: SquadConfig) -> None:
     run_on_ranks("bert-squad", config, config.machine, config.output_dir, partial(run_squad, config))
@@ -64,7 +62,7 @@ def training_data(config: SquadConfig, prepared: Prepared) -> TrainingData:
         rows=rows,
         order=Order(len(rows), config.training.loop.seed),
         key=prepared.facts["digest"],
-        settings={f"--{name}": getattr(config.windows, name) for name in LENGTHS},
+        settings={f"--{name}": value for name, value in flat(config.windows).items() if name != "allow_unknown"},
         commit=hub.cached_commit(name, config.questions.dataset_revision) if name else None,
     )
 
@@ -72,8 +70,7 @@ def training_data(config: SquadConfig, prepared: Prepared) -> TrainingData:
 def predict(
     config: SquadConfig, job: Job, task: SpanTask, source: Source, data: Prepared
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Predicts answers and writes the files. Returns the scores, and how fast it was: the number of windows, the
-    seconds until the last one was scored, and those of what came after it."""
+    """Predicts answers and writes the files. Returns the scores, and how fast it was."""
     started, windows = time.perf_counter(), data.tables["windows"]
     examples = read(source, config.windows.version_2_with_negative)
     decoder = SpanDecoder(config.answers, config.windows.version_2_with_negative, examples, data.tables)

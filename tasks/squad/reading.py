@@ -94,7 +94,7 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
         version = str(data.get("version", ""))
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else f"an entry of another type ({error})"
-        raise InputError(f"{source}: not a SQuAD file: {reason} in question {len(questions) + 1}") from error
+        raise InputError(f"{source}: not SQuAD's form: {reason} in question {len(questions) + 1}") from error
     if not questions:
         raise InputError(f"{source}: holds no question")
     questions = questions[: source.limit]
@@ -118,15 +118,12 @@ def _question(qa: dict[str, Any], paragraphs: list[str], is_training: bool) -> Q
 
 def _from_hub(source: Source, allow_impossible: bool) -> dict[str, Any]:
     """A split of a data set as a SQuAD file has it, with a paragraph for successive rows of one context."""
-    table = hub.load_data_set(
-        source.path, None, str(source.split), f"--dataset_name {source.path}", source.revision
-    )
-    if missing := {"id", "question", "context", "answers"} - set(table.column_names):
-        raise InputError(f"{source}: column {', '.join(sorted(missing))} is missing")
+    flag = f"--dataset_name {source.path}"
+    table = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
 
     def qa(row: dict[str, Any]) -> dict[str, Any]:
-        pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+        places = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+        answers = [{"text": text, "answer_start": start} for text, start in places]
         return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
 
     groups = itertools.groupby(table, lambda row: row["context"])
@@ -136,7 +133,8 @@ def _from_hub(source: Source, allow_impossible: bool) -> dict[str, Any]:
 def _checked(
     source: Source, paragraphs: list[str], questions: list[Question], allow_impossible: bool
 ) -> tuple[list[Question], list[str]]:
-    """The questions, and the ids of those whose answer is not at its position. Raises InputError as `read`."""
+    """The questions, and the ids of those left out: the words at their answer's position do not contain its words.
+    Raises InputError as `read`."""
     ids, kept, misplaced = set[str](), list[Question](), list[str]()
     needs_answers = source.is_training or (not allow_impossible and any(each.answers for each in questions))
     for question in questions:
@@ -152,29 +150,21 @@ def _checked(
                 f"{where} has no answer: SQuAD v2.0 marks such questions by is_impossible, and its data need "
                 "--version_2_with_negative"
             )
-        is_answered = source.is_training and not question.is_impossible
-        if is_answered and not _is_at_its_place(question, context, where):
-            misplaced.append(question.id)
-        else:
-            kept.append(question)
+        kept.append(question)
+        if source.is_training and not question.is_impossible:
+            text, start = question.answers[0]
+            if type(start) is not int or not text.strip(WHITESPACE) or not 0 <= start <= len(context) - len(text):
+                place = f"answer_start {start} is not inside its {len(context)}-character context"
+                raise InputError(f"{where}: its answer {shown(text)} at {place}")
+            first, stop = touched_words(context, start, start + len(text))
+            if " ".join(text.split()) not in " ".join(context[first:stop].split()):
+                misplaced.append(kept.pop().id)
     if len(misplaced) > MAX_MISPLACED_SHARE * len(questions):
         raise InputError(
             f"{source}: {len(misplaced)} of {len(questions)} answers are not at their answer_start "
             f"({shortened(misplaced, 5)}); were the contexts changed after the answers were marked?"
         )
     return kept, misplaced
-
-
-def _is_at_its_place(question: Question, context: str, where: str) -> bool:
-    """Whether the words at the answer's position contain its words. Raises InputError: it is not there at all."""
-    text, start = question.answers[0]
-    if type(start) is not int or not text.strip(WHITESPACE) or not 0 <= start <= len(context) - len(text):
-        raise InputError(
-            f"{where}: its answer {shown(text)} at answer_start {start} is not inside its "
-            f"{len(context)}-character context"
-        )
-    first, stop = touched_words(context, start, start + len(text))
-    return " ".join(text.split()) in " ".join(context[first:stop].split())
 
 
 def touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
