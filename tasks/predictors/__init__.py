@@ -3,8 +3,7 @@
     import ringbert
     answer = ringbert.QuestionAnswering("squad_output")("Who wrote it?", "Ada wrote it in 1843.")
 
-They read a folder that RingBERT's programs wrote, a Hugging Face folder, a TensorFlow checkpoint of Google's, or a
-model of the hub. They join no ranks, so they also work in a notebook, and in one process of an MPI job.
+They join no ranks, so they also work in a notebook, and in one process of an MPI job.
 """
 
 import sys

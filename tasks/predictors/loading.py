@@ -74,8 +74,7 @@ class TrainedPredictor:
             assert start.weights is not None
             self.tokenizer, self.of_run = start.words, settings_of(start.weights)
             positions = int(start.bert_config.max_position_embeddings)
-            given = {name: value for name, value in vars(self).items() if value is not None}
-            options = {**self.of_run, **given}
+            options = {**self.of_run, **{name: value for name, value in vars(self).items() if value is not None}}
             values: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
             for each in fields_of(self.settings_class):
                 if options.get(each.name) is not None:
@@ -92,23 +91,20 @@ class TrainedPredictor:
 def find_model(name: str, revision: str | None) -> Start:
     """Where the model in a folder is: of a run's folder in `model/`, else in its best or newest checkpoint."""
     path, needs = Path(name).expanduser(), Needs(max_seq_length=1)
-    is_complete = (path / "model/config.json").is_file()
+    run, is_complete = Session(path, is_writer=False), (path / "model/config.json").is_file()
     source = str(path / "model") if is_complete else name
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:
-        return find_start(settings, "auto", Session(path, is_writer=False), trains=False, needs=needs)
+        return find_start(settings, "auto", run, trains=False, needs=needs)
     place = weights.find(source, revision)
     for files in (CONFIG_FILES, TOKENIZER_FILES):
         if not any(any((place if place.is_dir() else place.parent).glob(file)) for file in files):
             raise InputError(f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one")
-    return start_of_model(settings, Session(path, is_writer=False).say, needs)
+    return start_of_model(settings, run.say, needs)
 
 
 def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
-    """A job of this process alone, with the model and the head of this name (bert/model.py).
-
-    Raises InputError: the weights have no such head.
-    """
+    """A job of this process alone with the model. Raises InputError: its weights have no such head."""
     job = Job(World(), LocalCollectives(), Session(Path(), is_writer=False))
     before = keras.config.dtype_policy()  # the process's: it is set for this model, and then again as it was
     keras.config.set_dtype_policy(POLICIES[precision])
@@ -126,7 +122,7 @@ def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
 
 @contextlib.contextmanager
 def about_arguments(name: str) -> Iterator[None]:
-    """Makes errors about flags errors about arguments, which name the folder `name`."""
+    """Makes errors about flags errors about arguments, with the folder's name."""
     try:
         yield
     except ValueError as error:
@@ -160,7 +156,8 @@ def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[lis
     texts = []
     for number, item in enumerate(items):
         one = tuple(item) if takes_pairs and isinstance(item, tuple | list) else (item,)
-        if len(one) > 2 or not all(isinstance(text, str) and text.strip() and is_unicode(text) for text in one):
+        is_valid = all(isinstance(text, str) and text.strip() and is_unicode(text) for text in one)
+        if len(one) not in (1, 2) or not is_valid:
             place, kinds = name if is_single else f"{name}[{number}]", ", or a pair of these" * takes_pairs
             raise InputError(f"{place} must be Unicode text that is not empty{kinds}, got {shown(item)}")
         texts.append(tuple(map(str, one)))  # plain strings also for NumPy's

@@ -1,5 +1,6 @@
 """From the start and end scores of windows to answers, by Google's rules (google-research/bert `run_squad.py`)."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring as _quoted  # in C
@@ -72,23 +73,22 @@ class SpanDecoder:
         windows = tables["windows"]
         self._heads, self._firsts = windows.column("question_tokens"), windows.column("document_start")
         self._token_spans: Any = tables["paragraphs"].column("spans")
-        self._question_of: list[int] = np.asarray(windows.column("question")).tolist()
-        self.windows_of: list[list[int]] = [[] for _ in examples.questions]
-        for window, question in enumerate(self._question_of):
-            self.windows_of[question].append(window)
+        self._question_of = np.asarray(windows.column("question"))
+        edges = np.searchsorted(self._question_of, np.arange(len(examples.questions) + 1))
+        self.windows_of = [range(*pair) for pair in itertools.pairwise(edges.tolist())]
 
     def keep(self, window: int, scores: np.ndarray) -> Prediction | np.ndarray:
         """The prediction for the window's question if it has no other window, else a copy of the scores."""
-        question = self._question_of[window]
+        question = int(self._question_of[window])
         return self.prediction(question, [scores]) if len(self.windows_of[question]) == 1 else scores.copy()
 
     def decode(self, kept: Sequence[Prediction | np.ndarray]) -> list[Prediction]:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
-        predictions = []
-        for question, windows in enumerate(self.windows_of):
-            own: list[Any] = [kept[window] for window in windows]
-            predictions.append(own[0] if isinstance(own[0], Prediction) else self.prediction(question, own))
-        return predictions
+        own: list[list[Any]] = [[kept[window] for window in windows] for windows in self.windows_of]
+        return [
+            one[0] if isinstance(one[0], Prediction) else self.prediction(question, one)
+            for question, one in enumerate(own)
+        ]
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
         """The prediction for a question from the scores of its windows, as in `answered`."""

@@ -63,7 +63,6 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     of contexts and questions, what `open_windows` prints, and the digest that checkpoints have of their data.
     """
     paragraphs, questions = examples.paragraphs, examples.questions
-
     slices = parts(len(paragraphs), "tokenizing contexts", "text", run)
     contexts = [pair for part in slices for pair in zip(*tokenizer.encode(paragraphs[part]), strict=True)]
     answers = [question.answers[0][0] if question.answers else "" for question in questions]
