@@ -39,18 +39,12 @@ def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
 
 def squad_json(entries, **others) -> dict:
     """SQuAD data with one paragraph and one question per entry; `others` is added to each question."""
-    paragraphs = [
-        {
-            "context": context,
-            "qas": [{"id": f"q{number}", "question": question, "answers": [answer(text, start)]} | others],
-        }
-        for number, (context, question, text, start) in enumerate(entries)
-    ]
+    paragraphs = []
+    for number, (context, question, text, start) in enumerate(entries):
+        answers = [{"text": text, "answer_start": start}]
+        qa = {"id": f"q{number}", "question": question, "answers": answers} | others
+        paragraphs.append({"context": context, "qas": [qa]})
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
-
-
-def answer(text: object, start: object) -> dict[str, object]:
-    return {"text": text, "answer_start": start}
 
 
 def write_squad(path: Path, entries, **others) -> Path:
@@ -59,15 +53,11 @@ def write_squad(path: Path, entries, **others) -> Path:
     return path
 
 
-def read_file(
-    path: Path, is_training: bool = True, allow_impossible: bool = False, limit: int | None = None
-) -> Examples:
+def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) -> Examples:
     return read(Source(str(path), is_training, limit), allow_impossible)
 
 
-def open_windows(
-    settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run
-) -> tuple[Rows, Rows]:
+def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run) -> tuple[Rows, Rows]:
     """The windows and the paragraphs of these examples."""
     made = in_memory(tables(settings, examples, tokenizer, run)).tables
     return made["windows"], made["paragraphs"]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from harness.refusals import refused
-from harness.squad_files import GOOD, SMALL, answer, open_windows, read_file, squad_json, write_squad
+from harness.squad_files import GOOD, SMALL, open_windows, read_file, squad_json, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.reading import Question, Source, read
@@ -15,7 +15,7 @@ from tasks.squad.reading import Question, Source, read
 
 def test_what_is_read(tmp_path):
     data, path = squad_json(GOOD), tmp_path / "a.json.gz"
-    data["data"][0]["paragraphs"][0]["qas"][0]["answers"].append(answer("the cat", 0))
+    data["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "the cat", "answer_start": 0})
     path.write_bytes(gzip.compress(json.dumps(data).encode()))
     examples = read_file(path)
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
