@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -72,9 +72,9 @@ class TrainedPredictor:
         with about_arguments(name):
             start = find_model(name, self.model_revision)
             assert start.weights is not None
-            self.tokenizer, self.of_run = start.words, settings_of(start.weights)
+            self._tokenizer, self._of_run = start.words, settings_of(start.weights)
             positions = int(start.bert_config.max_position_embeddings)
-            options = {**self.of_run, **{name: value for name, value in vars(self).items() if value is not None}}
+            options = {**self._of_run, **{name: value for name, value in vars(self).items() if value is not None}}
             values: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
             for each in fields_of(self.settings_class):
                 if options.get(each.name) is not None:
@@ -85,7 +85,7 @@ class TrainedPredictor:
             if (length := values["max_seq_length"]) > positions:
                 raise ValueError(f"max_seq_length must be at most the model's {positions} positions, got {length}")
             self.settings: Any = self.settings_class(**values)
-            self.job = load(start, self.head, self.precision)
+            self._job = load(start, self.head, self.precision)
 
 
 def find_model(name: str, revision: str | None) -> Start:
@@ -139,18 +139,12 @@ def without_dashes(message: str) -> str:
 
 def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[list[tuple[str, ...]], bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a string, or a tuple
-    of two strings. Any other iterable is a list of these.
-
-    Raises InputError, which names the argument and the place in the list: there is no text, or one is no string,
-    empty, or no Unicode.
-    """
+    of two strings. Raises InputError: there is none, or one is no string, empty, or no Unicode."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
     is_single = isinstance(value, str) or (takes_pairs and is_pair)
     is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")  # its items would be names
-    try:
-        items = [value] if is_single else [] if is_table else list(value)
-    except TypeError:
-        items = []
+    is_list = isinstance(value, Iterable) and not is_table
+    items = [value] if is_single else list(value) if is_list else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
     texts = []

@@ -78,7 +78,7 @@ class QuestionAnswering(TrainedPredictor):
     def __post_init__(self) -> None:
         super().__post_init__()
         length = self.settings.max_seq_length
-        self._predictor = Predictor(self.job, SpanTask(length).batch, length)
+        self._predictor = Predictor(self._job, SpanTask(length).batch, length)
 
     @overload
     def __call__(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]
@@ -121,8 +121,8 @@ class QuestionAnswering(TrainedPredictor):
         pairs = enumerate(zip(texts, contexts, strict=True))
         questions = [Question(str(number), text, numbers[context], ()) for number, (text, context) in pairs]
         examples = Examples("", list(numbers), questions)
-        data = in_memory(tables(settings, examples, self.tokenizer, self.job.run))
-        warn_of_unknown(data.facts["unknown_share"], self.tokenizer)
+        data = in_memory(tables(settings, examples, self._tokenizer, self._job.run))
+        warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
         scores: Any = self._predictor(data.tables["windows"], settings.batch_size)
         decoder = SpanDecoder(settings, settings.version_2_with_negative, examples, data.tables)
         answers = []

@@ -45,12 +45,12 @@ class TextPredictor(TrainedPredictor):
         """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some are cut to
         `max_seq_length` tokens, or many of their tokens are [UNK]."""
         first, second = (
-            encoded([(*text, "")[side] for text in texts], "tokenizing", self.tokenizer, self.job.run)
+            encoded([(*text, "")[side] for text in texts], "tokenizing", self._tokenizer, self._job.run)
             for side in (0, 1)
         )
-        warn_of_unknown(unknown_share([*first, *second], self.tokenizer.unk_id), self.tokenizer)
+        warn_of_unknown(unknown_share([*first, *second], self._tokenizer.unk_id), self._tokenizer)
         is_pair, most = np.array([len(text) == 2 for text in texts]), self.settings.max_seq_length
-        (ids, offsets), heads = joined_pairs(joined(first), joined(second), is_pair, most, self.tokenizer)
+        (ids, offsets), heads = joined_pairs(joined(first), joined(second), is_pair, most, self._tokenizer)
         whole = sum(len(tokens) for tokens in (*first, *second)) + len(texts) * 2 + int(is_pair.sum())
         if len(ids) < whole:
             warnings.warn(f"texts are cut to max_seq_length {most}: {whole - len(ids):,} tokens", stacklevel=3)
@@ -104,12 +104,12 @@ class Classifier(TextPredictor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        config, length = self.job.model.config, self.settings.max_seq_length
+        config, length = self._job.model.config, self.settings.max_seq_length
         if config.problem_type == "multi_label_classification":
             raise InputError(f"folder {self.folder} holds a model that gives a text several labels: not supported")
         is_regression = config.problem_type == "regression" or config.num_labels == 1
         self.labels: tuple[str, ...] = () if is_regression else label_names(config)
-        self._predictor = Predictor(self.job, LabelTask(length).batch, length)
+        self._predictor = Predictor(self._job, LabelTask(length).batch, length)
 
     @overload
     def __call__(self, texts: TextOrPair) -> Prediction: ...  # type: ignore[overload-overlap]
@@ -121,7 +121,7 @@ class Classifier(TextPredictor):
         Warns of single texts if the run that wrote the folder was trained on pairs.
         """
         items, is_single = checked_texts(texts, "texts", takes_pairs=True)
-        if is_on_pairs(self.of_run) and any(len(item) == 1 for item in items):
+        if is_on_pairs(self._of_run) and any(len(item) == 1 for item in items):
             warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
         scores_BL = np.array(self._predictor(self.rows_of(items), self.settings.batch_size))
         if self.labels:
@@ -174,11 +174,11 @@ class Features(TextPredictor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        layers = int(self.job.model.config.num_hidden_layers)
+        layers = int(self._job.model.config.num_hidden_layers)
         if not -layers <= self.layer < layers:
             raise InputError(f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}")
-        states = states_of(self.job.model, [self.layer % layers + 1])  # 0 is the embeddings' output
-        self._predictor = Predictor(self.job, batch_of_texts, self.settings.max_seq_length, states)
+        states = states_of(self._job.model, [self.layer % layers + 1])  # 0 is the embeddings' output
+        self._predictor = Predictor(self._job, batch_of_texts, self.settings.max_seq_length, states)
 
     @overload
     def __call__(self, texts: TextOrPair) -> TextFeatures: ...  # type: ignore[overload-overlap]
@@ -191,7 +191,7 @@ class Features(TextPredictor):
         ids, offsets = rows.column("input_ids")
 
         def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
-            tokens = self.tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
+            tokens = self._tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
             return TextFeatures(tuple(tokens), states_T1H[:, 0].copy(), self._pooled(states_T1H))
 
         results: Any = self._predictor(rows, self.settings.batch_size, features, "features")

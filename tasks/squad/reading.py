@@ -1,8 +1,5 @@
-"""Reads and checks SQuAD's questions.
-
-They come from JSON files of SQuAD v1.1 and v2.0 (and KorQuAD 1.0, which has the same format), plain or `.gz`, or
-from a hub data set with SQuAD's columns.
-"""
+"""Reads and checks SQuAD's questions, from JSON files of SQuAD v1.1 and v2.0 (and KorQuAD 1.0, which has the same
+format), plain or `.gz`, or from a hub data set with SQuAD's columns."""
 
 import itertools
 from collections.abc import Sequence
@@ -73,12 +70,10 @@ def source_of(settings: QuestionSettings, is_training: bool) -> Source:
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
-    """Reads the questions of a source. With `allow_impossible` (`--version_2_with_negative`) some may have no
-    answer.
+    """Reads the questions of a source. With `allow_impossible` some may have no answer.
 
-    Raises InputError: the file or data set is missing, damaged or not SQuAD's; a context or question is empty; an
-      answer is out of range; a question has no answer although that is not allowed; more than 5 % of the answers
-      are not at their position.
+    Raises InputError: the file or data set is missing, damaged or not SQuAD's, a text is empty, an answer is
+      missing or out of its context, or more than 5 % of the answers are not at their position.
     """
     file = Path(source.path).expanduser()
     data = _from_hub(source, allow_impossible) if source.split else read_json(file, str(source))
