@@ -132,7 +132,6 @@ class QuestionAnswering(TrainedPredictor):
                 Answer(each.text, each.start, each.stop, probability, each.score, answered.null_odds)
                 for each, probability in zip(answered.candidates, answered.probabilities(), strict=True)
             ]
-            text = answered.answer.text if answered.answer else ""
-            listed.sort(key=lambda answer: answer.text != text)
+            listed.sort(key=lambda answer: answer.text != answered.text)
             answers.append(listed or [Answer("", 0, 0, 0.0, 0.0)])
         return answers

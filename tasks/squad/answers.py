@@ -35,13 +35,13 @@ class Answered(NamedTuple):
 
     Attributes:
       candidates: the texts with the highest scores first, among them "" if a question may have no answer.
-      answer: the chosen one; None for the null answer, or if no span is possible.
+      text: the answer in predictions.json.
       null_odds: the null answer's score minus the best text's; None if every question has an answer. Google's
         script crashes without a text; here the answer is then null.
     """
 
     candidates: list[Candidate]
-    answer: Candidate | None
+    text: str
     null_odds: float | None
 
     def probabilities(self) -> list[float]:
@@ -51,13 +51,21 @@ class Answered(NamedTuple):
         total = sum(weights)
         return [weight / total for weight in weights]
 
+    def nbest(self) -> str:
+        """The entry in nbest_predictions.json, as `json.dumps` with an indent of 4 writes it, but faster."""
+        listed = [*zip(self.candidates, self.probabilities(), strict=True)]
+        entries = [
+            f'        {{\n            "text": {_quoted(candidate.text)},\n'
+            f'            "probability": {probability!r},\n'
+            f'            "start_logit": {candidate.start_score!r},\n'
+            f'            "end_logit": {candidate.end_score!r}\n        }}'
+            for candidate, probability in listed or [(Candidate(0.0, 0.0, NO_ANSWER), 1.0)]
+        ]
+        return "[\n" + ",\n".join(entries) + "\n    ]"
 
-class Prediction(NamedTuple):
-    """What the files of predictions say about a question; `nbest` is its entry in the n-best file, as JSON."""
 
-    answer: str
-    nbest: str
-    null_odds: float | None
+# The text of a question's answer, its entry in nbest_predictions.json, and its null odds.
+Prediction = tuple[str, str, float | None]
 
 
 class SpanDecoder:
@@ -86,16 +94,13 @@ class SpanDecoder:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
         own: list[list[Any]] = [[kept[window] for window in windows] for windows in self.windows_of]
         return [
-            one[0] if isinstance(one[0], Prediction) else self.prediction(question, one)
+            one[0] if isinstance(one[0], tuple) else self.prediction(question, one)
             for question, one in enumerate(own)
         ]
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
-        """The prediction for a question from the scores of its windows, as in `answered`."""
         answered = self.answered(question, scores)
-        no_answer = "" if self._version_2 else NO_ANSWER
-        answer = answered.answer.text if answered.answer else no_answer
-        return Prediction(answer, _nbest_json(answered), answered.null_odds)
+        return answered.text, answered.nbest(), answered.null_odds
 
     def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
         """The answer and at most `n_best_size` candidates, and the null answer.
@@ -124,11 +129,11 @@ class SpanDecoder:
             candidates.setdefault(text, Candidate(start_score, end_score, text, start, stop))
         best = next((candidate for candidate in candidates.values() if candidate.text), None)
         if not self._version_2:
-            return Answered(list(candidates.values()), best, None)
+            return Answered(list(candidates.values()), best.text if best else NO_ANSWER, None)
         candidates.setdefault("", null)
         odds = null.score - best.score if best else MAX_NULL_ODDS
-        has_answer = odds <= self._settings.null_score_diff_threshold
-        return Answered(list(candidates.values()), best if has_answer else None, odds)
+        has_answer = best is not None and odds <= self._settings.null_score_diff_threshold
+        return Answered(list(candidates.values()), best.text if has_answer else "", odds)
 
     def _spans(self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
         """The spans between the best starts and the best ends of each window, in the order of Google's script:
@@ -154,23 +159,13 @@ class SpanDecoder:
         return np.concatenate(spans)
 
 
-def nbest_file(predictions: Mapping[str, Prediction]) -> str:
-    """The content of nbest_predictions.json, from the predictions by the ids of their questions."""
-    entries = (f"    {_quoted(id_)}: {each.nbest}" for id_, each in predictions.items())
-    return "{\n" + ",\n".join(entries) + "\n}\n"
-
-
-def _nbest_json(answered: Answered) -> str:
-    """A question's entry in the n-best file, as `json.dumps` with an indent of 4 writes it, but faster."""
-    listed = [*zip(answered.candidates, answered.probabilities(), strict=True)]
-    entries = [
-        f'        {{\n            "text": {_quoted(candidate.text)},\n'
-        f'            "probability": {probability!r},\n'
-        f'            "start_logit": {candidate.start_score!r},\n'
-        f'            "end_logit": {candidate.end_score!r}\n        }}'
-        for candidate, probability in listed or [(Candidate(0.0, 0.0, NO_ANSWER), 1.0)]
-    ]
-    return "[\n" + ",\n".join(entries) + "\n    ]"
+def nbest_file(ids: Sequence[str], entries: Sequence[str]) -> str:
+    """The content of nbest_predictions.json."""
+    return (
+        "{\n"
+        + ",\n".join(f"    {_quoted(id_)}: {entry}" for id_, entry in zip(ids, entries, strict=True))
+        + "\n}\n"
+    )
 
 
 def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:

@@ -89,12 +89,13 @@ def write_predictions(
     config: SquadConfig, run: Run, examples: Examples, decoder: SpanDecoder, kept: list[Any]
 ) -> dict[str, float]:
     """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
-    by_id = dict(zip((question.id for question in examples.questions), decoder.decode(kept), strict=True))
-    predictions = {id_: each.answer for id_, each in by_id.items()}
-    null_odds = {id_: each.null_odds for id_, each in by_id.items() if each.null_odds is not None}
+    ids = [question.id for question in examples.questions]
+    texts, entries, odds = zip(*decoder.decode(kept), strict=True)
+    predictions, version_2 = dict(zip(ids, texts, strict=True)), config.windows.version_2_with_negative
+    null_odds = dict(zip(ids, odds, strict=True)) if version_2 else {}
     run.write_json("predictions.json", predictions)
-    run.write("nbest_predictions.json", nbest_file(by_id))
-    if null_odds:
+    run.write("nbest_predictions.json", nbest_file(ids, entries))
+    if version_2:
         run.write_json("null_odds.json", null_odds)
     if not any(question.answers or question.is_impossible for question in examples.questions):
         run.say("the questions have no answers: predictions are written, not scored")
@@ -102,7 +103,7 @@ def write_predictions(
     metric = config.metric
     if metric == "auto":
         korean = "korquad" in examples.version.lower()
-        metric = "squad_v2" if null_odds else "korquad_v1" if korean else "squad_v1"
+        metric = "squad_v2" if version_2 else "korquad_v1" if korean else "squad_v1"
     odds = [null_odds] if metric == "squad_v2" else []
     result = getattr(metrics, metric)(examples.references, predictions, *odds)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))

@@ -68,14 +68,13 @@ def find_answers(
 ) -> SimpleNamespace:
     """What the files of predictions hold, from the start and end scores [n, 2] of each window."""
     decoder = SpanDecoder(settings, version_2, examples, {"windows": windows, "paragraphs": paragraphs})
-    decoded = decoder.decode([decoder.keep(*each) for each in enumerate(scores)])
     ids = [question.id for question in examples.questions]
-    text = nbest_file(dict(zip(ids, decoded, strict=True)))
+    texts, entries, odds = zip(*decoder.decode([decoder.keep(*each) for each in enumerate(scores)]), strict=True)
+    text = nbest_file(ids, entries)
     nbest = json.loads(text)
     assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
-    predictions = {id_: each.answer for id_, each in zip(ids, decoded, strict=True)}
-    odds = {id_: each.null_odds for id_, each in zip(ids, decoded, strict=True) if each.null_odds is not None}
-    return SimpleNamespace(predictions=predictions, nbest=nbest, null_odds=odds)
+    null_odds = {id_: value for id_, value in zip(ids, odds, strict=True) if value is not None}
+    return SimpleNamespace(predictions=dict(zip(ids, texts, strict=True)), nbest=nbest, null_odds=null_odds)
 
 
 def random_entries(generator, count: int) -> list[tuple[str, str]]:
