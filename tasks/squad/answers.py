@@ -132,8 +132,8 @@ class SpanDecoder:
             return Answered(list(candidates.values()), best.text if best else NO_ANSWER, None)
         candidates.setdefault("", null)
         odds = null.score - best.score if best else MAX_NULL_ODDS
-        has_answer = best is not None and odds <= self._settings.null_score_diff_threshold
-        return Answered(list(candidates.values()), best.text if has_answer else "", odds)
+        text = best.text if best and odds <= self._settings.null_score_diff_threshold else ""
+        return Answered(list(candidates.values()), text, odds)
 
     def _spans(self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
         """The spans between the best starts and the best ends of each window, in the order of Google's script:
@@ -161,11 +161,8 @@ class SpanDecoder:
 
 def nbest_file(ids: Sequence[str], entries: Sequence[str]) -> str:
     """The content of nbest_predictions.json."""
-    return (
-        "{\n"
-        + ",\n".join(f"    {_quoted(id_)}: {entry}" for id_, entry in zip(ids, entries, strict=True))
-        + "\n}\n"
-    )
+    pairs = zip(ids, entries, strict=True)
+    return "{\n" + ",\n".join(f"    {_quoted(id_)}: {entry}" for id_, entry in pairs) + "\n}\n"
 
 
 def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:

@@ -104,7 +104,7 @@ def write_predictions(
     if metric == "auto":
         korean = "korquad" in examples.version.lower()
         metric = "squad_v2" if version_2 else "korquad_v1" if korean else "squad_v1"
-    odds = [null_odds] if metric == "squad_v2" else []
-    result = getattr(metrics, metric)(examples.references, predictions, *odds)
+    arguments = [examples.references, predictions, *([null_odds] if metric == "squad_v2" else [])]
+    result = getattr(metrics, metric)(*arguments)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
     return result
