@@ -53,7 +53,8 @@ class TextPredictor(TrainedPredictor):
         (ids, offsets), heads = joined_pairs(joined(first), joined(second), is_pair, most, self._tokenizer)
         whole = sum(len(tokens) for tokens in (*first, *second)) + len(texts) * 2 + int(is_pair.sum())
         if len(ids) < whole:
-            warnings.warn(f"texts are cut to max_seq_length {most}: {whole - len(ids):,} tokens", stacklevel=3)
+            text = f"{whole - len(ids):,} tokens beyond max_seq_length {most} are cut off"
+            warnings.warn(text, stacklevel=3)
         columns = {
             "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
             "sentence_a_tokens": pa.array(heads, pa.int32()),

