@@ -23,7 +23,7 @@ if keras.backend.backend() != "tensorflow":
         "KERAS_BACKEND=tensorflow before Keras is imported"
     )
 
+from tasks.predictors.labels_and_vectors import Classifier, Features, Prediction, TextFeatures  # noqa: E402
 from tasks.predictors.question_answering import Answer, QuestionAnswering  # noqa: E402
-from tasks.predictors.texts import Classifier, Features, Prediction, TextFeatures  # noqa: E402
 
 __all__ = ["Answer", "Classifier", "Features", "Prediction", "QuestionAnswering", "TextFeatures"]

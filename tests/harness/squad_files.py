@@ -1,11 +1,13 @@
 """Small SQuAD files and their windows, for the tests of SQuAD's data."""
 
+import functools
 import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from harness.google_data import google_s_features
 from harness.texts import FILLING, WORDS
 
 from bert.text.tokenizer import Tokenizer
@@ -61,6 +63,25 @@ def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: 
     """The windows and the paragraphs of these examples."""
     made = in_memory(tables(settings, examples, tokenizer, run)).tables
     return made["windows"], made["paragraphs"]
+
+
+def compare_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1) -> int:
+    """Compares the windows of every `step`-th question with Google's. Returns the number of all windows."""
+    rows = open_windows(settings, examples, tokenizer, run)[0].table.to_pylist()
+
+    @functools.cache
+    def tokenize(text):
+        return tokenizer.pieces(tokenizer.encode_ids([text])[0])
+
+    expected = []
+    for number, question in [*enumerate(examples.questions)][::step]:
+        context = examples.paragraphs[question.paragraph]
+        windows = google_s_features(tokenize, context, question.text, question.answers[0], settings)
+        expected += [(tokens, types.index(1), start, end, number) for tokens, types, start, end in windows]
+    names = ("question_tokens", "start_position", "end_position", "question")
+    own = [row for row in rows if row["question"] % step == 0]
+    assert [(tokenizer.pieces(row["input_ids"]), *map(row.get, names)) for row in own] == expected
+    return len(rows)
 
 
 def find_answers(

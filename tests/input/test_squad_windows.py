@@ -1,35 +1,15 @@
 """SQuAD's windows against google-research/bert `run_squad.py`."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
-from harness.google_data import google_s_features
 from harness.real_data import real
 from harness.real_tokenizers import uncased
-from harness.squad_files import open_windows, read_file, write_squad
+from harness.squad_files import compare_windows, open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.settings import WindowSettings
-
-
-def compare(settings, examples, ours, run):
-    """Every window of these questions against Google's; the number of windows."""
-    rows = open_windows(settings, examples, ours, run)[0].table.to_pylist()
-
-    @functools.cache
-    def tokenize(text):
-        return ours.pieces(ours.encode_ids([text])[0])
-
-    expected = []
-    for number, question in enumerate(examples.questions):
-        context = examples.paragraphs[question.paragraph]
-        windows = google_s_features(tokenize, context, question.text, question.answers[0], settings)
-        expected += [(tokens, types.index(1), start, end, number) for tokens, types, start, end in windows]
-    names = "question_tokens", "start_position", "end_position", "question"
-    assert [(ours.pieces(row["input_ids"]), *map(row.get, names)) for row in rows] == expected
-    return len(rows)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +22,7 @@ def test_windows_are_google_s(run, settings):
     starts = [contexts[question.paragraph][: question.answers[0][1]] for question in questions]
     odd = [question for question, start in zip(questions, starts, strict=True) if not start[-1:].isspace()]
     some = dataclasses.replace(examples, questions=[*questions[:: len(questions) // 200], *odd[:60]])
-    assert compare(settings, some, uncased(), run) > len(some.questions) > 250
+    assert compare_windows(settings, some, uncased(), run) > len(some.questions) > 250
 
 
 ODD_CONTEXTS = [
@@ -70,7 +50,7 @@ def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_s
     examples = read_file(write_squad(tmp_path / "odd.json", ODD_CONTEXTS))
     assert not examples.misplaced
     settings = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": 5}
-    compare(WindowSettings(**settings, allow_unknown=True), examples, letters_tokenizer(tmp_path), run)
+    compare_windows(WindowSettings(**settings, allow_unknown=True), examples, letters_tokenizer(tmp_path), run)
 
 
 def test_the_dev_windows_are_as_many_as_google_makes(run):

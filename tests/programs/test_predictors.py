@@ -54,15 +54,15 @@ def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
     contexts, questions = [entry[0] for entry in entries], [entry[1] for entry in entries]
     found = answers(questions, contexts, top_k=20)
     for listed, context, (id_, prediction) in zip(found, contexts, predictions.items(), strict=True):
-        assert listed[0].text == prediction
-        assert all(answer.text == context[answer.start : answer.end] for answer in listed)
-        written = {entry["text"]: entry for entry in nbest[id_]}
-        others = [text for text in written if text != prediction]  # with the null answer there may be 21 in all
-        assert [answer.text for answer in listed[1:]] == others[:19]
-        entries = [written[answer.text] for answer in listed]
-        assert [answer.probability for answer in listed] == [entry["probability"] for entry in entries]
-        assert [a.score for a in listed] == [entry["start_logit"] + entry["end_logit"] for entry in entries]
-        assert {answer.null_odds for answer in listed} == {null_odds.get(id_)}
+        entries = {entry["text"]: entry for entry in nbest[id_]}
+        others = [text for text in entries if text != prediction]  # with the null answer there may be 21 in all
+        assert [answer.text for answer in listed] == [prediction, *others[:19]]
+        for answer in listed:
+            entry = entries[answer.text]
+            assert answer.text == context[answer.start : answer.end]
+            assert answer.probability == entry["probability"]
+            assert answer.score == entry["start_logit"] + entry["end_logit"]
+            assert answer.null_odds == null_odds.get(id_)
     assert sum(not listed[0].text for listed in found) in (range(1, 12) if null_odds else [0])
     # In other forms the question has other neighbours in its batch, and so other roundings.
     best, question, context = found[0][0], questions[0], contexts[0]
@@ -130,17 +130,18 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
     warned(lambda: vectors.pooled("cat " * 200), "max_seq_length 128")
 
 
-def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, tmp_path):
-    """In model/, or only in checkpoints/."""
-    out = tmp_path / "out"
-    for name in ("model", "checkpoints/rows-000000000032"):
-        shutil.copytree(span_model, out / name)
-    config = LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0, "max_seq_length": 64}
-    (out / "run.json").write_text(json.dumps({"config": config}))
-    for folder in (out, str(out / "model"), out / "checkpoints/rows-000000000032"):
+def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, goldens, tmp_path):
+    """In model/, in a checkpoint, or in the newest of the checkpoints."""
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    for name in ("out/model", "alone/checkpoints/rows-000000000032"):
+        shutil.copytree(span_model, tmp_path / name)
+    config = json.dumps({"config": LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0}})
+    for run, folder in ((out, out), (out, str(out / "model")), (alone, alone / "checkpoints/rows-000000000032")):
+        (run / "run.json").write_text(config)
         settings = ringbert.QuestionAnswering(folder, n_best_size=7).settings
-        assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 64, 12)
+        assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 40, 12)
         assert settings.version_2_with_negative
+    assert ringbert.QuestionAnswering(goldens / "0.1/squad/interrupted").settings.max_query_length == 12
     (out / "run.json").write_text('{"config": {"max_seq_length": null}}')  # as of a training on corpora
     assert ringbert.Features(out).settings.max_seq_length == 128  # the model's positions
     assert ringbert.QuestionAnswering(span_model).settings.max_seq_length == 128  # the default is 384
