@@ -1,9 +1,7 @@
 """bert-ask: answers a question from a text file, with a model that bert-squad has trained.
 
-    bert-ask squad_output "Who wrote it?" context.txt
-    cat context.txt | bert-ask squad_output "Who wrote it?" - --top_k 3 --json
-
-Each line of the output is an answer: its probability (see `tasks.predictors.Answer`), a tab, and its text.
+bert-ask squad_output "Who wrote it?" context.txt
+cat context.txt | bert-ask squad_output "Who wrote it?" - --top_k 3 --json
 """
 
 import json
