@@ -235,7 +235,7 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
     """
     length, size, num_steps = config.max_seq_length, config.batch_size, config.num_warmup + config.num_steps
     settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
-    source = Source(config.train_file, "--train_file", is_training=True, limit=config.max_train_examples)
+    source = Source(config.train_file, is_training=True, limit=config.max_train_examples)
     words, run = tokenizer.load(None, Path(config.model).expanduser()), Run(Path(), is_writer=False)
     rows = open_windows(settings, source, words, World(), run).tables["windows"]
     if len(rows) < num_steps * size:

@@ -22,7 +22,6 @@ from ringbase.errors import InputError, Preempted
 from ringbase.json_files import read_object
 from tasks.environment import result_file
 from tasks.launching.jobs import Job, without_dashes
-from tasks.signatures import with_checked_names
 
 ERROR = re.compile(r"(bert-[a-z]+): error(?: on [^ :]+)?: (.*)")
 ARGUMENTS = {  # of `launch`, by the flags of bert-launch that have other names
@@ -59,7 +58,6 @@ class Result:
         return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
 
 
-@with_checked_names
 def launch(
     job: Job,
     ranks: int = 1,

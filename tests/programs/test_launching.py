@@ -66,8 +66,6 @@ def test_files_say_what_a_job_does(kind, arguments, done):
         (lambda: ringbert.Squad("/a"), ["Squad", "/a"]),
         (lambda: ringbert.Pretraining(), ["Pretraining", "output_dir", "input_file"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
-        (lambda: ringbert.launch(JOB, rank=2), ["rank", "ranks"]),
-        (lambda: ringbert.launch(ranks=2), ["job"]),
         (lambda: ringbert.launch(JOB, ranks=0), ["ranks", "0"]),
         (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["ranks", "4", "5"]),
         (lambda: ringbert.launch(JOB, ranks=2, hosts="a b"), ["hosts", "a b"]),

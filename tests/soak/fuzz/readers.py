@@ -220,7 +220,7 @@ def read_squad(folder, name):
     from tasks.squad.windows import recipe
 
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
-    source = Source(str(folder / ("train.json" if is_cached else name)), "--train_file", is_training)
+    source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
     examples = read(source, is_v2)
     for question in examples.questions:
         context = examples.paragraphs[question.paragraph]
