@@ -5,16 +5,16 @@ Every choice is a function of the seed, the unit and the duplicate, so all worke
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from bert.corpus import masking
-from bert.corpus.columns import record_batch
+from bert.corpus.masking import Masking, example_keys, mask
 from bert.corpus.settings import ExampleSettings
+from bert.corpus.shards import record_batch
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer
 from ringbase.ragged import Ragged, gather, offsets_of
@@ -23,8 +23,6 @@ PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file 
 BATCH_CHARACTERS = 1 << 20  # tokenized at once
 MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
 ORDER, MASKS = 0, 1  # uses of an example's random keys
-
-T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -37,20 +35,20 @@ class Part(NamedTuple):
 
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:
     """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are left out."""
-    for part in _in_batches(documents, lambda document: sum(map(len, document)), PART_CHARACTERS):
-        encoded = [encoder(batch) for batch in _in_batches(chain.from_iterable(part), len, BATCH_CHARACTERS)]
+    for part in _in_batches(documents, PART_CHARACTERS):
+        encoded = [encoder(list(chain.from_iterable(batch))) for batch in _in_batches(part, BATCH_CHARACTERS)]
         tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
         sizes = np.diff(offsets_of(lengths > 0)[offsets_of(map(len, part))])
         if len(tokens):
             yield Part(tokens, offsets_of(lengths[lengths > 0]), offsets_of(sizes[sizes > 0]))
 
 
-def _in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) -> Iterator[list[T]]:
+def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[list[list[str]]]:
     batch, size = [], 0
-    for item in items:
-        batch.append(item)
-        size += size_of(item)
-        if size >= enough:
+    for document in documents:
+        batch.append(document)
+        size += sum(map(len, document))
+        if size >= characters:
             yield batch
             batch, size = [], 0
     if batch:
@@ -58,37 +56,32 @@ def _in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) ->
 
 
 def make_examples(
-    part: Part,
-    settings: ExampleSettings,
-    tokenizer: Tokenizer,
-    masks: masking.Masking | None,
-    place: tuple[int, int, int],
-    schema: pa.Schema,
+    part: Part, settings: ExampleSettings, tokenizer: Tokenizer, place: tuple[int, int, int], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The examples of a part, with the columns of a shard and `key`, by which a shard is sorted.
+    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted.
 
     `place` is the numbers of the unit, the part and the duplicate; with the seed it decides every choice.
     """
     draws = random.Random(str((settings.random_seed, *place)))
+    pool = part.tokens
     if settings.next_sentence:
         a, b, is_random = _next_sentence_plan(part, settings, draws)
-        pool = part.tokens
     else:
         a, pool = _full_row_plan(part, settings.max_seq_length - 2, tokenizer.sep_id, draws if place[-1] else None)
         b, is_random = np.zeros((len(a), 0), np.int64), np.zeros(len(a), np.int8)
     values, offsets, a_tokens = _assembled(a, b, pool, tokenizer)
-
-    def keys(use: int) -> np.ndarray:
-        return masking.example_keys(settings.random_seed, *place, np.arange(len(a)), use)
-
+    order, mask_keys = (
+        example_keys(settings.random_seed, *place, np.arange(len(a)), use) for use in (ORDER, MASKS)
+    )
     columns: dict[str, np.ndarray | Ragged] = {
-        "key": keys(ORDER),
+        "key": order,
         "input_ids": (values, offsets),
         "sentence_a_tokens": a_tokens,
         "is_random_next": is_random,
     }
-    if masks is not None:
-        masked = masking.mask(values, offsets, keys(MASKS), masks)
+    if settings.has_static_masks:
+        limits = settings.masked_lm_prob, settings.max_predictions_per_seq, settings.do_whole_word_mask
+        masked = mask(values, offsets, mask_keys, Masking.of(tokenizer, *limits))
         columns["input_ids"] = masked.values, offsets
         columns["masked_lm_positions"] = masked.positions, masked.position_offsets
         columns["masked_lm_ids"] = masked.original_ids, masked.position_offsets

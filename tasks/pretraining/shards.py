@@ -54,14 +54,17 @@ def open_rows(settings: ShardSettings, job: Job, start: Start, patterns: str, fl
             raise InputError(
                 "--eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file"
             )
-        parts, manifest = open_shards(patterns, flag)
+        parts, manifest = open_shards(files, flag)
         if manifest["tokenizer_digest"] != start.tokenizer.digest:
             raise InputError(f"{flag}: the shards were made with a vocabulary other than {start.tokenizer.source}")
     else:
-        most = settings.masks({})["max_predictions_per_seq"]
-        limits = Limits(settings.max_seq_length, most, start.bert_config.vocab_size)
+        limits = Limits(
+            settings.max_seq_length,
+            settings.masks({})["max_predictions_per_seq"],
+            start.bert_config.vocab_size,
+        )
         folder = job.world.on_each_machine(converted, list(files), limits, flag)
-        parts, manifest = open_shards(str(folder), flag)
+        parts, manifest = open_shards(find_shards(str(folder), flag), flag)
     built = manifest["settings"]
     masks, is_static = settings.masks(built), built["masking"] == "static"
     given = {"max_seq_length": settings.max_seq_length} | masks

@@ -67,9 +67,9 @@ def made(by, **given):
 
 def read_shards(folder, name):
     """As bert-pretraining: steps of 32 rows in the order of the stream."""
-    from bert.corpus.shards import open_shards
+    from bert.corpus.shards import find_shards, open_shards
 
-    parts, facts = open_shards(str(folder))
+    parts, facts = open_shards(find_shards(str(folder)))
     rows, read = BatchRows(parts), [facts["settings"]["max_seq_length"]]
     for start in range(0, len(rows), 32):
         numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + 32, len(rows)))
