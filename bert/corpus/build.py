@@ -82,8 +82,8 @@ def build(
         write_json(unfinished, facts, indent=1)
     barrier()
 
-    def results(what: str, number: int) -> list[Any]:
-        """What is known of each piece of work; all ranks together do those that are missing."""
+    def made(what: str, number: int) -> list[Path]:
+        """The JSON files that mark pieces of work as done; all ranks together do those that are missing."""
         paths = [work.result_path(what, n) for n in range(number)]
         missing = [n for n in range(rank, number, num_ranks) if not paths[n].is_file()]
         began_s = reported_s = time.monotonic()
@@ -92,35 +92,19 @@ def build(
                 reported_s = time.monotonic()
                 say(f"{what}s: {done:,} of {len(missing):,}, {reported_s - began_s:.0f} s")
         barrier()
-        return list(map(read_json, paths))
+        return paths
 
     counts = Counter[str]()
-    for result in results("unit", len(work.units)):
-        counts.update(result)
-    if not counts["examples"]:
-        raise InputError(f"{settings.text.source} contains no text")
-    unknown_share = work.checked_unknown(counts, settings.text.source)
-    if counts["documents"] == 1 and settings.examples.next_sentence:
-        raise InputError(
-            "the corpus is one document, but a random next sentence must come from another one: separate "
-            "documents by blank lines (--document_separator), or give --nonext_sentence"
-        )
-    entries = results("shard", work.num_shards)
+    for path in made("unit", len(work.units)):
+        counts.update(read_json(path))
+    facts["counts"] = work.checked(counts, say)
+    results = made("shard", work.num_shards)
     if rank == 0:
-        if counts["random_next"] > MOST_RANDOM_NEXT * counts["examples"]:
-            say(
-                f"warning: the next sentence is random in {counts['random_next']:,} of {counts['examples']:,} "
-                "examples, because documents of one sentence have no other: check --document_separator and "
-                "--split_sentences, or give --nonext_sentence"
-            )
         folder = work.output_dir / shards.TOKENIZER
         shutil.rmtree(folder, ignore_errors=True)
         tokenizer.save(folder)
-        files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        del counts["unknown"]
-        facts["counts"] = {**counts, "unknown_share": unknown_share}
-        facts |= {"tokenizer_files": files, "shards": entries}
-        shards.write_manifest(work.output_dir, facts)
+        facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+        shards.write_manifest(work.output_dir, facts | {"shards": list(map(read_json, results))})
         shutil.rmtree(work.folder)
     barrier()
     return shards.read_manifest(work.output_dir)
@@ -152,7 +136,25 @@ class CorpusWork:
             "input": flat(text) | {"digest of the input files' names and sizes": digest(input_sizes(text))},
         }
 
-    def checked_unknown(self, counts: Counter[str], source: str) -> float:
+    def checked(self, counts: Counter[str], say: Callable[[str], None]) -> dict[str, float]:
+        """The counts of all units, for the manifest. Raises InputError if they hold no corpus."""
+        settings, examples = self.settings.examples, counts["examples"]
+        if not examples:
+            raise InputError(f"{self.settings.text.source} contains no text")
+        if counts["documents"] == 1 and settings.next_sentence:
+            raise InputError(
+                "the corpus is one document, but a random next sentence must come from another one: separate "
+                "documents by blank lines (--document_separator), or give --nonext_sentence"
+            )
+        if counts["random_next"] > MOST_RANDOM_NEXT * examples:
+            say(
+                f"warning: the next sentence is random in {counts['random_next']:,} of {examples:,} examples, "
+                "because documents of one sentence have no other: check --document_separator and "
+                "--split_sentences, or give --nonext_sentence"
+            )
+        return {**counts, "unknown_share": self.check_unknown(counts, self.settings.text.source)}
+
+    def check_unknown(self, counts: Counter[str], source: str) -> float:
         """The share of [UNK] among the tokens."""
         share = counts["unknown"] / counts["tokens"]
         check_unknown(share, source, self.tokenizer, self.settings.unknown.allow_unknown)
@@ -181,7 +183,7 @@ class CorpusWork:
                     unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
                 )
                 if number == index == 0:  # a wrong vocabulary is noticed early
-                    self.checked_unknown(counts, f"the beginning of {source}")
+                    self.check_unknown(counts, f"the beginning of {source}")
                 for duplicate in range(settings.num_duplicates):
                     batch = make_examples(part, settings, self.tokenizer, (number, index, duplicate), schema)
                     shard = (counts["examples"] + number + np.arange(len(batch))) % self.num_shards

@@ -217,18 +217,22 @@ def shards(tmp_path):
     return tmp_path / "shards"
 
 
-@pytest.mark.parametrize("damage", ["flipped", "missing", "cut", "empty"])
+@pytest.mark.parametrize("damage", ["flipped", "missing", "cut"])
 def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys):
     path = shards / "shard-00001-of-00003.arrow"
     data = path.read_bytes()
     flipped = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
     path.unlink()
     if damage != "missing":
-        path.write_bytes({"cut": data[:-100], "empty": b"", "flipped": flipped}[damage])
+        path.write_bytes(data[:-100] if damage == "cut" else flipped)
     refusal(capsys, "bert-corpus verify", lambda: bert_corpus(["verify", f"--input_dir={shards}"]), path)
     for patterns in (str(shards), f"{shards}/*", f"{shards}/shard-*.arrow"):
         refused(lambda patterns=patterns: corpora.open_table(patterns), "--input_file", path)
     assert corpora.open_table(f"{shards}/shard-00000-*,{shards}/shard-00002-*")[0].num_rows > 0
+    path.write_bytes(data)
+    words = shards / "tokenizer/vocab.txt"
+    words.write_bytes(words.read_bytes().replace(b"w7", b"w6"))
+    refused(lambda: verify(shards), words)
 
 
 def test_shards_that_do_not_belong_together_are_refused(tmp_path, shards):

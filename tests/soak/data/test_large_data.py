@@ -1,24 +1,21 @@
-"""Corpora of gigabytes, compressed bombs, and thousands of flipped bits."""
+"""Corpora of gigabytes, compressed bombs, and thousands of damaged files."""
 
-import contextlib
 import gzip
 import os
-import random
 import shutil
 import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
-from harness.corpora import build, make_texts, open_table, read_documents, write
+from harness.corpora import make_texts, read_documents, write
 from harness.mpi import ROOT
 from harness.refusals import refused
 from soak.fuzz.run import run
 
-from bert.corpus.shards import find_shards, open_shards, verify
+from bert.corpus.shards import find_shards, open_shards
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
-from ringbase.errors import InputError
 from ringbase.files import read_text
 
 MIB = (b"the same words, " * 127 + b"the same line.\n") * ((1 << 20) // 2047)  # long lines: they are read slowly
@@ -50,27 +47,6 @@ def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(
         tokens += int(rows.lengths_at("input_ids", numbers).sum())
     assert len(rows) == manifest["counts"]["examples"]
     assert tokens > manifest["counts"]["tokens"]
-
-
-@pytest.mark.timeout(1800)
-def test_no_flipped_bit_of_a_shard_is_trained_on(tmp_path):
-    """Each is refused, or the rows are those that were written: it was in what no row needs."""
-    write(tmp_path, make_texts(60))
-    build(tmp_path, max_seq_length=64, num_shards=2)
-    shards, draw = tmp_path / "shards", random.Random(0)
-    path, written = shards / "shard-00001-of-00002.arrow", open_table(str(shards))[0].to_pylist()
-    data, read = path.read_bytes(), 0
-    for _ in range(1000):
-        place = draw.randrange(len(data))
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :])
-        with contextlib.suppress(InputError):
-            assert open_table(str(shards))[0].to_pylist() == written
-            read += 1
-        refused(lambda: verify(shards), path)
-    assert read < 100
-    tokenizer = shards / "tokenizer/vocab.txt"
-    tokenizer.write_bytes(tokenizer.read_bytes().replace(b"w7", b"w6"))
-    refused(lambda: verify(shards), tokenizer)
 
 
 @pytest.mark.timeout(3600)
