@@ -62,26 +62,31 @@ def make_examples(
 
     `place` is the numbers of the unit, the part and the duplicate; with the seed it decides every choice.
     """
-    draws = random.Random(str((settings.random_seed, *place)))
-    pool = part.tokens
+    draws, pool = random.Random(str((settings.random_seed, *place))), part.tokens
     if settings.next_sentence:
         a, b, is_random = _next_sentence_plan(part, settings, draws)
     else:
         a, pool = _full_row_plan(part, settings.max_seq_length - 2, tokenizer.sep_id, draws if place[-1] else None)
-        b, is_random = np.zeros((len(a), 0), np.int64), np.zeros(len(a), np.int8)
-    values, offsets, a_tokens = _assembled(a, b, pool, tokenizer)
-    order, mask_keys = (
-        example_keys(settings.random_seed, *place, np.arange(len(a)), use) for use in (ORDER, MASKS)
-    )
+        b, is_random = None, np.zeros(len(a), np.int8)
+    # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]: spans [n, 5 or 3, 2] of the pool and these two behind it.
+    cls, sep = (np.broadcast_to(len(pool) + np.arange(2) + n, a.shape) for n in range(2))
+    spans = np.stack([cls, a, sep] if b is None else [cls, a, sep, b, sep], axis=1)
+    lengths = spans[:, :, 1] - spans[:, :, 0]
+    pool = np.concatenate([pool, np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype)])
+    values, offsets = gather(pool, spans[:, :, 0].ravel(), lengths.ravel()), offsets_of(lengths.sum(axis=1))
+
+    def keys(use: int) -> np.ndarray:
+        return example_keys(settings.random_seed, *place, np.arange(len(a)), use)
+
     columns: dict[str, np.ndarray | Ragged] = {
-        "key": order,
+        "key": keys(ORDER),
         "input_ids": (values, offsets),
-        "sentence_a_tokens": a_tokens,
+        "sentence_a_tokens": lengths[:, :3].sum(axis=1),
         "is_random_next": is_random,
     }
     if settings.has_static_masks:
         limits = settings.masked_lm_prob, settings.max_predictions_per_seq, settings.do_whole_word_mask
-        masked = mask(values, offsets, mask_keys, Masking.of(tokenizer, *limits))
+        masked = mask(values, offsets, keys(MASKS), Masking.of(tokenizer, *limits))
         columns["input_ids"] = masked.values, offsets
         columns["masked_lm_positions"] = masked.positions, masked.position_offsets
         columns["masked_lm_ids"] = masked.original_ids, masked.position_offsets
@@ -150,18 +155,3 @@ def _full_row_plan(part: Part, room: int, sep_id: int, draws: random.Random | No
     separators[starts[1:] + np.arange(len(starts) - 1)] = True
     begin, stop = begin + separators[begin], stop - separators[stop - 1]  # no [SEP] at a row's ends
     return np.stack([begin, stop], axis=1)[begin < stop], pool
-
-
-def _assembled(a: np.ndarray, b: np.ndarray, pool: np.ndarray, tokenizer: Tokenizer):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP]: values, offsets, the number of tokens of type 0."""
-    a_tokens = a[:, 1] - a[:, 0] + 2
-    offsets = offsets_of(a_tokens + (b[:, 1] - b[:, 0] + 1 if b.shape[1] else 0))
-    values = np.empty(offsets[-1], pool.dtype)
-    is_special = np.zeros(offsets[-1], bool)
-    first, sep_id = offsets[:-1], tokenizer.sep_id
-    for places, special in ((first, tokenizer.cls_id), (first + a_tokens - 1, sep_id), (offsets[1:] - 1, sep_id)):
-        values[places] = special
-        is_special[places] = True
-    both = np.concatenate([a, b], axis=1).reshape(-1, 2)
-    values[~is_special] = gather(pool, both[:, 0], both[:, 1] - both[:, 0])
-    return values, offsets, a_tokens.astype(np.int32)

@@ -3,13 +3,13 @@
 import io
 import itertools
 import os
-from collections.abc import Iterator
-from typing import IO
+import re
+from collections.abc import Iterable, Iterator
+from typing import IO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from bert.corpus.sentences import MOST_DOCUMENT_BYTES, gather_documents
 from bert.corpus.settings import TextSettings
 from bert.corpus.units import Piece, Unit, find_units, load_data_set, packing_of
 from ringbase.errors import InputError, one_line
@@ -18,6 +18,8 @@ from ringbase.json_files import parse_json
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 ROWS_AT_ONCE = 1024
+MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, to limit memory
+SHORT_LINE = 40  # characters: in hard-wrapped prose a shorter line ends its paragraph, or is a heading or verse
 
 
 def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
@@ -125,3 +127,68 @@ def _line(file: IO[bytes], where: str, position: int) -> bytes:
             "is this text? A line must be a sentence, or a paragraph with --split_sentences"
         )
     return line
+
+
+# -- documents and sentences --------------------------------------------------------------------------------------
+
+
+def gather_documents(
+    lines: Iterable[str], separator: Literal["blank", "blanks", "file"], running: bool
+) -> Iterator[list[str]]:
+    """Lines -> documents, each a list of sentences.
+
+    With `running`, the lines are running text and are cut into sentences; otherwise each line is a sentence.
+    """
+    needed = {"blank": 1, "blanks": 2, "file": 1 << 62}[separator]
+    document, paragraph = list[str](), list[str]()
+    size = blanks = 0
+    for line in itertools.chain(lines, [None]):
+        if text := (line or "").strip():
+            blanks = 0
+            size += len(text)
+            (paragraph if running else document).append(text)
+            if size < MOST_DOCUMENT_BYTES and not (running and len(text) < SHORT_LINE):
+                continue
+        else:
+            blanks += 1
+        if paragraph:
+            document += split_sentences(" ".join(paragraph))
+            paragraph = []
+        if document and (blanks >= needed or size >= MOST_DOCUMENT_BYTES or line is None):
+            yield document
+            document, size = [], 0
+
+
+# The end of a sentence: punctuation, closing quotes or brackets, white space. Full-width punctuation (Chinese and
+# Japanese) needs no white space.
+_CLOSING = r"[\"'”’»)\]_]*"
+_END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？]+[”’」』）]*\s*")
+_OPENING = "\"'“‘«([_-—"
+_ABBREVIATIONS = frozenset(
+    re.findall(
+        r"\S+",
+        "mr mrs ms dr st messrs mme mlle prof rev hon capt col gen lt sgt esq jr sr vs etc e.g i.e cf no nos vol"
+        " viz fig inc ltd co corp jan feb mar apr jun jul aug sep sept oct nov dec u.s u.k a.m p.m ph.d",
+    )
+)
+
+
+def split_sentences(text: str) -> list[str]:
+    """Cuts running text into sentences: after `.`, `!`, `?` or `…` before white space, and after `。！？`.
+
+    There is no cut before a lower-case letter, or at a full stop after a common English abbreviation or a single
+    capital letter (an initial).
+    """
+    sentences, start = [], 0
+    for match in _END.finditer(text):
+        stop = match.end()
+        following = text[stop : stop + 4].lstrip(_OPENING)[:1]
+        if following.islower():
+            continue
+        if text[match.start()] == "." and match.end() - match.start() == 2:
+            word = text[max(start, text.rfind(" ", 0, match.start()) + 1) : match.start()].lstrip(_OPENING)
+            if word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
+                continue
+        sentences.append(text[start:stop].strip())
+        start = stop
+    return list(filter(None, [*sentences, text[start:].strip()]))

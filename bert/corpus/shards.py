@@ -217,7 +217,7 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
     shards that a glob covers are not those of the manifest, or not of their size.
     """
     shards: dict[Path, Manifest] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
         if os.path.isdir(name):
             read_manifest(Path(name), flag)  # before its files are looked for: there may be none yet

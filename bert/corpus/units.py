@@ -19,7 +19,7 @@ from ringbase.errors import InputError, one_line
 
 LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
 NUM_UNITS = 64  # if their size is then between these limits, so that all workers end at about the same time
-COMPRESSION_RATIO = 4  # assumed: bytes of text per byte of a compressed file
+PACKED_RATIO = 4  # assumed: bytes of text per byte of a compressed file
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
@@ -45,7 +45,7 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
     Raises InputError, which names the glob, if a glob matches no file.
     """
     files: dict[str, None] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
         # A file name may have brackets.
         matches = [path for path in [*sorted(glob.glob(name, recursive=True)), name] if os.path.isfile(path)]
@@ -53,8 +53,6 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
             reason = f"this is a folder: give '{pattern}/*'" if os.path.isdir(name) else "no file matches"
             raise InputError(f"{flag} {pattern}: {reason}")
         files.update(dict.fromkeys(matches))
-    if not files:
-        raise InputError(f"{flag} '{patterns}' names no file")
     return list(files)
 
 
@@ -67,8 +65,7 @@ def find_units(text: TextSettings) -> list[Unit]:
     if text.dataset_name is not None:
         pieces = list(_pieces_of_data_set(text, unit_bytes))
     else:
-        files = [(path, size, packing_of(path)) for path, size in input_sizes(text) if size]
-        sizes = {path: size * (COMPRESSION_RATIO if packing else 1) for path, size, packing in files}
+        sizes = {p: size * (PACKED_RATIO if packing_of(p) else 1) for p, size in input_sizes(text) if size}
         unit_bytes = min(unit_bytes, max(SMALLEST_UNIT_BYTES, sum(sizes.values()) // NUM_UNITS))
         pieces = [piece for path, size in sizes.items() for piece in _pieces_of_file(path, size, text, unit_bytes)]
     if not pieces:

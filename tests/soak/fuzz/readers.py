@@ -20,6 +20,7 @@ import sentencepiece
 from harness.corpora import build_with, make_texts, open_table, read_documents, settings_of, write
 from harness.squad_files import make_entries, squad_json
 
+from bert.corpus.shards import find_shards, open_shards
 from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
@@ -67,8 +68,6 @@ def made(by, **given):
 
 def read_shards(folder, name):
     """As bert-pretraining: steps of 32 rows in the order of the stream."""
-    from bert.corpus.shards import find_shards, open_shards
-
     parts, facts = open_shards(find_shards(str(folder)))
     rows, read = BatchRows(parts), [facts["settings"]["max_seq_length"]]
     for start in range(0, len(rows), 32):
@@ -79,12 +78,11 @@ def read_shards(folder, name):
 
 def read_records(folder, name):
     """With the manifest, because a file that ends after a whole record is a whole file."""
-    from bert.corpus.shards import find_shards
     from tasks.pretraining.records import Limits, converted
 
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    files = find_shards(str(folder))
-    return open_table(str(converted(files, Limits(48, 20, 1 << 15), "--input_file")))[0].to_pylist()
+    cached = converted(find_shards(str(folder)), Limits(48, 20, 1 << 15), "--input_file")
+    return open_table(str(cached))[0].to_pylist()
 
 
 def read_texts(folder, name):
