@@ -62,12 +62,10 @@ def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[obje
         for line in filter(str.strip, _lines(piece, text, where)):
             place = f"{where}: the line {line.strip()!r:.60}"
             try:
-                value = parse_json(line, allow_nan=True)  # of other columns; Python's own writer writes NaN
-            except InputError as error:
-                raise InputError(f"{place}: {error}") from error
-            if not isinstance(value, dict) or column not in value:
-                raise InputError(f"{place}: no key {column} (--text_column)")
-            yield value[column], place
+                value = parse_json(line, allow_nan=True)[column]  # Python's own writer writes NaN
+            except (InputError, KeyError, TypeError) as error:
+                raise InputError(f"{place}: expected a key {column} (--text_column): {one_line(error)}") from error
+            yield value, place
     elif piece.kind == "parquet":
         with pa.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
             groups = range(piece.start, stop)

@@ -6,9 +6,6 @@ from typing import Any, Literal
 from bert.text.settings import UnknownSettings
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, flat, setting
 
-MOST_DUPLICATES = 10_000
-MOST_SHARDS = 100_000
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):
@@ -67,7 +64,7 @@ class ExampleSettings(Settings):
     )
     dupe_factor: int | None = setting(
         None, "number of times that examples are made from the whole text", "examples",
-        shown_default="1 with dynamic masks, 10 with static ones", at_least=1, at_most=MOST_DUPLICATES,
+        shown_default="1 with dynamic masks, 10 with static ones", at_least=1, at_most=10_000,
     )  # fmt: skip
     random_seed: int = setting(12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED)
 
@@ -115,5 +112,5 @@ class BuildSettings(Settings):
     output_dir: str = setting(help="folder of the shards", group="output", aliases=("output_file",))
     num_shards: int | None = setting(
         None, "number of shards", "output", shown_default="one for each 256 MiB of text, up to 16 for less",
-        at_least=1, at_most=MOST_SHARDS,
+        at_least=1, at_most=100_000,
     )  # fmt: skip

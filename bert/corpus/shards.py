@@ -74,14 +74,13 @@ def in_order(batch: pa.RecordBatch, keys: np.ndarray) -> pa.RecordBatch:
 def write_shard(
     path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Writes an Arrow shard or, by the name of the file, TFRecords; its entry for the manifest, whose settings are
-    `settings`."""
+    """Writes an Arrow shard, or TFRecords, by the file's name; returns its entry for a manifest with `settings`."""
     sizes = []
     with replacing(path) as file:
         if path.suffix == ".arrow":
             with pa.ipc.new_file(file, schema) as writer:
                 for number, batch in enumerate(batches):
-                    writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, number, settings))})
+                    writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, number))})
                     sizes.append(len(batch))
         else:
             for batch in batches:
@@ -91,10 +90,10 @@ def write_shard(
     return facts | {"batches": sizes}
 
 
-def _checksum(batch: pa.RecordBatch, number: int, settings: Mapping[str, Any]) -> int:
-    """The CRC32C of a batch: of the corpus' settings, and of its place, size, types of columns and values."""
+def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
+    """The CRC32C of a batch: of `facts`, of its size and the types of its columns, and of its values."""
     columns = [(field.name, str(field.type)) for field in batch.schema]
-    checksum = google_crc32c.value(digest(settings, number, len(batch), columns).encode())
+    checksum = google_crc32c.value(digest(*facts, len(batch), columns).encode())
     for column in batch.columns:
         is_list = pa.types.is_large_list(column.type)
         values = np.from_dlpack(column.flatten() if is_list else column)
@@ -135,7 +134,7 @@ class Shard:
             if number not in self._checked and "batches" in self.facts:
                 batch.validate()
                 expected = int(metadata[CHECKSUM]), self.starts[number + 1] - self.starts[number]
-                if expected != (_checksum(batch, number, self._settings), len(batch)):
+                if expected != (_checksum(batch, self._settings, number), len(batch)):
                     raise ValueError(f"batch {number} is not as it was written")
                 self._checked.add(number)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:

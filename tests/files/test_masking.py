@@ -104,31 +104,26 @@ def test_eighty_ten_ten():
     assert counts[:3].sum() > 0, "special tokens are words of the vocabulary too"
 
 
-@WHOLE_WORDS
-def test_masks_give_back_the_original_in_whole_words(whole_words):
-    tokens = examples(list(range(3, 200)))
+@pytest.mark.parametrize(
+    ("whole_words", "probability", "most"), [(False, 0.15, 1000), (False, 0.5, 77), (True, 0.15, 20)]
+)
+def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_says(whole_words, probability, most):
+    tokens = examples(list(range(5, 400)))
     values, offsets = flat(tokens)
     before = values.copy()
-    found = mask(values, offsets, example_keys(5, np.arange(len(tokens))), masking(whole_words))
+    settings = masking(whole_words, masked_lm_prob=probability, max_predictions_per_seq=most)
+    found = mask(values, offsets, example_keys(5, np.arange(len(tokens))), settings)
     np.testing.assert_array_equal(values, before)
     for ids, (now, positions, original) in zip(tokens, parts(found, offsets), strict=True):
         assert positions == sorted(set(positions))
+        wanted = min(most, max(1, round(len(ids) * probability)), len(ids) - 3)
+        assert len(positions) <= wanted if whole_words else len(positions) == wanted
         restored = np.array(now)
         restored[positions] = original
         np.testing.assert_array_equal(restored, ids)
         words = words_of(ids.tolist(), whole_words)
         assert set(positions) <= {place for word in words for place in word}
         assert all(len(set(word) & set(positions)) in (0, len(word)) for word in words)
-
-
-def test_the_number_to_predict_is_pythons_round():
-    lengths = list(range(5, 513))
-    values, offsets = flat(examples(lengths))
-    for probability, most in ((0.15, 1000), (0.15, 20), (0.5, 77)):  # 0.5 · 5 and 0.5 · 7 are halves
-        settings = masking(masked_lm_prob=probability, max_predictions_per_seq=most)
-        found = mask(values, offsets, example_keys(0, np.arange(len(lengths))), settings)
-        expected = [min(most, max(1, round(n * probability)), n - 3) for n in lengths]
-        assert np.diff(found.position_offsets).tolist() == expected
 
 
 @WHOLE_WORDS

@@ -12,7 +12,6 @@ from harness import corpora
 from harness.refusals import refused
 
 from bert.corpus.shards import find_shards, read_manifest, verify
-from bert.text import tokenizer
 from tasks.pretraining.records import Limits, converted
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
@@ -83,8 +82,8 @@ def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shar
     corpora.write(tmp_path, corpora.make_texts(10))
     settings = {"dupe_factor": 2, "max_seq_length": 48, "num_shards": 2}
     rows, _ = corpora.build(tmp_path, "arrow", masking="static", **settings)
-    words, output = tokenizer.load(str(tmp_path / "vocab.txt")), tmp_path / "tfrecord"
-    corpora.build_with(corpora.settings_of(tmp_path, "tfrecord", format="tfrecord", **settings), words)
+    _, manifest = corpora.build(tmp_path, "tfrecord", format="tfrecord", **settings)
+    output = tmp_path / "tfrecord"
     expected = [padded(row, 48, 20) for row in rows]
     kinds = {key: tf.float32 if key == "masked_lm_weights" else tf.int64 for key in expected[0]}
     spec = {key: tf.io.FixedLenFeature([len(values)], kinds[key]) for key, values in expected[0].items()}
@@ -92,7 +91,7 @@ def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shar
     (records,) = tf.data.TFRecordDataset(files).batch(10_000)
     for key, values in tf.io.parse_example(records, spec).items():
         assert values.numpy().tolist() == [example[key] for example in expected]
-    limits = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": words.vocab_size}
+    limits = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": manifest["vocab_size"]}
     for patterns in (output, f"{output}/*", ",".join(files)):
         assert read(patterns, **limits) == rows
     verify(output)

@@ -38,16 +38,6 @@ def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") 
     (folder / name).write_text("\n\n".join(lines))
 
 
-def settings_of(folder: Path, output: str = "shards", **settings) -> BuildSettings:
-    """Settings for the files that `write` wrote."""
-    files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
-    return made(BuildSettings, files | settings)
-
-
-def build_with(settings: BuildSettings, words: tokenizer.Tokenizer, workers: int = 1) -> None:
-    corpus.build(settings, words, num_workers=workers, say=lambda _: None)
-
-
 def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict]:
     """All rows of the shards, each record batch checked, and the manifest."""
     shards, manifest = open_shards(find_shards(patterns, flag), flag)
@@ -55,9 +45,13 @@ def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dic
 
 
 def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:
-    """Builds the corpus that `write` wrote; its examples and its manifest."""
+    """Builds the corpus that `write` wrote; its examples, unless they are TFRecords, and its manifest."""
+    files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
     words = tokenizer.load(str(folder / "vocab.txt"))
-    build_with(settings_of(folder, output, **settings), words, workers)
+    built = made(BuildSettings, files | settings)
+    manifest = corpus.build(built, words, num_workers=workers, say=lambda _: None)
+    if built.examples.format == "tfrecord":
+        return [], manifest
     table, manifest = open_table(str(folder / output))
     return table.to_pylist(), manifest
 

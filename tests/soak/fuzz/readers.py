@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import sentencepiece
-from harness.corpora import build_with, make_texts, open_table, read_documents, settings_of, write
+from harness import corpora
 from harness.squad_files import make_entries, squad_json
 
 from bert.corpus.shards import find_shards, open_shards
@@ -82,21 +82,20 @@ def read_records(folder, name):
 
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
     cached = converted(find_shards(str(folder)), Limits(48, 20, 1 << 15), "--input_file")
-    return open_table(str(cached))[0].to_pylist()
+    return corpora.open_table(str(cached))[0].to_pylist()
 
 
 def read_texts(folder, name):
-    for document in read_documents(input_file=str(folder / name), split_sentences="split" in name):
+    for document in corpora.read_documents(input_file=str(folder / name), split_sentences="split" in name):
         assert document
         assert all(sentence.encode() for sentence in document)
 
 
 def corpus_readers():
     def build(folder):
-        write(folder, make_texts(40))
+        corpora.write(folder, corpora.make_texts(40))
         for output, more in {"arrow": {"dupe_factor": 3}, "tf": {"format": "tfrecord", "dupe_factor": 1}}.items():
-            settings = settings_of(folder, output, max_seq_length=48, num_shards=1, **more)
-            build_with(settings, tokenizer.load(str(folder / "vocab.txt")))
+            corpora.build(folder, output, max_seq_length=48, num_shards=1, **more)
 
     files, parquet, draw = made(build), {}, random.Random(0)
     shards = {name.removeprefix("arrow/"): content for name, content in files.items() if name.startswith("arrow/")}
