@@ -22,21 +22,14 @@ _LARGEST = np.uint64((1 << 64) - 1)
 
 @dataclass(frozen=True)
 class Masking:
-    """The parameters of masking.
-
-    Attributes:
-      special_ids: of [CLS] and [SEP], which are never predicted.
-      masked_lm_prob: share of an example's tokens to predict; special tokens count too.
-      continues_word: bool [vocab_size], True for pieces that continue a word (`##ing`). If given, whole words are
-        masked.
-    """
+    """The parameters of masking."""
 
     vocab_size: int
     mask_id: int
-    special_ids: tuple[int, ...]
-    masked_lm_prob: float = 0.15
+    special_ids: tuple[int, ...]  # of [CLS] and [SEP], which are never predicted
+    masked_lm_prob: float = 0.15  # share of an example's tokens to predict; special tokens count too
     max_predictions_per_seq: int = 20
-    continues_word: np.ndarray | None = None
+    continues_word: np.ndarray | None = None  # bool [vocab_size]: continues a word (`##ing`); masks whole words
 
     @classmethod
     def of(

@@ -74,20 +74,20 @@ def in_order(batch: pa.RecordBatch, keys: np.ndarray) -> pa.RecordBatch:
 def write_shard(
     path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Writes an Arrow shard, or TFRecords, by the file's name; returns its entry for a manifest with `settings`."""
-    sizes = []
+    """Writes Arrow or TFRecords, by the file's name; returns the shard's entry for a manifest with `settings`."""
+    sizes = list[int]()
     with replacing(path) as file:
         if path.suffix == ".arrow":
             with pa.ipc.new_file(file, schema) as writer:
-                for number, batch in enumerate(batches):
-                    writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, number))})
+                for batch in batches:
+                    writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, len(sizes)))})
                     sizes.append(len(batch))
         else:
             for batch in batches:
                 write_records(file, batch, settings["max_seq_length"], settings["max_predictions_per_seq"])
                 sizes.append(len(batch))
-    facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "sha256": sha256(path)}
-    return facts | {"batches": sizes}
+    facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "batches": sizes}
+    return facts | {"sha256": sha256(path)}
 
 
 def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
@@ -108,11 +108,8 @@ def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
 
 
 class Shard:
-    """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed.
-
-    Every use of a row can raise InputError, which names the shard: its bytes were changed, or it is not the shard
-    that the manifest describes.
-    """
+    """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed; then
+    InputError names a shard that is not what the manifest describes."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any], flag: str):
         self.path, self.facts, self._settings, self._flag = path, facts, settings, flag
@@ -153,11 +150,8 @@ class Shard:
 
 
 def open_shards(files: Mapping[Path, Manifest], flag: str = "--input_file") -> tuple[list[Shard], Manifest]:
-    """The Arrow shards among what `find_shards` returned, and their manifest. Their content is not read yet.
-
-    Shards of several folders must have the same settings; then `shards` of the returned manifest lists those of
-    all folders, and `counts` are the first folder's. Raises InputError if the settings differ.
-    """
+    """The Arrow shards that `find_shards` returned, not yet read, and their manifest; of several folders the first
+    one's, with the `shards` of all. Raises InputError if their settings differ."""
     first_path, first = next(iter(files.items()))
     shards = []
     for path, manifest in files.items():
@@ -209,11 +203,11 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
-    """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder.
+    """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder:
+    {} for TFRecord files of others.
 
-    They are shards of `bert-corpus build`, or TFRecord files of others, whose manifest is {}. In a folder with a
-    manifest, only the files that it names are used. Raises InputError: nothing matches, or both formats do; the
-    shards that a glob covers are not those of the manifest, or not of their size.
+    Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not those of the
+    manifest, or not of their size.
     """
     shards: dict[Path, Manifest] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
@@ -245,10 +239,8 @@ def is_arrow(shards: Iterable[Path]) -> bool:
 
 
 def verify(folder: Path) -> Manifest:
-    """Compares every byte of a corpus and its tokenizer with its manifest, which it returns.
-
-    Raises InputError that names each file that is missing, damaged or not in the manifest.
-    """
+    """Compares every byte of a corpus and its tokenizer with its manifest, which it returns. Raises InputError
+    that names each file that is missing, damaged or not in the manifest."""
     manifest = read_manifest(folder, "--input_dir")
     expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
     expected |= {folder / TOKENIZER / name: value for name, value in manifest.get("tokenizer_files", {}).items()}
