@@ -126,26 +126,8 @@ def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_sa
         assert all(len(set(word) & set(positions)) in (0, len(word)) for word in words)
 
 
-@WHOLE_WORDS
-def test_an_example_has_the_same_masks_in_any_batch(whole_words):
-    tokens = [*examples([20, 128, 5, 77]), np.array([CLS, SEP], np.int32), np.array([], np.int32)]
-    keys = example_keys(3, np.arange(6), 1)
-    together = parts(mask(*flat(tokens), keys, masking(whole_words)), flat(tokens)[1])
-    assert [len(positions) for _, positions, _ in together[4:]] == [0, 0]
-    for order in ([0], [4], [2, 0, 5, 3, 3, 1]):
-        values, offsets = flat([tokens[i] for i in order])
-        found = mask(values, offsets, keys[order], masking(whole_words))
-        assert parts(found, offsets) == [together[i] for i in order]
-    assert not len(mask(*flat([]), keys[:0], masking(whole_words)).positions)
-
-
-def test_keys_tell_seeds_rows_and_epochs_apart_and_epochs_have_independent_masks():
+def test_keys_tell_seeds_rows_and_epochs_apart():
     rows = np.arange(20_000)
     keys = [example_keys(1, rows, 0), example_keys(1, rows, 1), example_keys(2, rows, 0), example_keys(1, rows),
             example_keys(1, 0, rows)[2:], example_keys(2**63 + 5, rows, 0)]  # fmt: skip
     assert len(np.unique(np.concatenate(keys))) == sum(map(len, keys))  # two alike once in 10^9 times
-    values, offsets = flat(examples([128] * 2000))
-    epochs = [parts(mask(values, offsets, example_keys(0, rows[:2000], n), masking()), offsets) for n in (0, 1)]
-    both = sum(len({*one[1]} & {*two[1]}) for one, two in zip(*epochs, strict=True))
-    # 19 of 125 twice: hypergeometric, mean 2.888 and variance 2.08 an example
-    assert abs(both - 2000 * 19 * 19 / 125) < 5 * np.sqrt(2000 * 2.08)
