@@ -85,6 +85,7 @@ def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_b
         ("a.parquet", b"PAR1" + bytes(100), ""),
         ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9999).hex().encode())[:-1000], ""),
         ("a.txt", b"short\n" + b"x" * (40 << 20), "longer"),
+        ("a.txt.gz", gzip.compress(b"x" * (40 << 20), 1), "longer"),
         ("a.txt", b"w5 w6 unknown words\n\nw7 w8\n", "--allow_unknown"),
         ("a.txt", b"w5 w6\nw7 w8\n", "one document"),
     ],

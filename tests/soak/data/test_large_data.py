@@ -1,24 +1,18 @@
-"""Corpora of gigabytes, compressed bombs, and thousands of damaged files."""
+"""Corpora of gigabytes, and thousands of damaged files."""
 
-import gzip
 import os
-import shutil
 import subprocess
 import sys
 
-import pyarrow as pa
 import pytest
-from harness.corpora import make_texts, read_documents, write
+from harness.corpora import make_texts, write
 from harness.mpi import ROOT
-from harness.refusals import refused
 from soak.fuzz.run import run
 
 from bert.corpus.shards import find_shards, open_shards
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
-from ringbase.files import read_text
 
-MIB = (b"the same words, " * 127 + b"the same line.\n") * ((1 << 20) // 2047)  # long lines: they are read slowly
 PEAK = (
     "import resource, sys; from tasks.corpus.__main__ import main; main(sys.argv[1:]); "
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
@@ -54,17 +48,3 @@ def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(
 def test_a_thousand_kinds_of_damage(tmp_path, reader):
     _, faults = run(tmp_path, 1000, seed=1, names=[reader])
     assert not faults, "\n".join(faults)
-
-
-def test_a_compressed_file_that_unpacks_without_end_is_refused(tmp_path):
-    """1 GiB in 1 MB of gzip; in 20 kB of Zstandard."""
-    with gzip.open(tmp_path / "bomb.txt.gz", "wb", 9) as packed:
-        for _ in range(1 << 10):
-            packed.write(MIB)
-    shutil.copy(tmp_path / "bomb.txt.gz", tmp_path / "bomb.csv.gz")
-    with pa.CompressedOutputStream(pa.OSFile(str(tmp_path / "bomb.txt.zst"), "wb"), "zstd") as packed:
-        for _ in range(1 << 10):
-            packed.write(MIB)
-    for name in ("bomb.txt.gz", "bomb.txt.zst"):
-        refused(lambda name=name: read_documents(input_file=str(tmp_path / name)), name)
-    refused(lambda: read_text(tmp_path / "bomb.csv.gz"), "bomb.csv.gz")
