@@ -68,6 +68,7 @@ class Encoder:
         self._numbers.update(zip(words, itertools.count(len(self._numbers))))
         self._values = np.concatenate([self._values, ids[~is_mark]])
         lengths = np.diff(np.flatnonzero(is_mark), prepend=-1) - 1
+        assert len(lengths) == len(words)
         self._offsets = np.append(self._offsets, self._offsets[-1] + np.cumsum(lengths))
 
 
