@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.absent import Unsupported, refuse_process_set
-from ringbert.horovod.operations import as_written, over_ranks
+from ringbert.horovod.operations import as_written, grouped_allreduce
 from ringbert.horovod.session import current
-from ringbert.horovod.sums import Average, Compression, Reduction, Sum, means_in_graph
+from ringbert.horovod.sums import Average, Compression, Sum, means_in_graph
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
 MOST_DENSE_BYTES = 1 << 26
@@ -81,8 +81,8 @@ class GradientMean:
 
     def _means(self, own: list, variables: list) -> list:
         session, key = current(), tuple(map(id, variables))
-        is_dense = own and not any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
-        if is_dense and (means := means_in_graph(session, own, self.op)) is not None:
+        is_dense = not any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
+        if own and is_dense and (means := means_in_graph(session, own, self.op)) is not None:
             return means
 
         def facts(*dense: tf.Tensor) -> list[tuple[str, float, float]]:
@@ -94,7 +94,8 @@ class GradientMean:
             sums = (float(np.sum(value, dtype=np.float64)) for value in values)
             return list(zip(names, sums, (float(np.linalg.norm(value)) for value in values), strict=True))
 
-        return over_ranks(own, Reduction(self.op), self.compression, "gradients", facts)
+        options = {"op": self.op, "compression": self.compression, "name": "gradients"}
+        return grouped_allreduce(own, **options, facts=facts)
 
 
 def without_repeats(slices: tf.IndexedSlices) -> tf.IndexedSlices:

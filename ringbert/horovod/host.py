@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util  # there is no public name for what it tells
@@ -10,44 +10,32 @@ from tensorflow.python.ops import control_flow_util  # there is no public name f
 from ringbase.errors import InputError
 from ringbert.horovod.session import Call, current
 
-_latest: weakref.WeakKeyDictionary[tf.Graph, str] = weakref.WeakKeyDictionary()  # each graph's latest operation
-
-
-class GradientOf(NamedTuple):
-    """The name of a call that computes the gradient of the call `name`, which had this `number` when it ran."""
-
-    name: str
-    number: Any
+_made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()  # the operations of each graph
 
 
 def collective(
     call: Call,
-    function: Callable[..., Sequence[tf.Tensor]],
+    function: Callable[..., list[tf.Tensor]],
     gradient: Callable[..., Any],
     tensors: Sequence[tf.Tensor],
-    outputs: Sequence[tf.TensorSpec] = (),
-    facts: Callable[..., Any] | None = None,
+    resizes: bool = False,
+    facts: Callable[..., Any] = lambda *values: (),
 ) -> list[tf.Tensor]:
-    """The results of `function(*tensors)` on all ranks, which meet for `call` first.
+    """The results of `function(*tensors)` on all ranks, which meet for `call` first. One rank keeps its tensors.
 
     Args:
-      call: its kind are the options; dtype and shape of the tensors are added. Where `outputs` have other shapes
-        than the tensors, the ranks' first dimensions may differ.
+      call: its kind are the options; dtype and shape of the tensors are added.
       gradient: `gradient(name, results, *upstream)` are the gradients of the tensors; `name` is for its own calls.
+      resizes: the first dimensions may differ among the ranks, and those of results from the tensors'.
       facts: `facts(*tensors)` are the call's facts.
     """
     session, is_eager = current(), tf.executing_eagerly()
-    of, of_number = call.name if isinstance(call.name, GradientOf) else (call.name, 0)
 
-    def meet(of_number: Any, *values: tf.Tensor) -> list:
-        """The results, and the number of the meeting."""
-        if session.world.size == 1:
-            return [*function(*values), 0]
-        name = f"gradient of {of}, call {int(of_number)}" if of_number else of
-        kinds = ((value.dtype.name, tuple(value.shape[len(outputs) > 0 :])) for value in values)
+    def meet(*values: tf.Tensor) -> list[tf.Tensor]:
+        kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
         try:
-            own = Call(call.what, name, (*call.kind, *kinds), facts(*values) if facts else ())
-            return session.meet(own, lambda: [*function(*values), session.num_calls])
+            own = Call(call.what, call.name, (*call.kind, *kinds), facts(*values))
+            return session.meet(own, lambda _: function(*values))
         except InputError as error:
             if not is_eager:  # TensorFlow would wrap it into its own error of many lines
                 session.world.fail(error)
@@ -55,23 +43,30 @@ def collective(
 
     @tf.custom_gradient
     def run(*own):
-        if is_eager or session.world.size == 1:
-            *results, number = meet(of_number, *own)
+        number = 0
+        if session.world.size == 1:
+            results = [tf.identity(value) for value in own]
+        elif is_eager:
+            results, number = meet(*own), session.num_calls
         else:
-            specs = outputs or [tf.TensorSpec(value.shape, value.dtype) for value in own]
-            *results, number = _in_graph(meet, [tf.cast(of_number, tf.int64), *own], specs, call.what)
+            results, number = _in_graph(meet, own, call.what)
+            for result, value in zip(results, own, strict=True):
+                result.set_shape([None, *value.shape[1:]] if resizes else value.shape)
 
         def backward(*upstream, variables=None):
-            own_gradients = gradient(GradientOf(of or call.what, number), results, *upstream)
+            name = (
+                f"gradient of {call.name or call.what}, call {number}"  # in another order the ranks' names differ
+            )
+            own_gradients = gradient(name, results, *upstream)
             return own_gradients if variables is None else (own_gradients, [None] * len(variables))  # of `facts`
 
         return results, backward
 
-    return list(run(*tensors))
+    return list(run(*tensors)) if tensors else []
 
 
-def _in_graph(function: Callable[..., list], inputs: Sequence, outputs: Sequence, what: str) -> list[tf.Tensor]:
-    """The results of `function(*inputs)`, `outputs` and a number, as one operation of a graph on the CPU.
+def _in_graph(function: Callable, tensors: Sequence[tf.Tensor], what: str) -> tuple[list[tf.Tensor], int]:
+    """The results of `function(*tensors)`, as one operation of a graph on the CPU, and its number in the graph.
 
     Each graph runs all of these in the order in which they were traced, so that all ranks do the same: TensorFlow
     sees to that in the functions that it traces, but not in a backward function that it builds for a tape outside.
@@ -83,12 +78,11 @@ def _in_graph(function: Callable[..., list], inputs: Sequence, outputs: Sequence
             "hvd.DistributedOptimizer before model.compile"
         )
         current().world.fail(InputError(reason))
-    latest = [graph.get_operation_by_name(_latest[graph])] if graph in _latest else []
+    made = _made.setdefault(graph, [])
+    latest = [graph.get_operation_by_name(name) for name in made[-1:]]
     with tf.device("/CPU:0"), tf.control_dependencies(latest):
-        *results, number = tf.py_function(function, inputs, [*(spec.dtype for spec in outputs), tf.int64])
-    _latest[graph] = number.op.name
+        results = tf.py_function(function, tensors, [value.dtype for value in tensors])
+    made.append(results[0].op.name)
     if isinstance(graph, tf.__internal__.FuncGraph) and graph.experimental_acd_manager is None:
-        graph.control_outputs.append(number.op)
-    for result, spec in zip(results, outputs, strict=True):
-        result.set_shape(spec.shape)
-    return [*results, number]
+        graph.control_outputs.append(results[0].op)
+    return results, len(made)

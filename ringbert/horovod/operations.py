@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -10,9 +9,9 @@ import tensorflow as tf
 from distributed import arrays
 from ringbase.errors import InputError
 from ringbert.horovod.absent import Unsupported, refuse_process_set
-from ringbert.horovod.host import GradientOf, collective
+from ringbert.horovod.host import collective
 from ringbert.horovod.session import Call, current
-from ringbert.horovod.sums import MPI_NAMES, Average, Compression, Reduction, Sum, reduced
+from ringbert.horovod.sums import MPI_NAMES, WIDE, Average, Compression, Sum, reduced
 
 as_written = tf.autograph.experimental.do_not_convert
 
@@ -52,86 +51,84 @@ def grouped_allreduce(
     op: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    name: str | None = None,
+    name: str = "",
+    facts: Callable[..., Any] = lambda *dense: (),
 ) -> list:
-    """As `allreduce` of each tensor, in one call."""
+    """As `allreduce` of each tensor; the dense ones in one call, which has these `facts`."""
     if op is not None and average is not None:
         raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
     op = op or (Sum if average is False else Average)
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    return over_ranks(tensors, Reduction(op, prescale_factor, postscale_factor), compression, name or "")
-
-
-def over_ranks(
-    tensors: Sequence,
-    how: Reduction,
-    compression: Any = Compression.none,
-    name: str = "",
-    facts: Callable[..., Any] | None = None,
-) -> list:
-    """Dense tensors reduced in one call, which has `facts` of them, and sparse ones gathered."""
-    results = list(tensors)
-    sparse = [place for place, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
-    if sparse and (how.op not in (Average, Sum) or (how.prescale, how.postscale) != (1, 1)):
-        raise Unsupported(f"hvd.allreduce: sparse tensors are averaged or summed, without factors, got {how}")
-    for place in sparse:
-        slices, label = tensors[place], f"{name or 'slices'} {place}"
-        indices = allgather(slices.indices, f"indices of {label}")
-        values = allgather(slices.values, f"values of {label}")
-        values = values / tf.cast(current().world.size, values.dtype) if how.op == Average else values
-        results[place] = tf.IndexedSlices(values, indices, slices.dense_shape)
-    dense = [place for place in range(len(tensors)) if place not in sparse]
-    if not dense:
-        return results
-    if compression in (Compression.fp16, Compression.bf16):  # the backend rounds, and only what it sends
-        how, compression = replace(how, is_half=True), Compression.none
-    pairs = [compression.compress(tf.convert_to_tensor(tensors[place])) for place in dense]
-    totals = _reduced([sent for sent, _ in pairs], how, name, facts)
+    results, dense = list(tensors), []
+    for place, tensor in enumerate(tensors):
+        if not isinstance(tensor, tf.IndexedSlices):
+            dense.append(place)
+        elif op in (Average, Sum) and (prescale_factor, postscale_factor) == (1, 1):
+            results[place] = _gathered_slices(tensor, op, f"{name or 'slices'} {place}")
+        else:
+            raise Unsupported("hvd.allreduce: sparse tensors are averaged or summed, without factors")
+    is_half = compression in (Compression.fp16, Compression.bf16)  # the backend rounds, and only what it sends
+    compression = Compression.none if is_half else compression
+    own = [_scaled(tf.convert_to_tensor(tensors[place]), prescale_factor) for place in dense]
+    pairs = [compression.compress(value) for value in own]
+    totals = _reduced([sent for sent, _ in pairs], op, name or "", is_half, facts)
     for place, total, (_, context) in zip(dense, totals, pairs, strict=True):
-        results[place] = compression.decompress(total, context)
+        results[place] = _scaled(compression.decompress(total, context), postscale_factor)
     return results
 
 
+def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
+    if factor == 1:
+        return value
+    wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
+    return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
+
+
+def _gathered_slices(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
+    indices, values = (
+        allgather(slices.indices, f"indices of {name}"),
+        allgather(slices.values, f"values of {name}"),
+    )
+    values = values / tf.cast(current().world.size, values.dtype) if op == Average else values
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
 def _reduced(
-    values: Sequence, how: Reduction, name: str | GradientOf, facts: Callable[..., Any] | None = None
+    values: Sequence, op: str, name: str, is_half: bool = False, facts: Callable[..., Any] = lambda *dense: ()
 ) -> list[tf.Tensor]:
     """Tensors reduced over ranks, with their gradients."""
     session = current()
 
-    def gradient(name: GradientOf, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
-        if how.op not in (Average, Sum):
-            raise Unsupported(f"hvd.allreduce: there is no gradient of op={how.op}")
-        return _reduced(upstream, how, name)
+    def reduce(*own: tf.Tensor) -> list[tf.Tensor]:
+        return reduced(session, own, op, is_half)
 
-    call = Call("hvd.allreduce", name, (how,))
-    return collective(call, lambda *own: reduced(session, own, how), gradient, values, facts=facts)
+    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+        if op not in (Average, Sum):
+            raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
+        return _reduced(upstream, op, name, is_half)
+
+    wide = [tf.cast(value, WIDE.get(value.dtype, value.dtype)) for value in values]
+    totals = collective(Call("hvd.allreduce", name, (op, is_half)), reduce, gradient, wide, facts=facts)
+    return [tf.cast(total, value.dtype) for total, value in zip(totals, values, strict=True)]
 
 
 @operation
-def reducescatter(tensor: Any, *args: Any, **options: Any) -> tf.Tensor:
+def reducescatter(tensor: Any, **options: Any) -> tf.Tensor:
     """This rank's part of the average (or `op` `Sum`) over ranks, cut along the first dimension.
 
     The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is multiplied by the
-    number of ranks, as in Horovod. The arguments are those of `grouped_reducescatter`.
+    number of ranks, as in Horovod. The options are those of `allreduce`.
     """
-    return grouped_reducescatter([tensor], *args, **options)[0]
+    return grouped_reducescatter([tensor], **options)[0]
 
 
 @operation
-def grouped_reducescatter(
-    tensors: Sequence,
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: str = Average,
-    name: str | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list:
+def grouped_reducescatter(tensors: Sequence, op: str = Average, **options: Any) -> list:
     """As `reducescatter` of each tensor, in one call."""
     if op not in (Average, Sum):
         raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
-    world, how = current().world, Reduction(op, prescale_factor, postscale_factor)
+    world = current().world
 
     @tf.custom_gradient
     def with_larger_gradient(value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
@@ -144,7 +141,7 @@ def grouped_reducescatter(
         return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    return [part(total) for total in over_ranks(own, how, compression, name or "hvd.reducescatter")]
+    return [part(total) for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)]
 
 
 @operation
@@ -156,20 +153,17 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """
     world, value = current().world, _with_rows(tensor, "hvd.allgather")
 
-    def gradient(name: GradientOf, results: Sequence, upstream: tf.Tensor, _: Any) -> list[tf.Tensor]:
-        rows, mean = results[1], _reduced([upstream], Reduction(Average), name)[0]
+    def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
+        rows, mean = results[1], _reduced([upstream], Average, name)[0]
         start = tf.reduce_sum(rows[: world.rank])
-        return [mean[start : start + rows[world.rank]]]
+        return [mean[start : start + rows[world.rank]], None]
 
-    outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([world.size], tf.int64)]
-    return collective(Call("hvd.allgather", name or ""), _gather, gradient, [value], outputs)[0]
+    own = [value, tf.shape(value, tf.int64)[:1]]
+    return collective(Call("hvd.allgather", name or ""), _gather, gradient, own, resizes=True)[0]
 
 
-def _gather(value: tf.Tensor) -> list[tf.Tensor]:
-    world = current().world
-    if world.size == 1:
-        return [tf.identity(value), tf.shape(value, tf.int64)[:1]]
-    whole, rows = arrays.gathered(world.comm, value.numpy())
+def _gather(value: tf.Tensor, _: Any) -> list[tf.Tensor]:
+    whole, rows = arrays.gathered(current().world.comm, value.numpy())
     return [tf.constant(whole, value.dtype), tf.constant(rows, tf.int64)]
 
 
@@ -197,12 +191,10 @@ def _broadcast(tensors: Sequence, root_rank: int, name: str) -> list[tf.Tensor]:
     _check_rank(root_rank)
 
     def send(*values: tf.Tensor) -> list[tf.Tensor]:
-        if world.size == 1:
-            return [tf.identity(value) for value in values]
         return [tf.constant(arrays.broadcast(world.comm, v.numpy(), root_rank), v.dtype) for v in values]
 
-    def gradient(name: GradientOf, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
-        means = _reduced(upstream, Reduction(Average), name)
+    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+        means = _reduced(upstream, Average, name)
         return means if world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
 
     call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
@@ -237,20 +229,17 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     return received if splits is None else (received, rows_from)
 
 
-def _exchanged(value: tf.Tensor, rows_to: tf.Tensor, name: str | GradientOf) -> list[tf.Tensor]:
+def _exchanged(value: tf.Tensor, rows_to: tf.Tensor, name: str) -> list[tf.Tensor]:
     world = current().world
 
     def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> list[tf.Tensor]:
-        if world.size == 1:
-            return [tf.identity(value), tf.identity(rows_to)]
         rows, rows_from = arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
         return [tf.constant(rows, value.dtype), tf.constant(rows_from, tf.int32)]
 
-    def gradient(name: GradientOf, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
+    def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
         return [_exchanged(upstream, results[1], name)[0], None]
 
-    outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([world.size], tf.int32)]
-    return collective(Call("hvd.alltoall", name), exchange, gradient, [value, rows_to], outputs)
+    return collective(Call("hvd.alltoall", name), exchange, gradient, [value, rows_to], resizes=True)
 
 
 @operation
@@ -265,13 +254,13 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     _check_rank(root_rank)
     world = current().world
     own, call = obj if world.rank == root_rank else None, Call("hvd.broadcast_object", name or "", (root_rank,))
-    return current().meet(call, lambda: world.all_gather(own)[root_rank])
+    return current().meet(call, lambda _: world.all_gather(own)[root_rank])
 
 
 @operation
 def allgather_object(obj: Any, name: str | None = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
-    return current().meet(Call("hvd.allgather_object", name or ""), lambda: current().world.all_gather(obj))
+    return current().meet(Call("hvd.allgather_object", name or ""), lambda _: current().world.all_gather(obj))
 
 
 def _check_rank(root_rank: int) -> None:
@@ -286,15 +275,23 @@ def join() -> int:
     Until then this rank takes part in the sums of the others, which are averaged over the ranks that have data.
     Messages other than `allreduce`, `allgather` and the gradients of an optimizer or tape cannot go on without it.
     """
-    return current().join(_take_part)
+    rounds = 0
+    while current().meet(None, _has_taken_part):
+        rounds += 1
+    waited = current().world.all_gather(rounds)
+    return max(range(len(waited)), key=lambda rank: (-waited[rank], rank))
 
 
-def _take_part(call: Call) -> None:
-    """What a rank without data adds to a call of the others: nothing."""
-    session, kind = current(), call.kind
-    if call.what == "hvd.allreduce" and kind[0].op in (Average, Sum):
-        reduced(session, [tf.zeros(shape, dtype) for dtype, shape in kind[1:]], kind[0])
+def _has_taken_part(call: Call | None) -> bool:
+    """A rank without data adds nothing to a call of the others. False: all have joined."""
+    if call is None:
+        return False
+    if call.what == "hvd.allreduce" and call.kind[0] in (Average, Sum):
+        op, is_half, *kinds = call.kind
+        reduced(current(), [tf.zeros(shape, dtype) for dtype, shape in kinds], op, is_half)
     elif call.what == "hvd.allgather":
-        _gather(*(tf.zeros([0, *shape], dtype) for dtype, shape in kind))
+        dtype, shape = call.kind[0]
+        _gather(tf.zeros([0, *shape], dtype), None)
     else:
         raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")
+    return True

@@ -1,7 +1,6 @@
 """What `init()` starts: the ranks, the backend that sums, and the meetings of all ranks before each call."""
 
 import atexit
-import itertools
 import os
 import sys
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -20,10 +19,9 @@ from tensorflow.python.eager import context
 
 from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
-from distributed.environment import launched_rank
 from distributed.watchdog import StallSettings
 from distributed.world import World
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError
 from ringbert.horovod.absent import Unsupported
 
 BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
@@ -58,6 +56,9 @@ class Call:
     kind: tuple = ()
     facts: Sequence[tuple[str, float, float]] = field(default=(), compare=False)
 
+    def __str__(self) -> str:
+        return f"{self.what} {self.name}".strip()
+
 
 @dataclass(eq=False)
 class Session:
@@ -81,42 +82,39 @@ class Session:
     averaged: Any = field(default_factory=weakref.WeakValueDictionary)
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
-    def meet(self, call: Call, action: Callable[[], Any] = lambda: None) -> Any:
-        """Calls `action`, which exchanges messages with all ranks. RanksDiffer: not all make this call."""
-        if self.world.size == 1:
-            return action()
-        with self._one_meets, self.world.operation(MEETING):
-            self._exchanged(call)
-            return action()
+    def meet(self, call: Call | None, action: Callable[[Call | None], Any] = lambda call: None) -> Any:
+        """What `action` returns, which exchanges messages with all ranks.
 
-    def join(self, take_part: Callable[[Call], None]) -> int:
-        """Takes part, by `take_part`, in the calls of the other ranks until all have joined.
-
-        Returns the rank that joined last.
+        It gets the call that all ranks make. None is for a rank that has joined: it makes that of the others.
+        RanksDiffer: not all make this call.
         """
-        rounds = 0
-        while self.world.size > 1:
-            with self.world.operation(MEETING):
-                call = self._exchanged(None)
-                if call is None:
-                    waited = self.world.all_gather(rounds)
-                    return max(range(len(waited)), key=lambda rank: (-waited[rank], rank))
-                take_part(call)
-                rounds += 1
-        return 0
+        if self.world.size == 1:
+            return action(call)
+        with self._one_meets, self.world.operation(MEETING):
+            calls = self.world.comm.allgather(call)
+            common = {other for other in calls if other is not None}
+            if len(common) > 1:
+                self._refuse(call or Call("hvd.join"), all("gradient of" in str(other) for other in calls))
+            self.num_calls += 1
+            self.num_active = len(calls) - calls.count(None)
+            facts = [other.facts for other in calls if other is not None and other.facts]
+            if len(facts) > 1:
+                compare(self.world, facts)
+            return action(next(iter(common), None))
 
-    def _exchanged(self, call: Call | None) -> Call | None:
-        """The call that all ranks make that have not joined; these send None."""
-        calls = self.world.comm.allgather(call)
-        different = {call for call in calls if call is not None}
-        if len(different) > 1:
-            raise RanksDiffer(difference(calls))
-        self.num_calls += 1
-        self.num_active = len(calls) - calls.count(None)
-        facts = [call.facts for call in calls if call is not None and call.facts]
-        if len(facts) > 1:
-            compare(self.world, facts)
-        return next(iter(different), None)
+    def _refuse(self, call: Call, are_gradients: bool) -> NoReturn:
+        advice = (
+            "Either their models or optimizers differ, or one rank ended earlier: give all ranks the same number "
+            "of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
+        )
+        if are_gradients:
+            advice = "Put the tape inside the tf.function, which keeps the order of gradients"
+        try:
+            parts = {f"part {n} of {call}": part for n, part in enumerate(call.kind)}
+            self.world.agree({"the next call": call, **parts})
+        except InputError as error:
+            advice = f"{error}. {advice}"
+        raise RanksDiffer(advice)
 
 
 def compare(world: World, facts: Sequence[Sequence[tuple[str, float, float]]]) -> None:
@@ -134,24 +132,6 @@ def compare(world: World, facts: Sequence[Sequence[tuple[str, float, float]]]) -
             "note: all ranks have the same gradients, so they probably train on the same data: give each rank "
             "its part, such as dataset.shard(hvd.size(), hvd.rank()) or x[hvd.rank()::hvd.size()]"
         )
-
-
-def difference(calls: Sequence[Call | None]) -> str:
-    """What each rank calls, in a few words: of the same function with other tensors the first that differs."""
-    texts = ["hvd.join" if call is None else f"{call.what} {call.name}".strip() for call in calls]
-    if len(set(texts)) == 1:
-        parts = itertools.zip_longest(*(call.kind for call in calls if call), fillvalue="missing")
-        place, differing = next((n, part) for n, part in enumerate(parts) if len(set(part)) > 1)
-        texts = [f"{text} with part {place} {part}" for text, part in zip(texts, differing, strict=True)]
-    ranks = {text: [str(rank) for rank, other in enumerate(texts) if other == text] for text in texts}
-    places = [f"rank{'s' * (len(at) > 1)} {','.join(at)}: {text}" for text, at in ranks.items()]
-    message = f"the ranks do different things: {'; '.join(places)}"
-    if all("gradient of" in text for text in texts):
-        return f"{message}: put the tape inside the tf.function, which keeps the order of gradients"
-    return (
-        f"{message}. Either their models or optimizers differ, or one rank ended earlier: give all ranks the same "
-        "number of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
-    )
 
 
 _session: Session | None = None
@@ -217,25 +197,18 @@ def _started(comm: Any) -> Session:
 
 
 _show_traceback = sys.excepthook
-_has_failed = False
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An uncaught exception ends all ranks; an InputError is shown as one line."""
-    global _has_failed
-    _has_failed = True
-    if _session is not None and (isinstance(error, InputError) or _session.world.comm is not None):
-        _session.world.fail(error)
-    if not isinstance(error, InputError):
-        _show_traceback(kind, error, trace)
-    elif launched_rank() == "0":
-        print(f"{Path(sys.argv[0]).name}: error: {one_line(error)}", file=sys.stderr)
+    atexit.unregister(_at_exit)
+    world = _session.world if _session else World(program=Path(sys.argv[0]).name, user_errors=(InputError,))
+    world.__exit__(kind, error, trace)  # returns on a single rank, if the error is no InputError
+    _show_traceback(kind, error, trace)
 
 
 def _at_exit(world: World) -> None:
     """A rank that ends without an exception waits for the others."""
-    if _has_failed:
-        return
     if _session is not None:
         try:  # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
             _session.meet(Call("the end of the script"))

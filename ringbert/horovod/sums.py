@@ -40,34 +40,25 @@ class Compression:
     none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """What the ranks' values become: `postscale * op(prescale * value)`."""
+def reduced(session: Session, tensors: Sequence[tf.Tensor], op: str, is_half: bool) -> list[tf.Tensor]:
+    """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
 
-    op: str
-    prescale: float = 1.0
-    postscale: float = 1.0
-    is_half: bool = False  # float32 values may be sent in 16 bits between machines
-
-
-def reduced(session: Session, tensors: Sequence[tf.Tensor], how: Reduction) -> list[tf.Tensor]:
-    """Each tensor reduced over ranks, float ones in one sum. Averages are over the ranks that have not joined.
-
-    Integers are multiplied by the factors in float64 and lose their fraction, and so do their averages.
+    Averages are over the ranks that have not joined, those of integers without their fraction. With `is_half`,
+    float32 values may be sent in 16 bits between machines.
     """
-    results = [_scaled(tf.cast(value, WIDE.get(value.dtype, value.dtype)), how.prescale) for value in tensors]
-    divisor = session.num_active if how.op == Average else 1
-    for kind in {value.dtype: None for value in results}:
-        places = [place for place, value in enumerate(results) if value.dtype == kind]
-        own = [results[place] for place in places]
-        if session.world.size > 1 and kind.is_floating and how.op in (Average, Sum):
-            own = session.host.all_reduce_sum(own, how.is_half and kind == tf.float32)
-        elif session.world.size > 1:
-            own = [tf.constant(arrays.reduced(session.world.comm, x.numpy(), MPI_NAMES[how.op])) for x in own]
+    results = list(tensors)
+    divisor = session.num_active if op == Average else 1
+    for kind in {value.dtype: None for value in tensors}:
+        places = [place for place, value in enumerate(tensors) if value.dtype == kind]
+        own = [tensors[place] for place in places]
+        if kind.is_floating and op in (Average, Sum):
+            totals = session.host.all_reduce_sum(own, is_half and kind == tf.float32)
+        else:
+            comm, name = session.world.comm, MPI_NAMES[op]
+            totals = [tf.constant(arrays.reduced(comm, value.numpy(), name)) for value in own]
         divide = tf.truediv if kind.is_floating else tf.truncatediv  # into memory of their own
-        for place, value in zip(places, own, strict=True):
-            value = divide(_scaled(value, how.postscale), tf.cast(divisor, kind))
-            results[place] = tf.cast(value, tensors[place].dtype)
+        for place, total in zip(places, totals, strict=True):
+            results[place] = divide(total, tf.cast(divisor, kind))
     return results
 
 
@@ -79,10 +70,3 @@ def means_in_graph(session: Session, own: Sequence[tf.Tensor], op: str) -> list[
     totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
     divisor = session.world.size if op == Average else 1
     return [tf.cast(total / divisor, value.dtype) for total, value in zip(totals, own, strict=True)]
-
-
-def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
-    if factor == 1:
-        return value
-    wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
-    return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)

@@ -11,7 +11,7 @@ from ringbase.errors import InputError
 from ringbert.horovod.absent import REASONS
 
 CASES = {
-    "model": r"the ranks do different things: .*\(3, 4\).*\(3, 5\)",
+    "model": r"the ranks disagree about .*\(3, 4\).*\(3, 5\)",
     "broadcast": r"BroadcastGlobalVariablesCallback",
     "jit": r"jit_compile=True needs NCCL",
     "early": r"rank 0: the end of the script.*rank 1: hvd.allreduce",

@@ -155,7 +155,11 @@ def test_plain_keras_loads_what_was_saved_and_hvd_trains_on(hvd, session_folder)
     ("wrong", "kind", "named"),
     [
         (lambda hvd: hvd.allreduce([1.0], name=f"of rank {hvd.rank()}"), RANKS_DIFFER, "of rank 0.*of rank 1"),
-        (lambda hvd: hvd.allreduce(np.ones(2 + hvd.rank())), RANKS_DIFFER, "different things"),
+        (
+            lambda hvd: hvd.allreduce(np.ones(2 + hvd.rank())),
+            RANKS_DIFFER,
+            "disagree about part 2 of hvd.allreduce",
+        ),
         (lambda hvd: hvd.allreduce([1.0]) if hvd.rank() else hvd.broadcast([1.0], 0), RANKS_DIFFER, "allreduce"),
         (lambda hvd: hvd.DistributedOptimizer(sgd(), op=hvd.Adasum), NotImplementedError, "Adasum"),
         (lambda hvd: hvd.allreduce(SLICES, op=hvd.Max), NotImplementedError, "sparse"),
