@@ -18,27 +18,26 @@ import sys
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 # fmt: off
-from ringbert.horovod import callbacks, elastic, keras_hooks
+from ringbert.horovod import callbacks, elastic
 from ringbert.horovod.absent import (
     ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built, mpi_enabled, mpi_threads_supported,
     nccl_built, refuse as __getattr__, rocm_built, sycl_built,
 )
 from ringbert.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape
+from ringbert.horovod.host import Average, Compression, Max, Min, Product, Sum
 from ringbert.horovod.operations import (
-    allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_object,
-    broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
+    allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_model,
+    broadcast_object, broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
 )
 from ringbert.horovod.optimizer import (
-    DistributedOptimizer, PartialDistributedOptimizer, SyncBatchNormalization, broadcast_model, load_model,
+    DistributedOptimizer, PartialDistributedOptimizer, SyncBatchNormalization, load_model,
 )
 from ringbert.horovod.session import (
     cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op, local_size,
     local_size_op, rank, rank_op, shutdown, size, size_op,
 )
-from ringbert.horovod.sums import Average, Compression, Max, Min, Product, Sum
 # fmt: on
 
-keras_hooks.install()
 keras = tensorflow = sys.modules[__name__]
 for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
     sys.modules[f"{__name__}.{_name}"] = keras

@@ -8,29 +8,25 @@ from distributed.joining import library
 from ringbase.errors import InputError
 
 ALL_TOGETHER = "all ranks always work together: leave out process_set"
-SESSIONS = "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3"
-WORKFLOW = "start the script with bert-launch or mpirun"
-PROFILER = "use TensorFlow's profiler (tf.profiler.experimental, or keras.callbacks.TensorBoard)"
-PROCESS_SETS = (
-    "ProcessSet", "add_process_set", "remove_process_set", "global_process_set", "process_set_included_op"
-)  # fmt: skip
-REASONS = dict.fromkeys(PROCESS_SETS, ALL_TOGETHER) | {
-    "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
-    "run": WORKFLOW,
-    "runner": WORKFLOW,
-    "spark": WORKFLOW,
-    "ray": WORKFLOW,
-    "data": "use tf.data.experimental.service itself, or give each rank its shard of the data",
-    "common": "errors of use are ValueErrors, and a rank that dies ends the job: there is no HorovodInternalError",
-    "torch": "for PyTorch use torch.distributed",
-    "mxnet": "there is no MXNet",
-    "BroadcastGlobalVariablesHook": SESSIONS,
-    "broadcast_global_variables": f"{SESSIONS}: use hvd.broadcast_variables(model.variables, root_rank=0)",
-    "broadcast_object_fn": f"{SESSIONS}: use hvd.broadcast_object",
-    "start_timeline": PROFILER,
-    "stop_timeline": PROFILER,
-    "examples": "all ranks count the same: give them equal batches, or weigh these by sample_weight",
+SESSIONS = (
+    "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3: use "
+    "hvd.broadcast_variables(model.variables, root_rank=0), or hvd.broadcast_object"
+)
+PROCESS_SETS = "ProcessSet add_process_set remove_process_set global_process_set process_set_included_op"
+NAMES = {
+    ALL_TOGETHER: PROCESS_SETS,
+    SESSIONS: "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn",
+    "only op=hvd.Average, Sum, Min, Max and Product": "Adasum",
+    "start the script with bert-launch or mpirun": "run runner spark ray",
+    "use tf.data.experimental.service itself, or give each rank its shard of the data": "data",
+    "errors of use are ValueErrors, and a rank that dies ends the job: there is no HorovodInternalError": "common",
+    "it is for Keras and TensorFlow; PyTorch has torch.distributed": "torch mxnet",
+    "use TensorFlow's profiler (tf.profiler.experimental, or keras.callbacks.TensorBoard)": (
+        "start_timeline stop_timeline"
+    ),
+    "all ranks count the same: give them equal batches, or weigh these by sample_weight": "examples",
 }
+REASONS = {name: reason for reason, names in NAMES.items() for name in names.split()}
 
 
 class Unsupported(InputError, NotImplementedError):
@@ -57,16 +53,11 @@ def gloo_built() -> bool:
     return False
 
 
-mpi_enabled = mpi_built
-gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = gloo_built
-cuda_built = tf.test.is_built_with_cuda
-
-
 def mpi_threads_supported() -> bool:
     """Whether the MPI library lets several threads send at the same time."""
     return getattr(library(), "is_threaded", False)
 
 
-def nccl_built() -> int:
-    """Whether TensorFlow has NCCL; Horovod gives its version."""
-    return int(cuda_built())
+mpi_enabled = mpi_built
+gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = gloo_built
+cuda_built = nccl_built = tf.test.is_built_with_cuda  # TensorFlow for GPUs has NCCL

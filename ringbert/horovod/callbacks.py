@@ -1,17 +1,14 @@
 """Callbacks for `fit`."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.absent import refuse_process_set
-from ringbert.horovod.operations import allreduce
-from ringbert.horovod.optimizer import broadcast_model
+from ringbert.horovod.operations import allreduce, broadcast_model
 from ringbert.horovod.session import rank, size
 
 
@@ -24,15 +21,14 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None):
         super().__init__()
-        self.root_rank = root_rank
-        self.local_variables = [] if local_variables is None else tf.nest.flatten(local_variables)
+        self.root_rank, self.local_variables = root_rank, local_variables
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._is_done = self.model.built
+        self._is_done = False
         if self.model.built:
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
-            broadcast_model(self.model, self.root_rank, self.local_variables)
+            self.on_train_batch_end(0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if not self._is_done:
@@ -51,12 +47,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if not logs:
-            return
-        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
-        values = np.array([float(logs[name]) for name in names])
-        means = allreduce(values, name=f"metrics {', '.join(names)}").numpy()
-        logs.update(zip(names, means.tolist(), strict=True))
+        names = sorted(name for name, value in (logs or {}).items() if np.ndim(value) == 0)
+        if logs and names:
+            means = allreduce(np.array([float(logs[name]) for name in names]), name=f"metrics {', '.join(names)}")
+            logs.update(zip(names, means.numpy().tolist(), strict=True))
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -74,7 +68,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         initial_lr: float,
         multiplier: float | Callable[[float], float],
         start_epoch: int = 0,
-        end_epoch: int | None = None,
+        end_epoch: float | None = None,
         staircase: bool = True,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
@@ -85,7 +79,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
         self.staircase = staircase or not callable(multiplier)
         self.momentum_correction, self.steps_per_epoch = momentum_correction, steps_per_epoch
-        self.current_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
@@ -138,14 +131,3 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         if epoch == self.end_epoch - 1 and self.verbose > 0 and rank() == 0:
             rate = float(self.model.optimizer.learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
-
-
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keeps the model with the best `monitor`; rank 0 writes. Put it after `MetricAverageCallback`."""
-
-    def __init__(self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options: Any):
-        super().__init__(str(filepath), monitor, **options, save_best_only=True)
-
-    def _save_model(self, *args: Any, **options: Any) -> None:
-        if rank() == 0:
-            super()._save_model(*args, **options)

@@ -82,16 +82,12 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     return synchronized
 
 
-class StateCallback(keras.callbacks.Callback):
-    """A callback that keeps `state`."""
+class CommitStateCallback(keras.callbacks.Callback):
+    """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
-    def __init__(self, state: Any, batches_per_commit: int = 1):
+    def __init__(self, state: TensorFlowState, batches_per_commit: int = 1):
         super().__init__()
         self.state, self.batches_per_commit = state, batches_per_commit
-
-
-class CommitStateCallback(StateCallback):
-    """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if (batch + 1) % self.batches_per_commit == 0:
@@ -101,21 +97,16 @@ class CommitStateCallback(StateCallback):
         self.state.commit()
 
 
-class UpdateBatchStateCallback(StateCallback):
+def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
     """Keeps the number of the batch in `state.batch`; 0 after each epoch."""
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.state.batch = batch
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.batch = 0
+    return keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: setattr(state, "batch", batch),
+        on_epoch_end=lambda epoch, logs: setattr(state, "batch", 0),
+    )
 
 
-class UpdateEpochStateCallback(StateCallback):
+def UpdateEpochStateCallback(state: Any) -> keras.callbacks.Callback:
     """Keeps the number of epochs that are done, also by earlier calls of `fit`, in `state.epoch`."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.first_epoch = self.state.epoch
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.epoch = self.first_epoch + epoch + 1
+    return keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(state, "epoch", state.epoch + 1)
+    )

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.absent import Unsupported, refuse_process_set
+from ringbert.horovod.host import Average, Compression, Sum, means_in_graph
 from ringbert.horovod.operations import as_written, grouped_allreduce
 from ringbert.horovod.session import current
-from ringbert.horovod.sums import Average, Compression, Sum, means_in_graph
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
 MOST_DENSE_BYTES = 1 << 26
@@ -64,20 +64,20 @@ class GradientMean:
         """
         results, shared = list(gradients), []
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-            if gradient is not None and id(variable) not in self.local:
+            if gradient is None:
+                continue
+            if id(variable) not in self.local:
                 shared.append(place)
-            elif gradient is not None and self.scale_local_gradients:
+            elif self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
-        own = [self._dense(results[place], variables[place]) for place in shared]
+            if isinstance(gradient, tf.IndexedSlices) and id(variable) not in self.local:
+                num_bytes = int(np.prod(variable.shape)) * gradient.values.dtype.size
+                if self.sparse_as_dense or num_bytes <= MOST_DENSE_BYTES:
+                    results[place] = tf.convert_to_tensor(gradient)
+        own = [results[place] for place in shared]
         for place, mean in zip(shared, self._means(own, [variables[n] for n in shared]), strict=True):
             results[place] = without_repeats(mean) if isinstance(mean, tf.IndexedSlices) else mean
         return results
-
-    def _dense(self, gradient: Any, variable: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices):
-            is_small = int(np.prod(variable.shape)) * gradient.values.dtype.size <= MOST_DENSE_BYTES
-            return tf.convert_to_tensor(gradient) if self.sparse_as_dense or is_small else gradient
-        return gradient
 
     def _means(self, own: list, variables: list) -> list:
         session, key = current(), tuple(map(id, variables))

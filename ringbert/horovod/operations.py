@@ -9,9 +9,8 @@ import tensorflow as tf
 from distributed import arrays
 from ringbase.errors import InputError
 from ringbert.horovod.absent import Unsupported, refuse_process_set
-from ringbert.horovod.host import collective
+from ringbert.horovod.host import MPI_NAMES, WIDE, Average, Compression, Sum, collective, reduced
 from ringbert.horovod.session import Call, current
-from ringbert.horovod.sums import MPI_NAMES, WIDE, Average, Compression, Sum, reduced
 
 as_written = tf.autograph.experimental.do_not_convert
 
@@ -51,7 +50,7 @@ def grouped_allreduce(
     op: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    name: str = "",
+    name: str | None = None,
     facts: Callable[..., Any] = lambda *dense: (),
 ) -> list:
     """As `allreduce` of each tensor; the dense ones in one call, which has these `facts`."""
@@ -60,21 +59,29 @@ def grouped_allreduce(
     op = op or (Sum if average is False else Average)
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    results, dense = list(tensors), []
+    has_gradient, is_scaled = op in (Average, Sum), (prescale_factor, postscale_factor) != (1, 1)
+    is_half = compression in (Compression.fp16, Compression.bf16)  # the backend rounds, and only what it sends
+    compressor = Compression.none if is_half else compression
+
+    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+        if not has_gradient:
+            raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
+        return grouped_allreduce(upstream, compression=compression, op=op, name=name)
+
+    results, sent, contexts = list(tensors), {}, {}
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
-            dense.append(place)
-        elif op in (Average, Sum) and (prescale_factor, postscale_factor) == (1, 1):
-            results[place] = _gathered_slices(tensor, op, f"{name or 'slices'} {place}")
+            value = _scaled(tf.convert_to_tensor(tensor), prescale_factor)
+            sent[place], contexts[place] = compressor.compress(value)
+        elif has_gradient and not is_scaled:
+            results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
         else:
             raise Unsupported("hvd.allreduce: sparse tensors are averaged or summed, without factors")
-    is_half = compression in (Compression.fp16, Compression.bf16)  # the backend rounds, and only what it sends
-    compression = Compression.none if is_half else compression
-    own = [_scaled(tf.convert_to_tensor(tensors[place]), prescale_factor) for place in dense]
-    pairs = [compression.compress(value) for value in own]
-    totals = _reduced([sent for sent, _ in pairs], op, name or "", is_half, facts)
-    for place, total, (_, context) in zip(dense, totals, pairs, strict=True):
-        results[place] = _scaled(compression.decompress(total, context), postscale_factor)
+    wide = [tf.cast(value, WIDE.get(value.dtype, value.dtype)) for value in sent.values()]
+    function, call = functools.partial(reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
+    for place, total in zip(sent, collective(call, function, gradient, wide, facts=facts), strict=True):
+        value = compressor.decompress(tf.cast(total, sent[place].dtype), contexts[place])
+        results[place] = _scaled(value, postscale_factor)
     return results
 
 
@@ -85,47 +92,32 @@ def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
     return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
 
 
-def _gathered_slices(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
-    indices, values = (
-        allgather(slices.indices, f"indices of {name}"),
-        allgather(slices.values, f"values of {name}"),
-    )
+def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
+    indices = allgather(slices.indices, f"indices of {name}")
+    values = allgather(slices.values, f"values of {name}")
     values = values / tf.cast(current().world.size, values.dtype) if op == Average else values
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _reduced(
-    values: Sequence, op: str, name: str, is_half: bool = False, facts: Callable[..., Any] = lambda *dense: ()
-) -> list[tf.Tensor]:
-    """Tensors reduced over ranks, with their gradients."""
-    session = current()
-
-    def reduce(*own: tf.Tensor) -> list[tf.Tensor]:
-        return reduced(session, own, op, is_half)
-
-    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
-        if op not in (Average, Sum):
-            raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
-        return _reduced(upstream, op, name, is_half)
-
-    wide = [tf.cast(value, WIDE.get(value.dtype, value.dtype)) for value in values]
-    totals = collective(Call("hvd.allreduce", name, (op, is_half)), reduce, gradient, wide, facts=facts)
-    return [tf.cast(total, value.dtype) for total, value in zip(totals, values, strict=True)]
-
-
 @operation
-def reducescatter(tensor: Any, **options: Any) -> tf.Tensor:
+def reducescatter(tensor: Any, *args: Any, **options: Any) -> tf.Tensor:
     """This rank's part of the average (or `op` `Sum`) over ranks, cut along the first dimension.
 
     The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is multiplied by the
-    number of ranks, as in Horovod. The options are those of `allreduce`.
+    number of ranks, as in Horovod. The arguments are those of `grouped_reducescatter`.
     """
-    return grouped_reducescatter([tensor], **options)[0]
+    return grouped_reducescatter([tensor], *args, **options)[0]
 
 
 @operation
-def grouped_reducescatter(tensors: Sequence, op: str = Average, **options: Any) -> list:
-    """As `reducescatter` of each tensor, in one call."""
+def grouped_reducescatter(
+    tensors: Sequence,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: str = Average,
+    **options: Any,
+) -> list:
+    """As `reducescatter` of each tensor, in one call. The options are those of `grouped_allreduce`."""
     if op not in (Average, Sum):
         raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
     world = current().world
@@ -141,7 +133,8 @@ def grouped_reducescatter(tensors: Sequence, op: str = Average, **options: Any) 
         return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    return [part(total) for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)]
+    options = {"name": "hvd.reducescatter"} | options
+    return [part(total) for total in grouped_allreduce(own, compression=compression, op=op, **options)]
 
 
 @operation
@@ -154,7 +147,7 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     world, value = current().world, _with_rows(tensor, "hvd.allgather")
 
     def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
-        rows, mean = results[1], _reduced([upstream], Average, name)[0]
+        rows, mean = results[1], allreduce(upstream, name=name)
         start = tf.reduce_sum(rows[: world.rank])
         return [mean[start : start + rows[world.rank]], None]
 
@@ -194,7 +187,7 @@ def _broadcast(tensors: Sequence, root_rank: int, name: str) -> list[tf.Tensor]:
         return [tf.constant(arrays.broadcast(world.comm, v.numpy(), root_rank), v.dtype) for v in values]
 
     def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
-        means = _reduced(upstream, Average, name)
+        means = grouped_allreduce(upstream, name=name)
         return means if world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
 
     call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
@@ -214,6 +207,16 @@ def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None)
 broadcast_variables = broadcast_
 
 
+def broadcast_model(model: Any, root_rank: int = 0, local_variables: Any = ()) -> None:
+    """Gives every rank the weights and the optimizer's state of rank `root_rank`.
+
+    `local_variables`, one or several, keep their values.
+    """
+    optimizer, kept = getattr(model, "optimizer", None), set(map(id, tf.nest.flatten(local_variables)))
+    variables = [*model.variables, *(optimizer.variables if optimizer else ())]
+    broadcast_variables([variable for variable in variables if id(variable) not in kept], root_rank)
+
+
 @operation
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of rank.
@@ -221,25 +224,23 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     Without `splits` every rank gets equally many, and only the rows are returned; else also how many rows each
     rank sent.
     """
-    size, value = current().world.size, _with_rows(tensor, "hvd.alltoall")
+    world, value = current().world, _with_rows(tensor, "hvd.alltoall")
     rows = tf.shape(value)[0]
-    rows_to = tf.fill([size], rows // size) if splits is None else tf.convert_to_tensor(splits, tf.int32)
+    rows_to = (
+        tf.fill([world.size], rows // world.size) if splits is None else tf.convert_to_tensor(splits, tf.int32)
+    )
     tf.debugging.assert_equal(tf.reduce_sum(rows_to), rows, "hvd.alltoall: the splits do not add up to the rows")
-    received, rows_from = _exchanged(value, rows_to, name or "")
-    return received if splits is None else (received, rows_from)
-
-
-def _exchanged(value: tf.Tensor, rows_to: tf.Tensor, name: str) -> list[tf.Tensor]:
-    world = current().world
 
     def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> list[tf.Tensor]:
-        rows, rows_from = arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
-        return [tf.constant(rows, value.dtype), tf.constant(rows_from, tf.int32)]
+        received, rows_from = arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
+        return [tf.constant(received, value.dtype), tf.constant(rows_from, tf.int32)]
 
     def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
-        return [_exchanged(upstream, results[1], name)[0], None]
+        return [alltoall(upstream, results[1], name)[0], None]
 
-    return collective(Call("hvd.alltoall", name), exchange, gradient, [value, rows_to], resizes=True)
+    call = Call("hvd.alltoall", name or "")
+    received, rows_from = collective(call, exchange, gradient, [value, rows_to], resizes=True)
+    return received if splits is None else (received, rows_from)
 
 
 @operation
@@ -288,7 +289,7 @@ def _has_taken_part(call: Call | None) -> bool:
         return False
     if call.what == "hvd.allreduce" and call.kind[0] in (Average, Sum):
         op, is_half, *kinds = call.kind
-        reduced(current(), [tf.zeros(shape, dtype) for dtype, shape in kinds], op, is_half)
+        reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
     elif call.what == "hvd.allgather":
         dtype, shape = call.kind[0]
         _gather(tf.zeros([0, *shape], dtype), None)

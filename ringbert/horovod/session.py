@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import numpy as np
@@ -92,29 +92,29 @@ class Session:
             return action(call)
         with self._one_meets, self.world.operation(MEETING):
             calls = self.world.comm.allgather(call)
-            common = {other for other in calls if other is not None}
-            if len(common) > 1:
-                self._refuse(call or Call("hvd.join"), all("gradient of" in str(other) for other in calls))
+            made = [other for other in calls if other is not None]
+            if len(set(made)) > 1:
+                refuse(self.world, call or Call("hvd.join"), all("gradient of" in str(other) for other in calls))
             self.num_calls += 1
-            self.num_active = len(calls) - calls.count(None)
-            facts = [other.facts for other in calls if other is not None and other.facts]
+            self.num_active = len(made)
+            facts = [other.facts for other in made if other.facts]
             if len(facts) > 1:
                 compare(self.world, facts)
-            return action(next(iter(common), None))
+            return action(made[0] if made else None)
 
-    def _refuse(self, call: Call, are_gradients: bool) -> NoReturn:
-        advice = (
-            "Either their models or optimizers differ, or one rank ended earlier: give all ranks the same number "
-            "of steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
-        )
-        if are_gradients:
-            advice = "Put the tape inside the tf.function, which keeps the order of gradients"
-        try:
-            parts = {f"part {n} of {call}": part for n, part in enumerate(call.kind)}
-            self.world.agree({"the next call": call, **parts})
-        except InputError as error:
-            advice = f"{error}. {advice}"
-        raise RanksDiffer(advice)
+
+def refuse(world: World, call: Call, are_gradients: bool) -> None:
+    """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
+    advice = (
+        "Either their models or optimizers differ, or one rank ended earlier: give all ranks the same number of "
+        "steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
+    )
+    if are_gradients:
+        advice = "Put the tape inside the tf.function, which keeps the order of gradients"
+    try:
+        world.agree({"the next call": call} | {f"part {n} of {call}": part for n, part in enumerate(call.kind)})
+    except InputError as error:
+        raise RanksDiffer(f"{error}. {advice}") from None
 
 
 def compare(world: World, facts: Sequence[Sequence[tuple[str, float, float]]]) -> None:
@@ -143,6 +143,10 @@ def current() -> Session:
     if _session is None:
         raise InputError("hvd.init() must be called first: after the imports, before the first use of hvd")
     return _session
+
+
+def is_initialized() -> bool:
+    return _session is not None
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -177,10 +181,10 @@ def _started(comm: Any) -> Session:
             "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
         )
     warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
-    device = None if is_late else DeviceSettings()
-    # An OSError of the user's script keeps its traceback.
     stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
-    world = World.join(device, None, (InputError,), stalls, saves_on_signals=False, comm=comm)
+    # An OSError of the user's script keeps its traceback.
+    device, user_errors = None if is_late else DeviceSettings(), (InputError,)
+    world = World.join(device, None, user_errors, stalls, saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
@@ -196,15 +200,12 @@ def _started(comm: Any) -> Session:
         raise
 
 
-_show_traceback = sys.excepthook
-
-
-def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An uncaught exception ends all ranks; an InputError is shown as one line."""
-    atexit.unregister(_at_exit)
-    world = _session.world if _session else World(program=Path(sys.argv[0]).name, user_errors=(InputError,))
-    world.__exit__(kind, error, trace)  # returns on a single rank, if the error is no InputError
-    _show_traceback(kind, error, trace)
+def shutdown() -> None:
+    """Waits for all ranks and ends the session."""
+    global _session, _ended
+    if _session is not None:
+        _session.meet(Call("shutdown"))
+        _session, _ended = None, _session
 
 
 def _at_exit(world: World) -> None:
@@ -217,43 +218,33 @@ def _at_exit(world: World) -> None:
     world.leave()
 
 
-sys.excepthook = _on_exception
+def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An uncaught exception ends all ranks; an InputError is shown as one line."""
+    atexit.unregister(_at_exit)
+    world = _session.world if _session else World(program=Path(sys.argv[0]).name, user_errors=(InputError,))
+    world.__exit__(kind, error, trace)  # returns on a single rank, if the error is no InputError
+    _show_traceback(kind, error, trace)
 
 
-def shutdown() -> None:
-    """Waits for all ranks and ends the session."""
-    global _session, _ended
-    if _session is not None:
-        _session.meet(Call("shutdown"))
-        _session, _ended = None, _session
+_show_traceback, sys.excepthook = sys.excepthook, _on_exception
 
 
-def is_initialized() -> bool:
-    return _session is not None
+def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., tf.Tensor]]:
+    """A function that returns this number of the world, and one that returns it as a tensor."""
 
-
-def _of_world(attribute: str, what: str) -> Callable[[], int]:
-    def value() -> int:
+    def number() -> int:
         return getattr(current().world, attribute)
 
-    value.__doc__ = what
-    return value
+    number.__doc__ = what
+    return number, lambda *process_set_and_name, **options: tf.constant(number())
 
 
-rank = _of_world("rank", "The number of this rank, from 0.")
-size = _of_world("size", "How many ranks there are.")
-local_rank = _of_world("local_rank", "The number of this rank among those of its machine.")
-local_size = _of_world("local_size", "How many ranks this machine has.")
-cross_rank = _of_world("node", "The number of this machine.")
-cross_size = _of_world("num_nodes", "How many machines there are.")
-
-
-def _as_tensor(number: Callable[[], int]) -> Callable[..., tf.Tensor]:
-    return lambda *process_set_and_name, **options: tf.constant(number())
-
-
-rank_op, size_op = _as_tensor(rank), _as_tensor(size)
-local_rank_op, local_size_op = _as_tensor(local_rank), _as_tensor(local_size)
+rank, rank_op = _number("rank", "The number of this rank, from 0.")
+size, size_op = _number("size", "How many ranks there are.")
+local_rank, local_rank_op = _number("local_rank", "The number of this rank among those of its machine.")
+local_size, local_size_op = _number("local_size", "How many ranks this machine has.")
+cross_rank, _ = _number("node", "The number of this machine.")
+cross_size, _ = _number("num_nodes", "How many machines there are.")
 
 
 def is_homogeneous() -> bool:
