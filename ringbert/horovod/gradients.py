@@ -9,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from ringbase.errors import InputError
-from ringbert.horovod.absent import Unsupported, refuse_process_set
 from ringbert.horovod.host import Average, Compression, Sum, means_in_graph
 from ringbert.horovod.operations import as_written, grouped_allreduce
-from ringbert.horovod.session import current
+from ringbert.horovod.session import Facts, Unsupported, current
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
 MOST_DENSE_BYTES = 1 << 26
@@ -44,11 +43,9 @@ class GradientMean:
     device_sparse: str = ""
     num_groups: int = 0
     groups: Any = None
-    process_set: Any = None
     local: dict[int, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        refuse_process_set(self.process_set)
         if self.op not in (Average, Sum):
             raise Unsupported(f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}")
         for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
@@ -85,14 +82,14 @@ class GradientMean:
         if own and is_dense and (means := means_in_graph(session, own, self.op)) is not None:
             return means
 
-        def facts(*dense: tf.Tensor) -> list[tuple[str, float, float]]:
+        def facts(*dense: tf.Tensor) -> Facts:
             session.num_sums[key] += 1
             if session.num_sums[key] != 2 or not all(hasattr(variable, "assign") for variable in variables):
                 return []
             names = [getattr(variable, "path", variable.name) for variable in variables] + [""] * len(dense)
             values = [np.ravel(tf.convert_to_tensor(value).numpy()) for value in (*variables, *dense)]
             sums = (float(np.sum(value, dtype=np.float64)) for value in values)
-            return list(zip(names, sums, (float(np.linalg.norm(value)) for value in values), strict=True))
+            return list(zip(names, sums, map(float, map(np.linalg.norm, values)), strict=True))
 
         options = {"op": self.op, "compression": self.compression, "name": "gradients"}
         return grouped_allreduce(own, **options, facts=facts)
@@ -141,6 +138,3 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> Distri
     tape.__dict__.update(gradtape.__dict__)  # with what it has recorded
     tape.gradient_mean = GradientMean(**options)
     return tape
-
-
-PartialDistributedGradientTape = DistributedGradientTape

@@ -10,7 +10,7 @@ from tensorflow.python.ops import control_flow_util  # there is no public name f
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.session import Call, Session, current
+from ringbert.horovod.session import Call, Facts, Session, current
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
 MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
@@ -25,7 +25,7 @@ def collective(
     gradient: Callable[..., Any],
     tensors: Sequence[tf.Tensor],
     resizes: bool = False,
-    facts: Callable[..., Any] = lambda *values: (),
+    facts: Callable[..., Facts] = lambda *values: (),
 ) -> list[tf.Tensor]:
     """The results of `function(*tensors)` on all ranks, which meet for `call` first. One rank keeps its tensors.
 
@@ -40,8 +40,8 @@ def collective(
     def meet(*values: tf.Tensor) -> list[tf.Tensor]:
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
         try:
-            own = Call(call.what, call.name, (*call.kind, *kinds), facts(*values))
-            return session.meet(own, lambda _: function(*values))
+            own = Call(call.what, call.name, (*call.kind, *kinds))
+            return session.meet(own, lambda _: function(*values), facts(*values))
         except InputError as error:
             if not is_eager:  # TensorFlow would wrap it into its own error of many lines
                 session.world.fail(error)

@@ -8,42 +8,26 @@ import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.absent import Unsupported, refuse_process_set
 from ringbert.horovod.host import MPI_NAMES, WIDE, Average, Compression, Sum, collective, reduced
-from ringbert.horovod.session import Call, current
+from ringbert.horovod.session import Call, Unsupported, current
 
-as_written = tf.autograph.experimental.do_not_convert
-
-
-def operation(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a function have Horovod's arguments `process_set`, which is refused, and `ignore_name_scope`, without
-    effect. AutoGraph leaves it as it is."""
-
-    @functools.wraps(function)
-    def call(*args: Any, process_set: Any = None, ignore_name_scope: bool = False, **options: Any) -> Any:
-        refuse_process_set(process_set)
-        return function(*args, **options)
-
-    return as_written(call)
+as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
 
 
-@operation
-def allreduce(tensor: Any, average: bool | str | None = None, *args: Any, **options: Any) -> Any:
-    """A tensor averaged (`op` `Sum`: summed, …) over ranks; the same on every rank.
+def of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
+    """The same function of one tensor, which returns one."""
 
-    `tf.IndexedSlices` of all ranks are put one after the other, as Horovod does. Gradients pass through. Integers
-    are averaged by division without a remainder, and multiplied by the factors in float64, without the fraction.
-    The arguments are those of `grouped_allreduce`.
-    """
-    if isinstance(average, str):  # the second argument of horovod.keras.allreduce
-        average, options["name"] = None, average
-    return grouped_allreduce([tensor], average, *args, **options)[0]
+    @functools.wraps(grouped)
+    def of_one(tensor: Any, *args: Any, **options: Any) -> Any:
+        return grouped([tensor], *args, **options)[0]
+
+    return as_written(of_one)
 
 
-@operation
+@as_written
 def grouped_allreduce(
     tensors: Sequence,
-    average: bool | None = None,
+    average: bool | str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
@@ -53,7 +37,14 @@ def grouped_allreduce(
     name: str | None = None,
     facts: Callable[..., Any] = lambda *dense: (),
 ) -> list:
-    """As `allreduce` of each tensor; the dense ones in one call, which has these `facts`."""
+    """Tensors averaged (`op` `Sum`: summed, …) over ranks in one call; the same on every rank.
+
+    `tf.IndexedSlices` of all ranks are put one after the other, as Horovod does. Gradients pass through. Integers
+    are averaged by division without a remainder, and multiplied by the factors in float64, without the fraction.
+    `facts` of the dense tensors are compared among the ranks.
+    """
+    if isinstance(average, str):  # the second argument of horovod.keras.allreduce
+        average, name = None, average
     if op is not None and average is not None:
         raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
     op = op or (Sum if average is False else Average)
@@ -85,6 +76,9 @@ def grouped_allreduce(
     return results
 
 
+allreduce = of_one_tensor(grouped_allreduce)
+
+
 def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
     if factor == 1:
         return value
@@ -99,17 +93,7 @@ def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-@operation
-def reducescatter(tensor: Any, *args: Any, **options: Any) -> tf.Tensor:
-    """This rank's part of the average (or `op` `Sum`) over ranks, cut along the first dimension.
-
-    The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is multiplied by the
-    number of ranks, as in Horovod. The arguments are those of `grouped_reducescatter`.
-    """
-    return grouped_reducescatter([tensor], *args, **options)[0]
-
-
-@operation
+@as_written
 def grouped_reducescatter(
     tensors: Sequence,
     device_dense: str = "",
@@ -137,7 +121,10 @@ def grouped_reducescatter(
     return [part(total) for total in grouped_allreduce(own, compression=compression, op=op, **options)]
 
 
-@operation
+reducescatter = of_one_tensor(grouped_reducescatter)
+
+
+@as_written
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
@@ -167,19 +154,17 @@ def _with_rows(tensor: Any, what: str) -> tf.Tensor:
     return value
 
 
-@operation
+@as_written
 def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
     """As `allgather` of each tensor."""
     return [allgather(tensor, f"{name or 'hvd.allgather'} {n}") for n, tensor in enumerate(tensors)]
 
 
-@operation
-def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, *unused: Any) -> tf.Tensor:
-    """The tensor of rank `root_rank` on every rank. Its gradient is the mean of the ranks' gradients."""
-    return _broadcast([tensor], root_rank, name or "")[0]
-
-
-def _broadcast(tensors: Sequence, root_rank: int, name: str) -> list[tf.Tensor]:
+@as_written
+def grouped_broadcast(
+    tensors: Sequence, root_rank: int = 0, name: str | None = None, ignore_name_scope: bool = False
+) -> list[tf.Tensor]:
+    """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks' gradients."""
     world = current().world
     _check_rank(root_rank)
 
@@ -190,34 +175,24 @@ def _broadcast(tensors: Sequence, root_rank: int, name: str) -> list[tf.Tensor]:
         means = grouped_allreduce(upstream, name=name)
         return means if world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
 
-    call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
+    call = Call("hvd.broadcast", name or "", (f"from rank {root_rank}",))
     return collective(call, send, gradient, [tf.convert_to_tensor(tensor) for tensor in tensors])
 
 
-@operation
+broadcast = of_one_tensor(grouped_broadcast)
+
+
+@as_written
 def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None) -> list:
     """Gives every rank the variables' values of rank `root_rank`, and returns these values."""
     variables = list(variables)
-    values = _broadcast(variables, root_rank, name or "variables")
+    values = grouped_broadcast(variables, root_rank, name or "variables")
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return values
 
 
-broadcast_variables = broadcast_
-
-
-def broadcast_model(model: Any, root_rank: int = 0, local_variables: Any = ()) -> None:
-    """Gives every rank the weights and the optimizer's state of rank `root_rank`.
-
-    `local_variables`, one or several, keep their values.
-    """
-    optimizer, kept = getattr(model, "optimizer", None), set(map(id, tf.nest.flatten(local_variables)))
-    variables = [*model.variables, *(optimizer.variables if optimizer else ())]
-    broadcast_variables([variable for variable in variables if id(variable) not in kept], root_rank)
-
-
-@operation
+@as_written
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of rank.
 
@@ -243,13 +218,13 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     return received if splits is None else (received, rows_from)
 
 
-@operation
+@as_written
 def barrier() -> None:
     """Waits for all ranks."""
     current().meet(Call("hvd.barrier"))
 
 
-@operation
+@as_written
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """The object of rank `root_rank` on every rank (pickled)."""
     _check_rank(root_rank)
@@ -258,7 +233,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     return current().meet(call, lambda _: world.all_gather(own)[root_rank])
 
 
-@operation
+@as_written
 def allgather_object(obj: Any, name: str | None = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
     return current().meet(Call("hvd.allgather_object", name or ""), lambda _: current().world.all_gather(obj))

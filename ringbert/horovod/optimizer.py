@@ -103,9 +103,6 @@ def DistributedOptimizer(
     return optimizer
 
 
-PartialDistributedOptimizer = DistributedOptimizer
-
-
 @keras.saving.register_keras_serializable(package="ringbert")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks in training.
@@ -149,7 +146,7 @@ def load_model(
 
 
 def _restore_optimizer(model: keras.Model, path: Any) -> None:
-    """Keras 3.15 builds the optimizer of an HDF5 file for no variables, so that `fit` fails with "Unknown variable"."""
+    """Keras 3.15 builds the optimizer of an HDF5 file for no variables: `fit` fails with "Unknown variable"."""
     model.optimizer = optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     optimizer.build(model.trainable_variables)
     with h5py.File(path) as file:

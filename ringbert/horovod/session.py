@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -22,15 +21,21 @@ from distributed.devices import DeviceSettings
 from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbert.horovod.absent import Unsupported
 
 BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
 ELASTIC = "RINGBERT_ELASTIC"
 # Horovod's variables for its check of stalls, in seconds. It ends a job only when it is asked to.
-STALLS = (("HOROVOD_STALL_CHECK_TIME_SECONDS", "60"), ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0"))
+STALLS = {
+    "stall_warning": ("HOROVOD_STALL_CHECK_TIME_SECONDS", "60"),
+    "stall_timeout": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0"),
+}
 # The watchdog's name for each call; a rank in `join` knows no other.
 MEETING = "a sum or message of hvd, for which all ranks are needed"
 ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
+
+
+class Unsupported(InputError, NotImplementedError):
+    """A use that has no counterpart. Horovod raises NotImplementedError, which is a RuntimeError."""
 
 
 class RanksDiffer(InputError, tf.errors.FailedPreconditionError):
@@ -40,24 +45,19 @@ class RanksDiffer(InputError, tf.errors.FailedPreconditionError):
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
 
 
-@dataclass(frozen=True)
-class Call:
-    """What all ranks do together, and must agree on: everything but the values.
+class Call(NamedTuple):
+    """What all ranks do together, and must agree on: everything but the values."""
 
-    Attributes:
-      what: the function of hvd.
-      name: the name that the user gave it, or what it is for.
-      kind: options, and dtype and shape of each tensor.
-      facts: name, sum and norm of variables, which should be equal, and of gradients, whose name is "".
-    """
-
-    what: str
-    name: Any = ""
-    kind: tuple = ()
-    facts: Sequence[tuple[str, float, float]] = field(default=(), compare=False)
+    what: str  # the function of hvd
+    name: str = ""  # which the user gave it, or what it is for
+    kind: tuple = ()  # options, and dtype and shape of each tensor
 
     def __str__(self) -> str:
         return f"{self.what} {self.name}".strip()
+
+
+# Name, sum and norm of variables, which should be equal on all ranks, and of gradients, whose name is "".
+Facts = Sequence[tuple[str, float, float]]
 
 
 @dataclass(eq=False)
@@ -82,24 +82,25 @@ class Session:
     averaged: Any = field(default_factory=weakref.WeakValueDictionary)
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
-    def meet(self, call: Call | None, action: Callable[[Call | None], Any] = lambda call: None) -> Any:
+    def meet(
+        self, call: Call | None, action: Callable[[Call | None], Any] = lambda call: None, facts: Facts = ()
+    ) -> Any:
         """What `action` returns, which exchanges messages with all ranks.
 
         It gets the call that all ranks make. None is for a rank that has joined: it makes that of the others.
-        RanksDiffer: not all make this call.
+        Raises RanksDiffer if not all make this call, and InputError if their `facts` say that variables differ.
         """
         if self.world.size == 1:
             return action(call)
         with self._one_meets, self.world.operation(MEETING):
-            calls = self.world.comm.allgather(call)
-            made = [other for other in calls if other is not None]
+            everyone = self.world.comm.allgather((call, facts))
+            made = [other for other, _ in everyone if other is not None]
             if len(set(made)) > 1:
-                refuse(self.world, call or Call("hvd.join"), all("gradient of" in str(other) for other in calls))
+                refuse(self.world, call or Call("hvd.join"), all("gradient of" in other.name for other in made))
             self.num_calls += 1
             self.num_active = len(made)
-            facts = [other.facts for other in made if other.facts]
-            if len(facts) > 1:
-                compare(self.world, facts)
+            if len(known := [own for _, own in everyone if own]) > 1:
+                compare(self.world, known)
             return action(made[0] if made else None)
 
 
@@ -117,17 +118,18 @@ def refuse(world: World, call: Call, are_gradients: bool) -> None:
         raise RanksDiffer(f"{error}. {advice}") from None
 
 
-def compare(world: World, facts: Sequence[Sequence[tuple[str, float, float]]]) -> None:
+def compare(world: World, facts: Sequence[Facts]) -> None:
     """Raises InputError if a variable differs among the ranks. A note says if no gradient does, as they should."""
-    names = [name for name, *_ in facts[0]]
-    sums, norms = np.array([[numbers for _, *numbers in of_rank] for of_rank in facts]).transpose(2, 0, 1)
-    differs = np.ptp(sums, axis=0) > ROUNDING * np.max(norms, axis=0)
-    for name in (name for name, is_other in zip(names, differs, strict=True) if name and is_other):
-        raise InputError(
-            f"{name} has different values on the ranks at its second gradient: use hvd.callbacks."
-            "BroadcastGlobalVariablesCallback(0), or hvd.broadcast_variables when all variables exist"
-        )
-    if not any(differs) and np.any(norms[:, names.index("") :]):
+    for of_tensor in zip(*facts, strict=True):
+        names, sums, norms = zip(*of_tensor, strict=True)
+        if max(sums) - min(sums) > ROUNDING * max(norms):
+            if not names[0]:  # a gradient
+                return
+            raise InputError(
+                f"{names[0]} has different values on the ranks at its second gradient: use hvd.callbacks."
+                "BroadcastGlobalVariablesCallback(0), or hvd.broadcast_variables when all variables exist"
+            )
+    if any(norm for name, _, norm in facts[0] if not name):
         world.say(
             "note: all ranks have the same gradients, so they probably train on the same data: give each rank "
             "its part, such as dataset.shard(hvd.size(), hvd.rank()) or x[hvd.rank()::hvd.size()]"
@@ -176,28 +178,19 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def _started(comm: Any) -> Session:
     is_late = context.context()._context_handle is not None
-    if is_late and tf.config.list_physical_devices("GPU"):
-        raise InputError(
-            "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
-        )
-    warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
-    stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
+    device = None if is_late else DeviceSettings()
+    stalls = StallSettings(**{name: float(os.environ.get(*variable)) for name, variable in STALLS.items()})
     # An OSError of the user's script keeps its traceback.
-    device, user_errors = None if is_late else DeviceSettings(), (InputError,)
-    world = World.join(device, None, user_errors, stalls, saves_on_signals=False, comm=comm)
+    world = World.join(device, None, (InputError,), stalls, saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
         world.say(
-            "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
-            "cores: call hvd.init() first"
+            "note: TensorFlow was used before hvd.init(), so each rank uses all GPUs and as many threads as the "
+            "machine has cores: call hvd.init() first"
         )
     atexit.register(_at_exit, world)
-    try:
-        collectives = open_collectives(world, os.environ.get(BACKEND, "auto"))
-        is_host = collectives.name in ("mpi", "local")
-        return Session(world, collectives, collectives if is_host else open_collectives(world, "mpi"))
-    except InputError as error:
-        world.fail(error)
-        raise
+    collectives = open_collectives(world, os.environ.get(BACKEND, "auto"))
+    is_host = collectives.name in ("mpi", "local")
+    return Session(world, collectives, collectives if is_host else open_collectives(world, "mpi"))
 
 
 def shutdown() -> None:

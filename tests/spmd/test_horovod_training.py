@@ -163,7 +163,7 @@ def test_plain_keras_loads_what_was_saved_and_hvd_trains_on(hvd, session_folder)
         (lambda hvd: hvd.allreduce([1.0]) if hvd.rank() else hvd.broadcast([1.0], 0), RANKS_DIFFER, "allreduce"),
         (lambda hvd: hvd.DistributedOptimizer(sgd(), op=hvd.Adasum), NotImplementedError, "Adasum"),
         (lambda hvd: hvd.allreduce(SLICES, op=hvd.Max), NotImplementedError, "sparse"),
-        (lambda hvd: hvd.allreduce([1.0], process_set=[0]), NotImplementedError, "process_set"),
+        (lambda hvd: hvd.global_process_set, NotImplementedError, "process_set"),
         (lambda hvd: hvd.broadcast([1.0], 7), ValueError, "root_rank"),
     ],
 )
