@@ -37,9 +37,6 @@ from ringbert.horovod.session import (
 # fmt: on
 
 broadcast_variables = broadcast_
-PartialDistributedGradientTape = DistributedGradientTape
-PartialDistributedOptimizer = DistributedOptimizer
-
 keras = tensorflow = sys.modules[__name__]
 for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
     sys.modules[f"{__name__}.{_name}"] = keras
@@ -71,6 +68,9 @@ ABSENT = {
     "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn": (
         "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3: use "
         "hvd.broadcast_variables(model.variables, root_rank=0), or hvd.broadcast_object"
+    ),
+    "PartialDistributedGradientTape PartialDistributedOptimizer": (
+        "call the tape's register_local_source(variable), or the optimizer's register_local_var(variable)"
     ),
     "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
     "run runner spark ray": "start the script with bert-launch or mpirun",

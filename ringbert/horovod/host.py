@@ -21,13 +21,15 @@ _made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionar
 
 def collective(
     call: Call,
-    function: Callable[..., list[tf.Tensor]],
+    function: Callable[..., Sequence],
     gradient: Callable[..., Any],
     tensors: Sequence[tf.Tensor],
     resizes: bool = False,
     facts: Callable[..., Facts] = lambda *values: (),
 ) -> list[tf.Tensor]:
-    """The results of `function(*tensors)` on all ranks, which meet for `call` first. One rank keeps its tensors.
+    """The results of `function(*tensors)` on all ranks, of the tensors' dtypes; the ranks meet for `call` first.
+
+    One rank alone keeps its tensors.
 
     Args:
       call: its kind are the options; dtype and shape of the tensors are added.
@@ -40,8 +42,9 @@ def collective(
     def meet(*values: tf.Tensor) -> list[tf.Tensor]:
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
         try:
-            own = Call(call.what, call.name, (*call.kind, *kinds))
-            return session.meet(own, lambda _: function(*values), facts(*values))
+            complete = Call(call.what, call.name, (*call.kind, *kinds))
+            results = session.meet(complete, lambda _: function(*values), facts(*values))
+            return [tf.convert_to_tensor(own, value.dtype) for own, value in zip(results, values, strict=True)]
         except InputError as error:
             if not is_eager:  # TensorFlow would wrap it into its own error of many lines
                 session.world.fail(error)

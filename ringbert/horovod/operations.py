@@ -94,14 +94,12 @@ def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
 
 
 @as_written
-def grouped_reducescatter(
-    tensors: Sequence,
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: str = Average,
-    **options: Any,
-) -> list:
-    """As `reducescatter` of each tensor, in one call. The options are those of `grouped_allreduce`."""
+def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: Any) -> list:
+    """This rank's parts of averages (or `op` `Sum`) over ranks, cut along the first dimension.
+
+    The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is multiplied by the
+    number of ranks, as in Horovod. The options are those of `grouped_allreduce`.
+    """
     if op not in (Average, Sum):
         raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
     world = current().world
@@ -117,8 +115,8 @@ def grouped_reducescatter(
         return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    options = {"name": "hvd.reducescatter"} | options
-    return [part(total) for total in grouped_allreduce(own, compression=compression, op=op, **options)]
+    totals = grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
+    return [part(total) for total in totals]
 
 
 reducescatter = of_one_tensor(grouped_reducescatter)
@@ -142,9 +140,8 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     return collective(Call("hvd.allgather", name or ""), _gather, gradient, own, resizes=True)[0]
 
 
-def _gather(value: tf.Tensor, _: Any) -> list[tf.Tensor]:
-    whole, rows = arrays.gathered(current().world.comm, value.numpy())
-    return [tf.constant(whole, value.dtype), tf.constant(rows, tf.int64)]
+def _gather(value: tf.Tensor, _: Any) -> Sequence:
+    return arrays.gathered(current().world.comm, value.numpy())
 
 
 def _with_rows(tensor: Any, what: str) -> tf.Tensor:
@@ -168,8 +165,8 @@ def grouped_broadcast(
     world = current().world
     _check_rank(root_rank)
 
-    def send(*values: tf.Tensor) -> list[tf.Tensor]:
-        return [tf.constant(arrays.broadcast(world.comm, v.numpy(), root_rank), v.dtype) for v in values]
+    def send(*values: tf.Tensor) -> Sequence:
+        return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
 
     def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
         means = grouped_allreduce(upstream, name=name)
@@ -201,14 +198,12 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """
     world, value = current().world, _with_rows(tensor, "hvd.alltoall")
     rows = tf.shape(value)[0]
-    rows_to = (
-        tf.fill([world.size], rows // world.size) if splits is None else tf.convert_to_tensor(splits, tf.int32)
-    )
+    own = [rows // world.size] * world.size if splits is None else splits
+    rows_to = tf.convert_to_tensor(own, tf.int32)
     tf.debugging.assert_equal(tf.reduce_sum(rows_to), rows, "hvd.alltoall: the splits do not add up to the rows")
 
-    def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> list[tf.Tensor]:
-        received, rows_from = arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
-        return [tf.constant(received, value.dtype), tf.constant(rows_from, tf.int32)]
+    def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> Sequence:
+        return arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
 
     def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
         return [alltoall(upstream, results[1], name)[0], None]

@@ -55,7 +55,7 @@ class Distributed:
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def register_local_var(self, var: Any) -> None:
-        """Lets the gradients of a variable stay on their rank, as those of `local_layers`."""
+        """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(var)] = var
 
 
@@ -169,9 +169,9 @@ class CallableList(list):
     def __call__(self) -> "CallableList":
         return self
 
-
-def _callable_list(variables: Callable[[Any], list], optimizer: Any) -> CallableList:
-    return CallableList(variables(optimizer))
+    @classmethod
+    def of(cls, variables: Callable[[Any], list], optimizer: Any) -> "CallableList":
+        return cls(variables(optimizer))
 
 
 def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -215,7 +215,5 @@ _replace(trainer.Trainer, "compile", _without_obsolete)
 _replace(TensorFlowTrainer, "fit", _without_obsolete)
 _replace(LossScaleOptimizer, "apply", _averaged_first)
 for _owner in (BaseOptimizer, LossScaleOptimizer):
-    _owner.variables = property(functools.partial(_callable_list, _owner.variables.fget))
-BaseOptimizer.lr = property(
-    lambda optimizer: optimizer.learning_rate, lambda optimizer, rate: setattr(optimizer, "learning_rate", rate)
-)
+    _owner.lr = _owner.learning_rate
+    _owner.variables = property(functools.partial(CallableList.of, _owner.variables.fget))

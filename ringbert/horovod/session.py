@@ -25,10 +25,7 @@ from ringbase.errors import InputError
 BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
 ELASTIC = "RINGBERT_ELASTIC"
 # Horovod's variables for its check of stalls, in seconds. It ends a job only when it is asked to.
-STALLS = {
-    "stall_warning": ("HOROVOD_STALL_CHECK_TIME_SECONDS", "60"),
-    "stall_timeout": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0"),
-}
+STALLS = (("HOROVOD_STALL_CHECK_TIME_SECONDS", 60), ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0))
 # The watchdog's name for each call; a rank in `join` knows no other.
 MEETING = "a sum or message of hvd, for which all ranks are needed"
 ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
@@ -179,7 +176,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 def _started(comm: Any) -> Session:
     is_late = context.context()._context_handle is not None
     device = None if is_late else DeviceSettings()
-    stalls = StallSettings(**{name: float(os.environ.get(*variable)) for name, variable in STALLS.items()})
+    warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
+    stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
     # An OSError of the user's script keeps its traceback.
     world = World.join(device, None, (InputError,), stalls, saves_on_signals=False, comm=comm)
     if is_late and world.size > 1:
