@@ -158,9 +158,7 @@ def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
 
 
 @as_written
-def grouped_broadcast(
-    tensors: Sequence, root_rank: int = 0, name: str | None = None, ignore_name_scope: bool = False
-) -> list[tf.Tensor]:
+def grouped_broadcast(tensors: Sequence, root_rank: int = 0, name: str | None = None) -> list[tf.Tensor]:
     """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks' gradients."""
     world = current().world
     _check_rank(root_rank)
