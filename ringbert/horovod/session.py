@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 
 from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
-from distributed.environment import launched_rank
+from distributed.launcher import launched_rank
 from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError, one_line

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed.devices import DeviceSettings, cores_of_machine
-from distributed.environment import launched_size
+from distributed.launcher import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import write_json

@@ -32,7 +32,7 @@ def test_the_jobs_load_neither_tensorflow_nor_mpi():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     shown, loaded = done.stdout.splitlines()
-    assert shown == "Squad(train_file='a', output_dir='b', do_train=True)"
+    assert shown == "Squad: bert-squad --train_file=a --output_dir=b --do_train"
     assert not {"tensorflow", "keras", "mpi4py", "transformers", "datasets", "torch"} & set(loaded.split())
 
 
@@ -58,23 +58,19 @@ def test_files_say_what_a_job_does(kind, arguments, done):
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: squad(trian_file="a"), ["Squad", "trian_file", "train_file"]),
-        (lambda: squad(train_file="a", bf16=True), ["bf16", "precision"]),
-        (lambda: squad(), ["Squad", "train_file", "predict_file"]),
-        (lambda: squad(do_train=True), ["do_train", "train_file"]),
+        (lambda: squad(trian_file="a"), ["trian_file", "train_file"]),
+        (lambda: squad(), ["nothing to do"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
-        (lambda: ringbert.Squad("/a"), ["Squad", "/a"]),
-        (lambda: ringbert.Pretraining(), ["Pretraining", "output_dir", "input_file"]),
+        (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
+        (lambda: ringbert.Pretraining(), ["output_dir"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
         (lambda: ringbert.launch(JOB, rank=2), ["rank", "ranks"]),
-        (lambda: ringbert.launch(ranks=2), ["job"]),
-        (lambda: ringbert.launch(JOB, ranks=0), ["ranks", "0"]),
-        (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["ranks", "4", "5"]),
-        (lambda: ringbert.launch(JOB, ranks=2, hosts="a b"), ["hosts", "a b"]),
+        (lambda: ringbert.launch(JOB, ranks=0), ["-np", "0"]),
+        (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["-np", "4", "5"]),
     ],
 )
 def test_jobs_and_launches_that_are_refused(call, named):
-    assert "--" not in refused(call, *named)  # flags are the programs'
+    refused(call, *named)
 
 
 @pytest.fixture
