@@ -14,7 +14,7 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NoReturn
 
 from distributed import launcher
@@ -34,35 +34,28 @@ RESTARTS = """start a job that broke off again, at most N times, on the hosts of
 training continues from its newest checkpoint"""
 START_TIMEOUT = "end the job when a rank has waited so long for all others to join (default: 600)"
 HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?::([1-9][0-9]*))?")  # name and slots
-RESTART_S, ANSWER_S = 2.0, 10.0  # between a job that broke off and its next start; for the answer of a host
+RESTART_S, ANSWER_S = 2.0, "10"  # between a job that broke off and its next start; for the answer of a host
 # mpirun starts its daemons on other hosts through a remote shell: ssh, unless --mpi-args names another.
-SSH, AGENT = "ssh -o BatchMode=yes -o ConnectTimeout=8", re.compile(r"plm_[rs]sh_agent|-(bootstrap|launcher)-exec")
+SSH, AGENT = "ssh -o BatchMode=yes", re.compile(r"plm_[rs]sh_agent|-(bootstrap|launcher)-exec")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the mpirun command for ``argv`` and runs it. Returns the job's exit status."""
     options = parse_args(sys.argv[1:] if argv is None else argv)
     try:
-        mpi = find_mpi_for(options)
+        needs_mpi = options.num_proc > 1 or options.elastic or options.mpi_args or options.hosts
+        mpi = find_mpi() if needs_mpi else None  # one rank on this machine needs none
+        if mpi and options.elastic and not mpi.is_open_mpi_5:
+            raise InputError(f"--elastic needs Open MPI 5 or newer, found {mpi}; --restarts works with all")
         if launcher.TERMINAL in os.environ:  # this is a part of a program such as `ringbert.launch`
             end_with_parent()
         else:
-            file = sys.stdout if options.is_dry_run else sys.stderr
+            file = sys.stdout if options.dry_run else sys.stderr
             print(shlex.join(build_command(mpi, options)), file=file, flush=True)
-        return 0 if options.is_dry_run else run(mpi, options)
+        return 0 if options.dry_run else run(mpi, options)
     except (InputError, OSError) as error:
         print(f"bert-launch: error: {one_line(error)}", file=sys.stderr)
         return 1
-
-
-def find_mpi_for(options: Namespace) -> Mpi | None:
-    """The MPI for a job; None for one rank on this machine, which needs none. Raises InputError."""
-    if options.num_ranks == 1 and not (options.is_elastic or options.mpi_args or options.hosts):
-        return None
-    mpi = find_mpi()
-    if options.is_elastic and not mpi.is_open_mpi_5:
-        raise InputError(f"--elastic needs Open MPI 5 or newer, found {mpi}; --restarts works with all")
-    return mpi
 
 
 def run(mpi: Mpi | None, options: Namespace) -> int:
@@ -76,7 +69,7 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
     while True:
         variables = {launcher.JOB: "1", launcher.HAS_SAVED: str(int(has_saved)), launcher.TERMINAL: terminal}
         environment = {**os.environ, **variables}
-        process = MpirunProcess(build_command(mpi, now, environment), environment, options.is_elastic)
+        process = MpirunProcess(build_command(mpi, now, environment), environment, options.elastic)
         status = process.wait()
         if process.signal is not None or restarts == options.restarts or not process.broke_off(status):
             return status
@@ -94,28 +87,21 @@ def on_ready_hosts(options: Namespace) -> Namespace:
     agents = [value for name, value in pairwise(options.mpi_args) if AGENT.fullmatch(name)]
     shell = shlex.split([*agents, SSH][0]) + (["-p", str(options.ssh_port)] if options.ssh_port else [])
 
-    def reason(host: str) -> str:
-        """Why a host cannot be used; empty if it can."""
-        try:
-            subprocess.run([*shell, host, "true"], capture_output=True, text=True, timeout=ANSWER_S, check=True)
-        except subprocess.TimeoutExpired:
-            return f"no answer within {ANSWER_S:.0f} s"
-        except subprocess.CalledProcessError as error:
-            return (error.stderr.strip().splitlines() or [f"status {error.returncode}"])[-1]
-        return ""
+    def answers(host: tuple[str, int]) -> bool:
+        """Whether a command comes through; ssh says why not."""
+        argv = ["timeout", ANSWER_S, *shell, host[0], "true"]
+        return is_local(host[0]) or subprocess.run(argv, stdin=subprocess.DEVNULL).returncode == 0
 
-    others = [host for host, _ in options.hosts if not is_local(host)]
     with ThreadPoolExecutor(max_workers=64) as pool:
-        reasons = {host: why for host, why in zip(others, pool.map(reason, others), strict=True) if why}
-    if not reasons:
+        hosts = list(compress(options.hosts, pool.map(answers, options.hosts)))
+    if len(hosts) == len(options.hosts):
         return options
-    listed = ", ".join(f"{host} ({why})" for host, why in reasons.items())
-    hosts = [(name, slots) for name, slots in options.hosts if name not in reasons]
     if not hosts:
-        raise InputError(f"not started: no host can be used: {listed}")
-    ranks = min(options.num_ranks, sum(slots for _, slots in hosts))
-    say(f"without {listed}: {ranks} rank{'s' * (ranks != 1)} on {', '.join(name for name, _ in hosts)}")
-    return Namespace(**vars(options) | {"hosts": hosts, "num_ranks": ranks})
+        raise InputError("not started: no host of -H answers")
+    lost, left = (", ".join(name for name, _ in part) for part in (set(options.hosts) - set(hosts), hosts))
+    ranks = min(options.num_proc, sum(slots for _, slots in hosts))
+    say(f"{lost} gives no answer: {ranks} rank{'s' * (ranks != 1)} on {left}")
+    return Namespace(**vars(options) | {"hosts": hosts, "num_proc": ranks})
 
 
 class Parser(argparse.ArgumentParser):
@@ -134,25 +120,16 @@ def parse_args(argv: Sequence[str]) -> Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add(
-        "-np",
-        "-n",
-        "--num-proc",
-        dest="num_ranks",
-        type=positive,
-        required=True,
-        metavar="N",
-        help="number of ranks",
-    )
+    add("-np", "-n", "--num-proc", type=positive, required=True, metavar="N", help="number of ranks")
     hosts = "hosts and their slots (default: this one; slots: 1)"
     add("-H", "--hosts", type=hosts_in, default=[], metavar="HOST:SLOTS,…", help=hosts)
     add("-p", "--ssh-port", type=positive, metavar="PORT", help="port of the hosts' ssh servers")
     add("--restarts", type=int, default=0, metavar="N", help=RESTARTS)
-    add("--elastic", dest="is_elastic", action="store_true", help="go on without ranks that die (Open MPI 5)")
-    add("--start-timeout", dest="start_timeout_s", type=positive, metavar="SECONDS", help=START_TIMEOUT)
+    add("--elastic", action="store_true", help="go on without ranks that die (Open MPI 5)")
+    add("--start-timeout", type=positive, metavar="SECONDS", help=START_TIMEOUT)
     mpi_args = "further arguments of mpirun, quoted as in a shell"
     add("--mpi-args", type=shlex.split, default=[], metavar="ARGS", help=mpi_args)
-    add("--dry-run", dest="is_dry_run", action="store_true", help="print the mpirun command and do not run it")
+    add("--dry-run", action="store_true", help="print the mpirun command and do not run it")
 
     separator = argv.index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:separator]), list(argv[separator + 1 :])
@@ -163,8 +140,8 @@ def parse_args(argv: Sequence[str]) -> Namespace:
         parser.error("no -- with a command after it: write bert-launch -np 4 -- bert-squad …")
     options = parser.parse_args(ours, Namespace(command=command))
     slots = sum(slots for _, slots in options.hosts)
-    if options.hosts and options.num_ranks > slots:
-        parser.error(f"-np must be at most the {slots} slots of -H, got {options.num_ranks}")
+    if options.hosts and options.num_proc > slots:
+        parser.error(f"-np must be at most the {slots} slots of -H, got {options.num_proc}")
     return options
 
 

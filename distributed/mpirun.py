@@ -74,9 +74,9 @@ def find_mpi(mpirun: str | None = None) -> Mpi:
 
 def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str, str] = os.environ) -> list[str]:
     """The command of a job with bert-launch's options in this environment; without an MPI the program alone."""
-    variables = {"RINGBERT_ELASTIC": "1"} if options.is_elastic else {}
-    if options.start_timeout_s is not None:
-        variables[launcher.START_TIMEOUT] = str(options.start_timeout_s)
+    variables = {"RINGBERT_ELASTIC": "1"} if options.elastic else {}
+    if options.start_timeout is not None:
+        variables[launcher.START_TIMEOUT] = str(options.start_timeout)
     argv: list[str] = []
     if mpi is not None:
         slots, local_slots = slots_of(options, environment)
@@ -103,13 +103,13 @@ def slots_of(options: Namespace, environment: Mapping[str, str]) -> tuple[int, i
         are_local = [(slots, slots * is_local(name)) for name, slots in options.hosts]
         return sum(slots for slots, _ in are_local), sum(slots for _, slots in are_local)
     are_named = any(map(environment.get, ALLOCATIONS)) or any(map(HOST_OPTION.fullmatch, options.mpi_args))
-    return options.num_ranks, 0 if are_named else options.num_ranks
+    return options.num_proc, 0 if are_named else options.num_proc
 
 
 def _open_mpi(
     mpi: Mpi, options: Namespace, forwarded: Sequence[str], local_slots: int, shows_bars: bool
 ) -> list[str]:
-    argv = ["-np", str(options.num_ranks)]
+    argv = ["-np", str(options.num_proc)]
     if os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
     if not {"--bind-to", "-bind-to"} & set(options.mpi_args):  # Open MPI 5 refuses a second one
@@ -129,7 +129,7 @@ def _open_mpi(
     if options.ssh_port is not None:
         argv += ["--prtemca", "plm_ssh_args"] if mpi.is_open_mpi_5 else ["--mca", "plm_rsh_args"]
         argv += [f"-p {options.ssh_port}"]
-    if options.is_elastic:
+    if options.elastic:
         argv += ["--with-ft", "ulfm"]
     # Skip variables that the user exports: given one twice, Open MPI 5 takes the first and 4.1 the last.
     exported = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
@@ -147,7 +147,7 @@ def _hydra(mpi: Mpi, options: Namespace, forwarded: Sequence[str]) -> list[str]:
         argv += ["-bind-to", "none"]
     if options.hosts:
         argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
-    return [*argv, *options.mpi_args, "-np", str(options.num_ranks)]  # -np ends Hydra's global options
+    return [*argv, *options.mpi_args, "-np", str(options.num_proc)]  # -np ends Hydra's global options
 
 
 def is_local(host: str) -> bool:

@@ -22,7 +22,6 @@ REASONS = {  # why signals end processes
 }
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 GRACE_S, KILL_S = 30.0, 10.0  # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
-LEFT_S = 5.0  # for what mpirun had printed when it ended
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
 
 
@@ -56,7 +55,7 @@ class MpirunProcess:
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         self._process.wait()
-        reader.join(LEFT_S)  # a remote shell may still hold the other end
+        reader.join(5)  # longer than it needs; a remote shell may still hold the other end
         code = self._process.returncode
         status = 128 - code if code < 0 else code
         if self.ended == 0:  # a rank that is killed after the end has done its work
@@ -74,7 +73,9 @@ class MpirunProcess:
 
     def broke_off(self, status: int) -> bool:
         """Whether it failed for a reason that need not come back when it is started again."""
-        return self.ended not in FINAL if self.ended is not None else "joined" in self.told or status > 128
+        if self.ended is not None:
+            return self.ended not in FINAL
+        return "joined" in self.told or self._is_elastic or status > 128
 
     def _read(self) -> None:
         """Passes on all but the records, also lines that are not complete, so that progress bars move. Nothing
