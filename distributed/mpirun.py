@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -62,8 +62,7 @@ def find_mpi(mpirun: str | None = None) -> Mpi:
         beside, on_path = shutil.which("mpirun", path=str(Path(sys.executable).parent)), shutil.which("mpirun")
         mpirun = (beside or on_path) if sys.prefix != sys.base_prefix else (on_path or beside)
     if mpirun is None:
-        advice = "pip install '.[mpi]' in ringbert's checkout or load the cluster's MPI module"
-        raise InputError(f"no mpirun found: {advice}")
+        raise InputError("no mpirun found: pip install '.[mpi]' in the checkout, or load the cluster's MPI module")
     text = subprocess.run([mpirun, "--version"], stdout=-1, stderr=subprocess.STDOUT, text=True).stdout
     for implementation, pattern in VERSIONS.items():
         if match := re.search(pattern, text):
@@ -79,16 +78,18 @@ def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str,
         variables[launcher.START_TIMEOUT] = str(options.start_timeout)
     argv: list[str] = []
     if mpi is not None:
-        slots, local_slots = slots_of(options, environment)
-        forwarded = sorted(name for name in {**environment, **variables} if FORWARDED.fullmatch(name))
+        environment = {**environment, **variables}
+        are_named = any(map(environment.get, ALLOCATIONS)) or any(map(HOST_OPTION.fullmatch, options.mpi_args))
+        hosts = options.hosts or ([] if are_named else [("localhost", options.num_proc)])
+        local_slots = sum(slots for name, slots in hosts if is_local(name))
         if mpi.implementation == OPEN_MPI:
-            shows_bars = environment.get(launcher.TERMINAL) == "1"
-            argv = [mpi.mpirun, *_open_mpi(mpi, options, forwarded, local_slots, shows_bars)]
+            argv = _open_mpi(mpi, options, environment, local_slots)
         else:
-            argv = [mpi.mpirun, *_hydra(mpi, options, forwarded)]
+            argv = _hydra(mpi, options, environment)
             if options.ssh_port is not None:
                 variables |= dict.fromkeys(HYDRA_SSH_ARGS, f"-p {options.ssh_port}")
-        if local_slots == slots and not any(map(environment.get, TRANSPORTS)):
+        is_one_host = 0 < local_slots == sum(slots for _, slots in hosts)
+        if is_one_host and not any(map(environment.get, TRANSPORTS)):
             variables |= MEMORY[mpi.implementation]
             if mpi.implementation == OPEN_MPI and not mpi.is_open_mpi_5:
                 variables["OMPI_MCA_btl"] = "self,vader"
@@ -96,25 +97,13 @@ def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str,
     return [*env, *argv, *options.command]
 
 
-def slots_of(options: Namespace, environment: Mapping[str, str]) -> tuple[int, int]:
-    """On how many slots the ranks may run, and how many are this machine's: none if a batch job or ``--mpi-args``
-    names the hosts."""
-    if options.hosts:
-        are_local = [(slots, slots * is_local(name)) for name, slots in options.hosts]
-        return sum(slots for slots, _ in are_local), sum(slots for _, slots in are_local)
-    are_named = any(map(environment.get, ALLOCATIONS)) or any(map(HOST_OPTION.fullmatch, options.mpi_args))
-    return options.num_proc, 0 if are_named else options.num_proc
-
-
-def _open_mpi(
-    mpi: Mpi, options: Namespace, forwarded: Sequence[str], local_slots: int, shows_bars: bool
-) -> list[str]:
-    argv = ["-np", str(options.num_proc)]
+def _open_mpi(mpi: Mpi, options: Namespace, environment: Mapping[str, str], local_slots: int) -> list[str]:
+    argv = [mpi.mpirun, "-np", str(options.num_proc)]
     if os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
     if not {"--bind-to", "-bind-to"} & set(options.mpi_args):  # Open MPI 5 refuses a second one
         argv += ["--bind-to", "none"]  # else all of TensorFlow's threads would share one core
-    if shows_bars and not any(map(OUTPUT_OPTION.fullmatch, options.mpi_args)):
+    if environment.get(launcher.TERMINAL) == "1" and not any(map(OUTPUT_OPTION.fullmatch, options.mpi_args)):
         # Bars need parts of lines, which the first releases of Open MPI 5 cannot pass on.
         help_text = Path(mpi.mpirun).resolve().parents[1] / "share/prte/help-prterun.txt"
         if help_text.exists() and '"RAW"' in help_text.read_text():
@@ -133,14 +122,13 @@ def _open_mpi(
         argv += ["--with-ft", "ulfm"]
     # Skip variables that the user exports: given one twice, Open MPI 5 takes the first and 4.1 the last.
     exported = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
-    for name in forwarded:
-        argv += ["-x", name] * (name not in exported)
-    return [*argv, *options.mpi_args]
+    exports = [word for name in forwarded(environment) if name not in exported for word in ("-x", name)]
+    return [*argv, *exports, *options.mpi_args]
 
 
-def _hydra(mpi: Mpi, options: Namespace, forwarded: Sequence[str]) -> list[str]:
+def _hydra(mpi: Mpi, options: Namespace, environment: Mapping[str, str]) -> list[str]:
     """For MPICH and Intel MPI, whose launcher Hydra accepts root and more ranks than cores."""
-    argv = ["-genvlist", ",".join(forwarded)]
+    argv = [mpi.mpirun, "-genvlist", ",".join(forwarded(environment))]
     if mpi.implementation == INTEL_MPI:
         argv += ["-genv", "I_MPI_PIN", "0"]
     elif "-bind-to" not in options.mpi_args:
@@ -148,6 +136,10 @@ def _hydra(mpi: Mpi, options: Namespace, forwarded: Sequence[str]) -> list[str]:
     if options.hosts:
         argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
     return [*argv, *options.mpi_args, "-np", str(options.num_proc)]  # -np ends Hydra's global options
+
+
+def forwarded(environment: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in environment if FORWARDED.fullmatch(name))
 
 
 def is_local(host: str) -> bool:
