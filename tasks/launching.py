@@ -56,8 +56,7 @@ class LaunchedJob:
         for name, value in arguments.items():
             if isinstance(value, list | tuple | dict | set):
                 raise InputError(f"{name} must be one value, got {value!r:.80}")
-        texts = {name: "null" if value is None else str(value) for name, value in arguments.items()}
-        self.argv = [f"--{name}={text}" for name, text in texts.items()]
+        self.argv = [f"--{name}={'null' if value is None else value}" for name, value in arguments.items()]
         try:
             given = flags.read_command_line(self.argv, fields_of(self.settings))
             if not given.keys() & self.parts:
