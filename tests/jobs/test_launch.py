@@ -17,20 +17,20 @@ VERSIONS = {  # the first lines of mpirun --version
     "Intel MPI": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)",
 }
 OPEN_MPI = ["Open MPI 4", "Open MPI 5"]
-MEMORY = {  # ranks on one machine exchange messages in its memory, and open no port
+ONE_HOST = {  # its ranks exchange messages in its memory, and open no port
     "Open MPI 4": "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader",
     "Open MPI 5": "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm",
     "MPICH": "FI_PROVIDER=shm UCX_TLS=self,sysv,posix,cma",
     "Intel MPI": "I_MPI_FABRICS=shm",
 }
-SSH_PORT = {
-    "Open MPI 4": "--mca plm_rsh_args '-p 2222'",
-    "Open MPI 5": "--prtemca plm_ssh_args '-p 2222'",
-    "MPICH": "'HYDRA_LAUNCHER_EXTRA_ARGS=-p 2222'",
-    "Intel MPI": "'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-p 2222'",
+NAMED = ("-x HF_TOKEN -x PATH -x PYTHONPATH", "--bind-to none", "-H node1:2,node2:4")
+OF_HYDRA = ("-genvlist HF_TOKEN,PATH,PYTHONPATH", "-hosts node1:2,node2:4")
+TWO_HOSTS = {
+    "Open MPI 4": [*NAMED, "--mca plm_rsh_args '-p 2222'"],
+    "Open MPI 5": [*NAMED, "--prtemca plm_ssh_args '-p 2222'"],
+    "MPICH": [*OF_HYDRA, "-bind-to none", "'HYDRA_LAUNCHER_EXTRA_ARGS=-p 2222'"],
+    "Intel MPI": [*OF_HYDRA, "-genv I_MPI_PIN 0", "'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-p 2222'"],
 }
-UNBOUND = {"MPICH": "-bind-to none", "Intel MPI": "-genv I_MPI_PIN 0"} | dict.fromkeys(OPEN_MPI, "--bind-to none")
-FORWARDED = {"PYTHONPATH": "p", "HF_TOKEN": "secret", "OMP_NUM_THREADS": "4", "HOME": "/home/me", "EDITOR": "vi"}
 
 
 @pytest.fixture
@@ -56,18 +56,13 @@ def machine(monkeypatch, tmp_path):
 
 def command_lines():
     """MPI, arguments, environment, what the line has, what it has not."""
-    for mpi in MEMORY:
-        named = "-H node1:2,node2:4" if mpi in OPEN_MPI else "-hosts node1:2,node2:4"
-        each = "-x HF_TOKEN -x OMP_NUM_THREADS -x PATH -x PYTHONPATH"
-        each = each if mpi in OPEN_MPI else "-genvlist HF_TOKEN,OMP_NUM_THREADS,PATH,PYTHONPATH"
-        here = ["-np 4", MEMORY[mpi], UNBOUND[mpi], each]
-        yield mpi, "-np 4", FORWARDED, here, ["root", "yield", "secret", "EDITOR", "HOME"]
-        yield mpi, "-np 4 -H localhost:4", {}, [MEMORY[mpi]], []
-        hosts = [named, "-np 6", SSH_PORT[mpi], "--tag-output -x A"]
-        yield (
-            mpi, "-np 6 -H node1:2,node2:4 -p 2222 --mpi-args '--tag-output -x A'", {}, hosts,
-            [MEMORY[mpi], "--oversubscribe"],
-        )  # fmt: skip
+    variables = {"PYTHONPATH": "p", "HF_TOKEN": "secret", "HOME": "/home/me", "EDITOR": "vi"}
+    for mpi, memory in ONE_HOST.items():
+        yield mpi, "-np 4", {}, ["-np 4", memory], ["root", "yield"]
+        yield mpi, "-np 4 -H localhost:4", {}, [memory], []
+        there = "-np 6 -H node1:2,node2:4 -p 2222 --mpi-args '--tag-output -x A'"
+        has = [*TWO_HOSTS[mpi], "-np 6", "--tag-output -x A"]
+        yield mpi, there, variables, has, [memory, "--oversubscribe", "secret", "EDITOR", "HOME"]
     for batch in "SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE":
         yield "Open MPI 5", "-np 64", {batch: "nodes"}, ["-np 64"], ["--oversubscribe", "yield", "OMPI_MCA"]
     for mpi in OPEN_MPI:

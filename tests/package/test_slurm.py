@@ -131,11 +131,3 @@ def test_what_the_ranks_find_in_their_environment(stubs, tmp_path):
     shown = json.loads((tmp_path / "shown").read_text())
     assert not bound.keys() & shown.keys()
     assert (shown["RINGBERT_CACHE"], shown["HF_HUB_OFFLINE"]) == ("/home/kim/.cache/ringbert", "1")
-
-
-def test_sbatch_reads_the_options_that_the_script_relies_on():
-    """Slurm stops at the first line that is neither empty nor a comment."""
-    head = SCRIPT.read_text().partition("\nset ")[0].splitlines()
-    for option in ("--signal=B:USR1@120", "--requeue", "--open-mode=append"):
-        assert f"#SBATCH {option}" in head
-    assert all(line.startswith("#") for line in head)

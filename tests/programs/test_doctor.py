@@ -40,11 +40,3 @@ def test_a_folder_that_cannot_be_written_is_red_with_what_to_do_in_a_narrow_page
     assert lines[0].startswith("RingBERT ")
     assert lines[-1].startswith("red: 1 failed")
     assert "--output_dir" in done.stdout.partition("\n  XX output folder ")[2].partition("\n  ok ")[0]
-
-
-def test_another_mpis_launcher_ends_it_as_it_ends_every_program():
-    """With the variables of MPICH's launcher: two processes, each alone."""
-    done = doctor(PMI_SIZE="2", PMI_RANK="0")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
-    assert done.stderr.startswith("bert-doctor: error: PMI_SIZE=2")
-    assert "bert-launch" in done.stderr

@@ -35,7 +35,6 @@ def test_the_jobs_load_neither_tensorflow_nor_mpi():
 @pytest.mark.parametrize(
     ("kind", "arguments", "done"),
     [
-        ("Squad", {"train_file": "a", "predict_file": "b"}, {"do_train", "do_predict"}),
         ("Squad", {"train_file": "a", "predict_file": "b", "do_predict": True}, {"do_predict"}),
         ("Squad", {"dataset_name": "rajpurkar/squad"}, {"do_train", "do_predict"}),
         ("Classification", {"train_file": "a", "dev_file": "b", "test_file": "c"},
@@ -65,19 +64,14 @@ def test_jobs_and_launches_that_are_refused(call, named):
     refused(call, *named)
 
 
-@pytest.fixture
-def tensorflow(tmp_path):
-    """Makes ranks import a module of this source as TensorFlow; their environment."""
-
-    def environment(source):
-        (tmp_path / "site").mkdir()
-        (tmp_path / "site/tensorflow.py").write_text(source)
-        return {"PYTHONPATH": os.pathsep.join([f"{tmp_path}/site", str(ROOT)])}
-
-    return environment
+def with_tensorflow(folder, source):
+    """The environment of ranks that import a module of this source as TensorFlow."""
+    (folder / "site").mkdir()
+    (folder / "site/tensorflow.py").write_text(source)
+    return {"PYTHONPATH": os.pathsep.join([f"{folder}/site", str(ROOT)])}
 
 
-def test_the_programs_line_is_raised_and_shown_once(tmp_path, tensorflow, monkeypatch, capsys):
+def test_the_programs_line_is_raised_and_shown_once(tmp_path, monkeypatch, capsys):
     """On one rank, without mpirun, in a folder with packages of the same names."""
     monkeypatch.chdir(tmp_path)
     for name in ("tasks", "bert", "distributed"):
@@ -87,15 +81,17 @@ def test_the_programs_line_is_raised_and_shown_once(tmp_path, tensorflow, monkey
     refused(lambda: ringbert.launch(JOB), "OMPI_COMM_WORLD_SIZE", "4")  # ranks cannot start ranks
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE")
     monkeypatch.setenv("PATH", "/nonexistent")
-    variables = tensorflow("raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
+    variables = with_tensorflow(tmp_path, "raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
     refused(lambda: ringbert.launch(JOB, environment=variables), "TensorFlow is not installed")
     shown = capsys.readouterr()
     assert shown.err.startswith("bert-squad: error: TensorFlow is not installed")
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
-def test_a_crash_is_raised_with_the_last_lines(tensorflow):
-    variables = tensorflow("import os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)\n")
+def test_a_crash_is_raised_with_the_last_lines(tmp_path):
+    variables = with_tensorflow(
+        tmp_path, "import os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
     with pytest.raises(RuntimeError, match=r"(?s)bert-squad .*137.*\nthe last line\n"):
         ringbert.launch(JOB, environment=variables)
 
@@ -105,9 +101,10 @@ def script(**arguments):
     return [sys.executable, "-c", f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))"]
 
 
-def test_the_ranks_end_with_a_killed_parent(tmp_path, tensorflow):
+def test_the_ranks_end_with_a_killed_parent(tmp_path):
     file = tmp_path / "child"
-    variables = tensorflow(f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
+    source = f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n"
+    variables = with_tensorflow(tmp_path, source)
     with started(script(train_file="a", output_dir=f"{tmp_path}/out"), **variables) as parent:
         parent.wait_for(lambda: file.exists() and file.read_text())
     assert_gone(int(file.read_text()))
