@@ -87,20 +87,19 @@ def on_ready_hosts(options: Namespace) -> Namespace:
     agents = [value for name, value in pairwise(options.mpi_args) if AGENT.fullmatch(name)]
     shell = shlex.split([*agents, SSH][0]) + (["-p", str(options.ssh_port)] if options.ssh_port else [])
 
-    def answers(host: tuple[str, int]) -> bool:
+    def answers(host: str) -> bool:
         """Whether a command comes through; ssh says why not."""
-        argv = ["timeout", ANSWER_S, *shell, host[0], "true"]
-        return is_local(host[0]) or subprocess.run(argv, stdin=subprocess.DEVNULL).returncode == 0
+        argv = ["timeout", ANSWER_S, *shell, host, "true"]
+        return is_local(host) or subprocess.run(argv, stdin=subprocess.DEVNULL).returncode == 0
 
     with ThreadPoolExecutor(max_workers=64) as pool:
-        hosts = list(compress(options.hosts, pool.map(answers, options.hosts)))
-    if len(hosts) == len(options.hosts):
+        hosts = {host: options.hosts[host] for host in compress(options.hosts, pool.map(answers, options.hosts))}
+    if hosts == options.hosts:
         return options
     if not hosts:
         raise InputError("not started: no host of -H answers")
-    lost, left = (", ".join(name for name, _ in part) for part in (set(options.hosts) - set(hosts), hosts))
-    ranks = min(options.num_proc, sum(slots for _, slots in hosts))
-    say(f"{lost} gives no answer: {ranks} rank{'s' * (ranks != 1)} on {left}")
+    ranks, lost = min(options.num_proc, sum(hosts.values())), sorted(options.hosts.keys() - hosts)
+    say(f"{', '.join(lost)} gives no answer: {ranks} rank{'s' * (ranks != 1)} on {', '.join(hosts)}")
     return Namespace(**vars(options) | {"hosts": hosts, "num_proc": ranks})
 
 
@@ -122,7 +121,7 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     add = parser.add_argument
     add("-np", "-n", "--num-proc", type=positive, required=True, metavar="N", help="number of ranks")
     hosts = "hosts and their slots (default: this one; slots: 1)"
-    add("-H", "--hosts", type=hosts_in, default=[], metavar="HOST:SLOTS,…", help=hosts)
+    add("-H", "--hosts", type=hosts_in, default={}, metavar="HOST:SLOTS,…", help=hosts)
     add("-p", "--ssh-port", type=positive, metavar="PORT", help="port of the hosts' ssh servers")
     add("--restarts", type=int, default=0, metavar="N", help=RESTARTS)
     add("--elastic", action="store_true", help="go on without ranks that die (Open MPI 5)")
@@ -139,7 +138,7 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     if not command and not {"-h", "--help"} & set(ours):
         parser.error("no -- with a command after it: write bert-launch -np 4 -- bert-squad …")
     options = parser.parse_args(ours, Namespace(command=command))
-    slots = sum(slots for _, slots in options.hosts)
+    slots = sum(options.hosts.values())
     if options.hosts and options.num_proc > slots:
         parser.error(f"-np must be at most the {slots} slots of -H, got {options.num_proc}")
     return options
@@ -151,13 +150,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def hosts_in(text: str) -> list[tuple[str, int]]:
-    """``"a:4,b"`` as [("a", 4), ("b", 1)]."""
+def hosts_in(text: str) -> dict[str, int]:
+    """``"a:4,b"`` as {"a": 4, "b": 1}."""
     matches = [HOST.fullmatch(part) for part in text.split(",")]
     hosts = {match[1]: int(match[2] or 1) for match in matches if match}
     if len(hosts) < len(matches):
         raise argparse.ArgumentTypeError(f"needs each host once, for example node1:4,node2:4, got {text!r}")
-    return list(hosts.items())
+    return hosts
 
 
 if __name__ == "__main__":

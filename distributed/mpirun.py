@@ -80,15 +80,15 @@ def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str,
     if mpi is not None:
         environment = {**environment, **variables}
         are_named = any(map(environment.get, ALLOCATIONS)) or any(map(HOST_OPTION.fullmatch, options.mpi_args))
-        hosts = options.hosts or ([] if are_named else [("localhost", options.num_proc)])
-        local_slots = sum(slots for name, slots in hosts if is_local(name))
+        hosts = options.hosts or ({} if are_named else {"localhost": options.num_proc})
+        local_slots = sum(slots for name, slots in hosts.items() if is_local(name))
         if mpi.implementation == OPEN_MPI:
             argv = _open_mpi(mpi, options, environment, local_slots)
         else:
             argv = _hydra(mpi, options, environment)
             if options.ssh_port is not None:
                 variables |= dict.fromkeys(HYDRA_SSH_ARGS, f"-p {options.ssh_port}")
-        is_one_host = 0 < local_slots == sum(slots for _, slots in hosts)
+        is_one_host = 0 < local_slots == sum(hosts.values())
         if is_one_host and not any(map(environment.get, TRANSPORTS)):
             variables |= MEMORY[mpi.implementation]
             if mpi.implementation == OPEN_MPI and not mpi.is_open_mpi_5:
@@ -109,7 +109,7 @@ def _open_mpi(mpi: Mpi, options: Namespace, environment: Mapping[str, str], loca
         if help_text.exists() and '"RAW"' in help_text.read_text():
             argv += ["--output", ":raw"]
     if options.hosts:
-        argv += ["-H", ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
+        argv += ["-H", ",".join(f"{name}:{slots}" for name, slots in options.hosts.items())]
     elif local_slots:
         argv += ["--oversubscribe"]
     if local_slots > len(os.sched_getaffinity(0)):
@@ -134,7 +134,7 @@ def _hydra(mpi: Mpi, options: Namespace, environment: Mapping[str, str]) -> list
     elif "-bind-to" not in options.mpi_args:
         argv += ["-bind-to", "none"]
     if options.hosts:
-        argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
+        argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts.items())]
     return [*argv, *options.mpi_args, "-np", str(options.num_proc)]  # -np ends Hydra's global options
 
 
