@@ -90,13 +90,10 @@ class MpirunProcess:
             for text, record in zip(parts[::2], [*parts[1::2], b""], strict=True):
                 if not self.ended:  # None, or 0
                     write(text)
-                self._on_record(record.decode(errors="replace"))
-
-    def _on_record(self, record: str) -> None:
-        self.told.add(record)
-        if self.ended is None and (match := re.fullmatch(r"ended (\d+)", record)):
-            self.ended = int(match[1])
-            self._end_after(GRACE_S)
+                self.told.add(record.decode())
+                if self.ended is None and record.startswith(b"ended "):
+                    self.ended = int(record.removeprefix(b"ended "))
+                    self._end_after(GRACE_S)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.signal = self.signal or number
