@@ -68,7 +68,7 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
         def run_once() -> Finding:
             nonlocal whole
             whole = train("whole")
-            return Finding("ok", f"bert-squad trains a small model, {STEPS} steps")
+            return Finding("ok", f"a small model learns SQuAD, {STEPS} steps")
 
         def compare(name: str, tolerance: float, training: Callable[[], np.ndarray]) -> None:
             def find() -> Finding:
