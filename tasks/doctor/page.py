@@ -43,9 +43,8 @@ class Page:
         self.results: list[dict[str, Any]] = []  # name, status, text, advice and seconds
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
-        hosts = f"{world.num_nodes} host{'s' * (world.num_nodes > 1)}"
-        ranks = f"{world.size} rank{'s' * (world.size > 1)} on {hosts}"
-        self._print(f"RingBERT {ringbase.__version__}: {ranks}, {time.strftime('%Y-%m-%d %H:%M')}\n")
+        place = f"ranks: {world.size}, hosts: {world.num_nodes}"
+        self._print(f"RingBERT {ringbase.__version__}, {place}, {time.strftime('%Y-%m-%d %H:%M')}\n")
 
     def check(self, name: str, find: Callable[[], Finding]) -> bool:
         """Runs a check on every rank and prints what they found together. Returns whether it did not fail."""
@@ -64,8 +63,8 @@ class Page:
         self.results.append({"name": name, **asdict(whole), "seconds": round(time.monotonic() - began, 2)})
         head = f"  {MARKS[whole.status]} {name:<{NAME_WIDTH}}"
         width = max(20, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns) - len(head))
-        lines = [line for text in (whole.text, whole.advice) for line in textwrap.wrap(text, width)]
-        self._print(head + f"\n{' ' * len(head)}".join(lines))
+        wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap
+        self._print(head + f"\n{' ' * len(head)}".join([*wrap(whole.text), *wrap(whole.advice)]))
         return whole.status != "failed"
 
     def end(self) -> int:
