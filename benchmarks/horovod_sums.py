@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gradient_step
-from distributed.mpirun import Options, build_command, find_mpi
+from distributed.launch import parse_args
+from distributed.mpirun import build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -85,7 +86,8 @@ def run(config: SumsConfig, folder: Path, model: str, name: str) -> dict[str, fl
     words = (PACKAGES[name], model, str(config.num_ranks), str(threads), str(config.num_pairs), str(report))
     environment = os.environ | {"PYTHONPATH": str(SITE) if is_ours else ""}
     mpi = find_mpi(None if is_ours else config.rival_mpirun)
-    command = build_command(mpi, Options((python, gradient_step.__file__, *words), config.num_ranks), environment)
+    options = parse_args([f"-np={config.num_ranks}", "--", python, str(gradient_step.__file__), *words])
+    command = build_command(mpi, options, environment)
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from distributed.environment import launched_size
+from distributed.launcher import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import write_json

@@ -33,7 +33,7 @@ COMMANDS = {
     "bert-features": ("tasks.features.__main__:FeaturesConfig", "--input_file=i --output_file=o --model=m"),
     "bert-ask": ("tasks.ask:Config", "folder question context"),
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
-    "bert-doctor": ("tasks.doctor.settings:DoctorConfig", ""),
+    "bert-doctor": ("tasks.doctor.__main__:DoctorConfig", ""),
     "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
     "bert-bench allreduce": ("tasks.bench.settings:AllreduceConfig", ""),
     "bert-bench scaling": ("tasks.bench.settings:ScalingConfig", ""),
