@@ -56,7 +56,6 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
     Args:
       setting: None, LABEL=WEIGHT,… or "balanced": n / (L * examples with the label), as in scikit-learn.
       rows: the training set.
-    Raises InputError: a label has no weight or no example, a label is unknown, or a weight is not positive.
     """
     if setting is None:
         return None
@@ -67,19 +66,15 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
         if not counts.all():
             raise InputError(f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}")
         return (counts.sum() / (len(labels) * counts)).astype(np.float32)
-    weights = {}
-    for part in setting.split(","):
-        name, _, text = part.rpartition("=")
-        try:
-            weights[name] = float(text)
-        except ValueError:
-            weights[name] = 0.0
-        if name not in labels or not LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT:
-            raise InputError(
-                f"--class_weights must be LABEL=WEIGHT,… with labels among {', '.join(labels)} and weights "
-                f"from {LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {part}"
-            )
-    missing = [name for name in labels if name not in weights]
-    if missing:
-        raise InputError(f"--class_weights {setting}: no weight for {', '.join(missing)}")
+    parts = [part.rpartition("=") for part in setting.split(",")]
+    try:
+        weights = {name: float(weight) for name, _, weight in parts}
+        is_right = all(LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT for name in labels)
+    except (ValueError, KeyError):
+        is_right = False
+    if not is_right or len(parts) > len(labels):
+        raise InputError(
+            f"--class_weights must be LABEL=WEIGHT,… with each of the labels {', '.join(labels)} and weights from "
+            f"{LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {setting}"
+        )
     return np.array([weights[name] for name in labels], np.float32)

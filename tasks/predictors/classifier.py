@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import overload
 
+import numpy as np
 from scipy.special import softmax
 
 from ringbase.errors import InputError
-from tasks.classifier.evaluation import score
 from tasks.classifier.labels import label_names
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
@@ -104,8 +104,7 @@ class Classifier:
             self._warns_of_single_texts = False
             warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
         rows, _ = text_rows(checked, trained.tokenizer, self.settings.max_seq_length, trained.job.run)
-        scores = score(self._predictor, rows, self._batch_size)
-        assert scores is not None
+        scores = np.array(self._predictor(rows, self._batch_size))
         if self.is_regression:
             results = [Prediction(str(value), math.nan, {}, value) for value in scores[:, 0].tolist()]
         else:

@@ -4,20 +4,20 @@ import csv
 import io
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from harness.texts import write_lines
 
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from distributed.run import Run
+from ringbase.settings import made
 from tasks.cache import in_memory
-from tasks.classifier.labels import decide_labels, with_labels
+from tasks.classifier.labels import labels_of, labels_of_file, with_labels
 from tasks.classifier.named_tasks import FILE_FLAGS, find_task, task_of
-from tasks.classifier.reading import Source, Texts
-from tasks.classifier.reading import labels_in as labels_in
+from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.rows import tables
-from tasks.classifier.settings import TextSettings
+from tasks.classifier.settings import ClassifierConfig, TextSettings
 from tasks.start import Start
 
 
@@ -29,13 +29,18 @@ def own_source(path: Path | str, pair: str | None = None, split: str = "train", 
 
 
 def read_own(path: Path | str, pair: str | None = None, split: str = "train", **settings) -> Texts:
-    return own_source(path, pair, split, **settings).read()
+    return read(own_source(path, pair, split, **settings))
+
+
+def labels_in(path: Path | str) -> tuple[str, ...]:
+    """The labels of a file to train on."""
+    return labels_of_file(own_source(path))
 
 
 def read_glue(task: str, folder: Path | str, split: str, language: str = "en") -> Texts:
     """A named task's set, as --task_name and --data_dir name it."""
     settings = TextSettings(task_name=task, data_dir=str(folder), language=language)
-    return Source(settings, find_task(task), split).read()
+    return read(Source(settings, find_task(task), split))
 
 
 def open_rows(
@@ -44,14 +49,16 @@ def open_rows(
     return in_memory(tables(texts, labels, tokenizer, max_seq_length, run)).tables["examples"]
 
 
-def labels_of_run(trains: bool, stated: tuple[str, ...], **settings) -> tuple[str, ...] | None:
+def labels_of_run(stated: tuple[str, ...], **settings) -> tuple[str, ...] | None:
     """The labels, in the order of the outputs, of a run with these flags from a model that states these labels."""
     from transformers import BertConfig
 
-    config, texts = BertConfig(hidden_size=8, num_attention_heads=2), TextSettings(**settings)
-    run: Any = SimpleNamespace(say=lambda line: None)
-    origin = Start(with_labels(config, stated) if stated else config)
-    return decide_labels(texts, trains, task_of(texts), origin, run)
+    config, run = BertConfig(hidden_size=8, num_attention_heads=2), SimpleNamespace(say=lambda line: None)
+    if stated:
+        names = {"id2label": dict(enumerate(stated)), "label2id": {name: n for n, name in enumerate(stated)}}
+        config = BertConfig.from_dict(config.to_dict() | names | {"problem_type": "single_label_classification"})
+    _, start = with_labels(made(ClassifierConfig, {"output_dir": "out"} | settings), Start(config), cast(Any, run))
+    return labels_of(start.bert_config)
 
 
 def rows_by_csv(path: Path, has_header: bool) -> list[list[str]]:

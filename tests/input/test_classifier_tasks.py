@@ -9,10 +9,10 @@ from harness.real_data import real
 from harness.refusals import refused
 from harness.texts import write_lines
 
-from tasks.classifier.named_tasks import TASKS, Hub, find_task
+from tasks.classifier.named_tasks import TASKS, Columns, Hub, find_task
 from tasks.classifier.reading import Source
+from tasks.classifier.reading import read as read_set
 from tasks.classifier.settings import TextSettings
-from tasks.classifier.table import Columns
 
 # Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
 # MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.
@@ -30,7 +30,7 @@ def test_real_files(name, split, published, file, has_header, columns):
     folder = real("nsmc" if name == "nsmc" else f"glue_data/{name}")
     texts, rows = read_glue(name, folder, split), rows_by_csv(folder / file, has_header)
     first, second, label = ([row[c] for row in rows] if c is not None else None for c in columns)
-    assert len(texts) in published
+    assert len(texts.first) in published
     assert (texts.first, texts.second) == (first, second)
     assert texts.labels == ([float(score) for score in label] if name == "STS-B" else label)
     assert texts.ids == ([row[0] for row in rows] if name == "nsmc" else [str(n) for n in range(len(rows))])
@@ -77,7 +77,7 @@ def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
     rows[10:11] = ["10\t1\t2\tis it", "a\tor b\t0"]
     write_lines(tmp_path / "train.tsv", header, *rows)
     texts = read_glue("qqp", tmp_path, "train")
-    assert (len(texts), texts.tables[0].num_short_rows, texts.ids[10]) == (2999, 2, "11")
+    assert (len(texts.first), texts.num_short_rows, texts.ids[10]) == (2999, 2, "11")
     write_lines(tmp_path / "train.tsv", header, *rows[:600])
     refused(lambda: read_glue("qqp", tmp_path, "train"), "train.tsv", "2 of 600")
 
@@ -114,7 +114,7 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
     def read(name, split, folder, *columns):
         hub = Hub(str(tmp_path / folder), None, Columns(*columns, id="idx"))
         task = dataclasses.replace(TASKS[name], hub=hub)
-        return Source(TextSettings(task_name=name, from_hub=True), task, split).read()
+        return read_set(Source(TextSettings(task_name=name, from_hub=True), task, split))
 
     order, nli = sorted(NLI, key=len)[::-1], ("nli", "premise", "hypothesis")
     columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
