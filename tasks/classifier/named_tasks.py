@@ -68,10 +68,8 @@ class NamedTask:
 
 
 def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
-    """The task of `--task_name`, or one made for the user's own files.
-
-    The lines of standard input are pairs with `--text_pair_column`, or with `has_pairs`.
-    """
+    """The task of `--task_name`, or one made for the user's own files. The lines of standard input are pairs with
+    `--text_pair_column`, or with `has_pairs`."""
     if settings.task_name:
         return find_task(settings.task_name)
     columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id=None)
@@ -86,10 +84,7 @@ def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
 
 
 def find_task(name: str) -> NamedTask:
-    """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b, STSB).
-
-    Raises InputError: there is no such task.
-    """
+    """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b, STSB)."""
     letters = name.lower().replace("-", "").replace("_", "")
     for task in TASKS.values():
         if task.name.replace("-", "") == letters:
@@ -98,10 +93,7 @@ def find_task(name: str) -> NamedTask:
 
 
 def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
-    """Whether the run with these settings trained a classifier on pairs of texts; None if they do not tell.
-
-    Raises InputError: they name an unknown task.
-    """
+    """Whether the run with these settings trained a classifier on pairs of texts; None if they do not tell."""
     if name := settings.get("task_name"):
         return next(iter(find_task(str(name)).splits.values())).columns.pair is not None
     return settings["text_pair_column"] is not None if "text_pair_column" in settings else None

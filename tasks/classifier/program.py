@@ -17,13 +17,12 @@ from distributed.run import Run
 from distributed.train import HeldOut
 from ringbase.settings import flat, made
 from tasks.cache import Prepared
-from tasks.classifier.labels import labels_of, with_labels
 from tasks.classifier.named_tasks import NamedTask
 from tasks.classifier.reading import Source, sources
 from tasks.classifier.rows import open_set
 from tasks.classifier.scoring import measure, write_predictions
 from tasks.classifier.settings import ClassifierConfig
-from tasks.classifier.task import LabelTask, class_weights
+from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
 from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
@@ -34,8 +33,7 @@ Scores = dict[str, float]
 
 
 def run(config: ClassifierConfig) -> None:
-    work = partial(run_seeds, config)
-    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, work)
+    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, partial(run_seeds, config))
 
 
 def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
@@ -57,9 +55,9 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
     columns = {name: [scores[name] for scores in results.values()] for name in next(iter(results.values()))}
     means = {name: statistics.mean(values) for name, values in columns.items()}
     deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
-    lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)\n" for name in means]
-    job.run.write("eval_results.txt", "".join(lines))
-    job.run.say("".join(lines).strip())
+    lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)" for name in means]
+    job.run.write("eval_results.txt", "\n".join(lines) + "\n")
+    job.run.say("\n".join(lines))
     job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})
     return means
 

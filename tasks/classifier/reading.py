@@ -8,9 +8,10 @@ numbers of rows instead of lines, take "2020-01-01" for a date, and refuse label
 import csv
 import functools
 import io
+import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for som
 KINDS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 MAX_SHORT_ROWS_SHARE = 0.001
 
-Cells = Iterator[tuple[int, list[str]]]  # lines and their cells
+Cells = Iterator[tuple[str, list[str]]]  # "line 7" and its cells
 
 standard_input = functools.cache(read_standard_input)  # it can be read once, and the runs of all seeds need it
 
@@ -95,16 +96,15 @@ class Table(NamedTuple):
     """The wanted columns of a file."""
 
     where: str  # the flag and the file
-    header: Sequence[Name]  # the names of all its columns
-    # Of each row the line, or its number from 1 where the `unit` is "row", and the values; none if it is left out.
-    rows: Iterable[tuple[int, Mapping[Any, Any]]]
-    unit: str = "line"
+    header: list[Any]  # the names of all its columns
+    columns: Mapping[Any, list[Any]]
+    places: Sequence[str]  # "line 7" for each row
+    num_short_rows: int = 0  # rows with too few columns, which are left out
 
 
 def read_table(path: Path, where: str, columns: Columns) -> Table:
     """The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
-    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet. Rows may be read
-    later, and raise InputError then."""
+    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet."""
     is_standard_input = str(path) == STANDARD_INPUT
     kind = "tsv" if is_standard_input else KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
     if kind is None:
@@ -117,11 +117,13 @@ def read_table(path: Path, where: str, columns: Columns) -> Table:
     if (nul := text.find("\0")) >= 0:  # UTF-16 has one in each letter
         raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
     if kind == "json":
-        objects = list(_json_objects(text, where))
-        return Table(where, list(objects[0][1]), objects)
+        objects = dict(_json_objects(text, where))
+        header = list(dict.fromkeys(itertools.chain.from_iterable(objects.values())))
+        values = {n: [row.get(n) for row in objects.values()] for n in columns.names if n in header}
+        return Table(where, header, values, [*objects])
     cells = _csv_cells(text, where) if kind == "csv" else _tsv_cells(text, columns.num_columns or 0)
-    header = next(cells)[1] if columns.num_columns is None else range(columns.num_columns)
-    return Table(where, header, _rows(cells, where, header, columns))
+    names: list[Any] = next(cells)[1] if columns.num_columns is None else [*range(columns.num_columns)]
+    return _table(cells, where, names, columns)
 
 
 def _tsv_cells(text: str, most: int) -> Cells:
@@ -132,30 +134,36 @@ def _tsv_cells(text: str, most: int) -> Cells:
     """
     has_columns = most != 1 and "\t" in text.split("\n", 1)[0]
     lines = (text.rstrip("\r\n") if has_columns else text.removesuffix("\n")).split("\n")
-    return ((number, line.removesuffix("\r").split("\t", most - 1)) for number, line in enumerate(lines, 1))
+    for number, line in enumerate(lines, 1):
+        yield f"line {number}", line.removesuffix("\r").split("\t", most - 1)
 
 
 def _csv_cells(text: str, where: str) -> Cells:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for cells in filter(None, reader):
-            yield reader.line_num, cells
+            yield f"line {reader.line_num}", cells
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: broken quotes ({error})") from error
 
 
-def _rows(cells: Cells, where: str, header: Sequence[Name], columns: Columns) -> Iterator[tuple[int, dict]]:
-    places = {name: header.index(name) for name in columns.names if name in header}
-    for line, row in cells:
+def _table(cells: Cells, where: str, header: list[Any], columns: Columns) -> Table:
+    indices = {name: header.index(name) for name in columns.names if name in header}
+    values: dict[Name, list[str]] = {name: [] for name in indices}
+    places, num_short_rows = [], 0
+    for place, row in cells:
         if len(row) == len(header):
-            yield line, {name: row[place] for name, place in places.items()}
+            places.append(place)
+            for name, index in indices.items():
+                values[name].append(row[index])
         elif len(row) < len(header) and columns.skips_short_rows:
-            yield line, {}
+            num_short_rows += 1
         else:
-            raise InputError(f"{where}: line {line} has {len(row)} columns, {len(header)} are needed")
+            raise InputError(f"{where}: {place} has {len(row)} columns, {len(header)} are needed")
+    return Table(where, header, values, places, num_short_rows)
 
 
-def _json_objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_objects(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -164,7 +172,7 @@ def _json_objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]
                     raise InputError(f"it is {kind_of(value)}")
             except InputError as error:
                 raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
-            yield number, value
+            yield f"line {number}", value
 
 
 def _parquet_table(path: Path, where: str, columns: Columns) -> Table:
@@ -175,7 +183,7 @@ def _parquet_table(path: Path, where: str, columns: Columns) -> Table:
             table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read as Parquet ({one_line(error)})") from error
-    return Table(where, header, enumerate(table.to_pylist(), 1), "row")
+    return Table(where, header, table.to_pydict(), [f"row {row}" for row in range(1, table.num_rows + 1)])
 
 
 def _hub_table(source: Source, hub: Hub | None) -> Table:
@@ -195,8 +203,8 @@ def _hub_table(source: Source, hub: Hub | None) -> Table:
         columns.pop(label, None)  # GLUE's test sets
     elif task.labels not in (None, ("0", "1")) and hasattr(data.features[label], "names"):
         columns[label] = [data.features[label].names[value] for value in columns[label]]
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return Table(f"{where} ({split})", list(columns), enumerate(rows, 1), "row")
+    places = [f"row {row}" for row in range(1, len(data) + 1)]
+    return Table(f"{where} ({split})", list(columns), columns, places)
 
 
 # -- tables to texts ----------------------------------------------------------------------------------------------
@@ -219,27 +227,27 @@ def read(source: Source, labels: Labels = ()) -> Texts:
     of `labels`, if there are any, or for regression a finite number.
     """
     settings, spellings, hub = source.settings, source.task.spellings, source.task.hub
-    flag = "--data_dir" if source.task.name else str(source).split()[0]
     columns = hub.columns if settings.from_hub and hub else source.part.columns
     tables = [_hub_table(source, hub)] if settings.from_hub else []
-    tables += [read_table(path, f"{flag} {path}", columns) for path in source.files()]
-    rows = [(f"{table.where}: {table.unit} ", *row) for table in tables for row in table.rows]
-    used = [row for row in rows if row[2]]
-    num_short_rows = len(rows) - len(used)
-    if num_short_rows > MAX_SHORT_ROWS_SHARE * len(rows):
-        raise InputError(f"{tables[0].where}: {num_short_rows} of {len(rows)} rows have too few columns")
-    header = list(tables[0].header)
+    for path in source.files():
+        tables.append(read_table(path, f"--data_dir {path}" if source.task.name else str(source), columns))
+    places = [f"{table.where}: {place}" for table in tables for place in table.places]
+    where, header, num_short_rows = tables[0].where, tables[0].header, tables[0].num_short_rows
+    if num_short_rows > MAX_SHORT_ROWS_SHARE * len(places):
+        raise InputError(f"{where}: {num_short_rows} of {num_short_rows + len(places)} rows have too few columns")
 
-    def values(name: Name, expected: str, convert: Callable[[Any], Any]) -> list[Any]:
+    def values(name: Name | None, expected: str, convert: Callable[[Any], Any]) -> list[Any]:
         """A column. `convert` makes None of a value that is not as `expected`."""
-        if name not in header:
-            raise InputError(f"{tables[0].where}: no column {name!r}, only {', '.join(map(str, header))}")
-        if header.count(name) > 1:
-            raise InputError(f"{tables[0].where}: column {name} occurs twice in the header")
-        converted = [convert(row.get(name)) for _, _, row in used]
+        for table in tables:
+            if name not in table.header:
+                raise InputError(f"{table.where}: no column {name!r}, only {', '.join(map(str, table.header))}")
+            if table.header.count(name) > 1:
+                raise InputError(f"{table.where}: column {name} occurs twice in the header")
+        raw = [*itertools.chain(*(table.columns[name] for table in tables))]
+        converted = [convert(raw[row]) for row in rows]
         if None in converted:
-            place, number, row = used[converted.index(None)]
-            raise InputError(f"{place}{number}: {name} must be {expected}, got {row.get(name)!r:.80}")
+            row = rows[converted.index(None)]
+            raise InputError(f"{places[row]}: {name} must be {expected}, got {raw[row]!r:.80}")
         return converted
 
     def label(value: Any) -> str | None:
@@ -247,15 +255,16 @@ def read(source: Source, labels: Labels = ()) -> Texts:
         name = spellings.get(str(value), str(value)) if is_label else None
         return name if not labels or name in labels else None
 
+    rows: Sequence[int] = range(len(places))
     if columns.language:
         languages = values(columns.language, "a string", _string)
-        used = [row for row, language in zip(used, languages, strict=True) if language == settings.language]
-        if not used:
+        rows = [row for row in rows if languages[row] == settings.language]
+        if not rows:
             known = ", ".join(sorted(set(languages)))
-            raise InputError(f"{source}: no row in --language {settings.language}, only {known}")
-    if not used:
-        raise InputError(f"{source} has no row with a text")
-    used = used[: source.limit]
+            raise InputError(f"{where}: no row in --language {settings.language}, only {known}")
+    if not rows:
+        raise InputError(f"{where} has no row with a text")
+    rows = rows[: source.limit]
     of_label: tuple[str, Callable] = (f"one of {', '.join(labels)}" if labels else "a label", label)
     if source.task.labels is None:
         of_label = "a finite number for regression", _number
@@ -263,7 +272,7 @@ def read(source: Source, labels: Labels = ()) -> Texts:
         first=values(columns.text, "a string", _string),
         second=None if columns.pair is None else values(columns.pair, "a string", _string),
         labels=values(columns.label, *of_label) if source.needs_labels or columns.label in header else None,
-        ids=values(columns.id, "an id", str) if columns.id in header else [str(row) for row in range(len(used))],
+        ids=values(columns.id, "an id", str) if columns.id in header else [str(row) for row in range(len(rows))],
         num_short_rows=num_short_rows,
     )
 

@@ -6,6 +6,7 @@ from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from distributed.run import Run
@@ -25,11 +26,8 @@ VERSION = 3  # increase when reading or the code below writes something else: ol
 def open_set(
     source: Source, labels: Labels, settings: ExampleSettings, tokenizer: Tokenizer, world: World, run: Run
 ) -> Prepared:
-    """The tables of a set, as `tables` makes them, on every rank.
-
-    Raises InputError: the set cannot be read; a label is not in `labels`, or is missing; more than 10 % of the
-      tokens are [UNK] without `allow_unknown`.
-    """
+    """The tables of a set, as `tables` makes them, on every rank. Raises InputError as `read` does, and for texts
+    with many unknown words."""
     # Open MPI 5's mpirun delivers standard input without an end.
     if source.settings.reads_lines and (world.size > 1 or "PRTE_LAUNCHED" in os.environ):
         raise InputError("--predict_file -: standard input needs one rank, started without mpirun")
@@ -43,8 +41,7 @@ def open_set(
 
 
 def recipe(source: Source, labels: Labels, max_seq_length: int, tokenizer: Tokenizer, run: Run) -> Recipe:
-    """The key in the cache of a set's tables, and what makes them. Files with the same bytes are not parsed
-    again."""
+    """The key in the cache of a set's tables, and what makes them. Files with the same bytes are parsed once."""
     load, part = cache(partial(read, source, labels)), source.part
     files = [path for path in source.files() if path.is_file() and str(path) != STANDARD_INPUT]
     content = [(path.suffixes[-2:], sha256(path)) for path in files] or load()
@@ -77,10 +74,11 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
         "with an empty text": sum(not text.strip() for text in (*texts.first, *(texts.second or ()))),
         "rows with too few columns left out": texts.num_short_rows,
     }
+    label = pa.array(texts.labels or [None] * len(is_pair), pa.float32() if labels is None else pa.string())
     examples = {
         "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
         "sentence_a_tokens": pa.array(sentence_a_tokens, pa.int32()),
-        "label": _label_column(texts, labels),
+        "label": label.fill_null(np.nan) if labels is None else pc.index_in(label, pa.array(labels)).fill_null(-1),
     }
     content = [texts.first, texts.second, texts.labels]
     facts = {
@@ -91,11 +89,3 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
         "is_labelled": texts.labels is not None,
     }
     return with_facts({"examples": examples, "ids": {"id": pa.array(texts.ids)}}, facts)
-
-
-def _label_column(texts: Texts, labels: Labels) -> pa.Array:
-    if labels is None:
-        return pa.array(np.full(len(texts.first), np.nan) if texts.labels is None else texts.labels, pa.float32())
-    numbers = {label: number for number, label in enumerate(labels)}
-    known = [-1] * len(texts.first) if texts.labels is None else [numbers[str(label)] for label in texts.labels]
-    return pa.array(known, pa.int32())

@@ -11,10 +11,9 @@ import numpy as np
 from scipy.special import softmax
 
 from ringbase.errors import InputError
-from tasks.classifier.labels import label_names
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.task import LabelTask
+from tasks.classifier.task import LabelTask, labels_of
 from tasks.predict import Predictor
 from tasks.predictors.inputs import TextOrPair, checked_texts, text_rows
 from tasks.predictors.loading import Precision, checked_batch_size, load
@@ -78,8 +77,8 @@ class Classifier:
         self.settings = self._trained.settings_of(
             ExampleSettings, {"max_seq_length": max_seq_length}, max_seq_length=config.max_position_embeddings
         )
-        self.is_regression = config.problem_type == "regression" or config.num_labels == 1
-        self.labels: tuple[str, ...] = () if self.is_regression else label_names(config)
+        self.labels: tuple[str, ...] = labels_of(config) or ()
+        self.is_regression = not self.labels
         self._warns_of_single_texts = is_on_pairs(self._trained.settings)
         length = self.settings.max_seq_length
         self._predictor = Predictor(job, LabelTask(length).batch, length)
