@@ -25,7 +25,7 @@ from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import replace_folder
 from tasks import flags
-from tasks.classifier.labels import label_names
+from tasks.classifier.task import labels_of
 from tasks.export.__main__ import ExportConfig
 from tasks.predictors.loading import about_arguments, find_model, load
 
@@ -95,8 +95,7 @@ class Exported(tf.Module):
         object.__setattr__(self, "_model", model)  # Keras' own parts of it would be saved too
         self.weights = [variable.value for variable in model.trainable_variables]  # keeps them in the file
         self.pooler = [tf.Variable(pooler[name]) for name in POOLER if self._head == "features" and name in pooler]
-        is_regression = self._config.problem_type == "regression" or self._config.num_labels == 1
-        self.labels = label_names(self._config) if self._head == "classifier" and not is_regression else ()
+        self.labels = (labels_of(self._config) if self._head == "classifier" else None) or ()
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
 

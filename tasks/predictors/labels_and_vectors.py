@@ -15,10 +15,9 @@ from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.ragged import joined
 from ringbase.settings import setting
-from tasks.classifier.labels import label_names
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.task import LabelTask
+from tasks.classifier.task import LabelTask, labels_of
 from tasks.features.program import batch_of_texts, states_of
 from tasks.predict import Predictor
 from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
@@ -108,8 +107,7 @@ class Classifier(TextPredictor):
         config, length = self._job.model.config, self.settings.max_seq_length
         if config.problem_type == "multi_label_classification":
             raise InputError(f"folder {self.folder} holds a model that gives a text several labels: not supported")
-        is_regression = config.problem_type == "regression" or config.num_labels == 1
-        self.labels: tuple[str, ...] = () if is_regression else label_names(config)
+        self.labels: tuple[str, ...] = labels_of(config) or ()
         self._predictor = Predictor(self._job, LabelTask(length).batch, length)
 
     @overload
