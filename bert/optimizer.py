@@ -182,8 +182,7 @@ OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": LAMB}
 def make_optimizer(
     settings: OptimizerSettings, learning_rate: float, train_steps: int, warmup_steps: int
 ) -> AdamWeightDecay:
-    """The optimizer that the settings name, with BERT's schedule. Call `bert.set_xla_flags` first, so that its
-    compiled code reads memory only once."""
+    """The optimizer of the settings, with BERT's schedule. Call `bert.set_xla_flags` before, for its speed."""
     return OPTIMIZERS[settings.optimizer](WarmupDecay(learning_rate, train_steps, warmup_steps))
 
 

@@ -23,7 +23,6 @@ from ringbase.errors import InputError
 
 MOST_BYTES = 4 << 30  # of a text that is read into memory
 READ_BYTES = 1 << 20
-LONGEST_NAME = 255  # bytes, of Linux' file systems
 
 
 @contextlib.contextmanager
@@ -95,20 +94,13 @@ def _decoded(raw: bytes, where: str) -> str:
         raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def is_file_name(name: object) -> bool:
-    """Whether a value from a file is the name of a file in the same folder, without a path."""
-    if not isinstance(name, str) or name in ("", ".", "..") or {"/", "\0"} & set(name):
-        return False
-    return len(name.encode()) <= LONGEST_NAME
-
-
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     """Puts the folder that `fill(folder)` writes in the place of `final`.
 
     The old one is set aside as `NAME.old` and removed at the end, so one of the two is always there, complete.
     """
+    old = final.with_name(f"{final.name}.old")
     with _filled_beside(final, fill) as new:
-        old = final.with_name(f"{final.name}.old")
         if final.exists():
             if old.exists():  # left by a kill between the two renames
                 remove_folder(old)
@@ -176,10 +168,7 @@ def _temporary_name(final: Path) -> Path:
     for path in final.parent.glob(f"{glob.escape(prefix)}*.tmp"):
         # After a reboot, or in a restarted container, this process may have the number of a dead one.
         if path == own or not Path("/proc", path.suffixes[-2][1:]).exists():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     return own
 
 

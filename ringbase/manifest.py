@@ -1,9 +1,10 @@
 """The manifest of a checkpoint: the names, sizes and SHA-256 of its files. A folder that matches it is intact."""
 
+import os
 from pathlib import Path
 
 from ringbase.errors import InputError
-from ringbase.files import is_file_name, write_json
+from ringbase.files import write_json
 from ringbase.hashing import sha256
 from ringbase.json_files import read_object
 
@@ -41,18 +42,16 @@ def _complete(folder: Path) -> tuple[int, dict[str, str]]:
     digests: dict[str, str] = {}
     match read_object(folder / NAME, NAME):
         case {"format": int(version), "position": int(position), "files": dict(files)} if version == FORMAT:
-            pass
+            present = os.listdir(folder)
         case _:
             raise InputError(f"{NAME} is damaged, or of another version of RingBERT")
     for name, facts in files.items():
         match facts:
-            case [int(size), str(digest)] if is_file_name(name):
+            case [int(size), str(digest)]:
                 digests[name] = digest
             case _:
                 raise InputError(f"{NAME} is damaged (its entry {name!r})")
         path = folder / name
-        if not path.is_file() or path.is_symlink():
-            raise InputError(f"{name} is missing, or not a regular file")
-        if path.stat().st_size != size:
-            raise InputError(f"{name} has {path.stat().st_size} bytes, not {size}")
+        if name not in present or not path.is_file() or path.is_symlink() or path.stat().st_size != size:
+            raise InputError(f"{name} is missing, or no regular file of {size} bytes")
     return position, digests

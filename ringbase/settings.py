@@ -8,6 +8,7 @@ A field is another dataclass of settings, or a bool, int, float, str, Literal, o
 
 import contextlib
 import dataclasses
+import re
 import sys
 import types
 import typing
@@ -39,25 +40,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, options = getattr(self, field.name), field.metadata
-            if isinstance(value, int | float):
-                _check_range(field.name, value, options.get("at_least", -MOST), options.get("at_most", MOST))
-            elif isinstance(value, str) and ("\0" in value or not is_unicode(value)):
+            value = getattr(self, field.name)
+            least, most = (field.metadata.get(key, end) for key, end in (("at_least", -MOST), ("at_most", MOST)))
+            if isinstance(value, int | float) and not least <= value <= most:
+                limit = f"at most {most:,}" if value > most else f"at least {least}"
+                limit = f"between {least} and 1" if most == 1 else limit
+                raise ValueError(f"--{field.name} must be {limit}, got {value:,}")
+            if isinstance(value, str) and ("\0" in value or not is_unicode(value)):
                 raise ValueError(f"--{field.name} must be UTF-8 text without NUL characters, got {shown(value)}")
         self.check()
 
     def check(self) -> None:
         """Raises ValueError if the values contradict each other."""
-
-
-def _check_range(name: str, value: float, at_least: float, at_most: float) -> None:
-    if at_least <= value <= at_most:
-        return
-    if at_most == 1:
-        raise ValueError(f"--{name} must be between {at_least} and 1, got {value}")
-    if value > at_most:
-        raise ValueError(f"--{name} must be at most {at_most:,}, got {value:,}")
-    raise ValueError(f"--{name} must be at least {at_least}, got {value}")
 
 
 def setting(default: Any = dataclasses.MISSING, help: str = "", group: str = "", **options: Any) -> Any:
@@ -67,26 +61,17 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", group: str = "",
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field of a dataclass of settings, with the arguments of `setting`.
-
-    Attributes:
-      help: one sentence, with the unit of a number.
-      group: the heading under which `--help` lists it.
-      aliases: other names of the flag, without dashes.
-      shown_default: the text that `--help` shows for a default of None, which stands for a value computed later.
-      is_positional: the words of a command line that belong to no flag set these fields, in their order.
-      at_least, at_most: the range of a number; None and words are always allowed.
-    """
+    """One field of a dataclass of settings, with the arguments of `setting`."""
 
     name: str
     type: Any
-    help: str = ""
-    group: str = ""
-    aliases: tuple[str, ...] = ()
+    help: str = ""  # one sentence, with the unit of a number
+    group: str = ""  # the heading under which `--help` lists it
+    aliases: tuple[str, ...] = ()  # other names of the flag, without dashes
     default: Any = None
-    shown_default: str | None = None
-    is_positional: bool = False
-    at_least: float = -MOST
+    shown_default: str | None = None  # what `--help` shows for a default of None, a value computed later
+    is_positional: bool = False  # set, in order, by the words of a command line that belong to no flag
+    at_least: float = -MOST  # of a number
     at_most: float = MOST
 
     @property
@@ -214,10 +199,6 @@ def shown(value: Any) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8; half a surrogate pair in JSON, or an argument in another encoding,
-    cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    """Whether a text can be written as UTF-8: JSON, or an argument in another encoding, may hold half a surrogate
+    pair."""
+    return not re.search("[\ud800-\udfff]", text)

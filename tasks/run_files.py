@@ -91,7 +91,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines, 1):
         try:
-            figures = parse_json(line, allow_nan=True)
+            figures = parse_json(line)
         except InputError:
             figures = None
         is_step = isinstance(figures, dict) and type(figures.get("step")) is int
@@ -103,7 +103,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
 
 
 def _scores(path: Path) -> dict[str, float]:
-    scores = _part(path, read_object(path, allow_nan=True), "scores", dict)
+    scores = _part(path, read_object(path), "scores", dict)
     return {name: _figure(_part(path, scores, name, int, float)) for name in scores}
 
 

@@ -144,7 +144,7 @@ def _checked(values: Iterable[object], where: str, column: str) -> Iterator[str]
 def _json_text(line: str, column: str, where: str) -> Iterator[str]:
     where = f"{where}: the line {line.strip()!r:.60}"
     try:
-        value = parse_json(line, allow_nan=True)  # of other columns; Python's own writer writes NaN
+        value = parse_json(line)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     if not isinstance(value, dict) or column not in value:

@@ -35,12 +35,11 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     Raises InputError: the text is empty; it has too few or too many different pieces for `vocab_size`; the folder
     already holds a tokenizer; WordPiece with lower-casing, which takes Hangul syllables apart, for Korean text.
     """
-    if present := [name for name in FILES if (output_dir / name).exists()]:
+    present = [name for name in FILES if (output_dir / name).exists()]
+    if present or (output_dir.exists() and not output_dir.is_dir()):
         raise InputError(
-            f"--output_dir {output_dir} already holds {', '.join(present)}: remove them, or give another folder"
+            f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give another folder"
         )
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"--output_dir {output_dir} is a file: give a folder")
     name = "vocab.txt" if settings.kind == "wordpiece" else "spiece.model"
 
     def fill(folder: Path) -> None:

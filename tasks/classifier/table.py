@@ -176,7 +176,7 @@ def _json_table(text: str, where: str, wanted: Columns) -> Table:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                objects[number] = parse_json(line, allow_nan=True)  # in other columns; in ours it is refused
+                objects[number] = parse_json(line)  # in other columns; in ours it is refused
             except InputError as error:
                 raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
             if not isinstance(objects[number], dict):

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from bert import batch as batches
-from bert.batch import ByLength, in_one_group, rounded_up
+from bert.batch import by_length, in_one_group, rounded_up
 from bert.model import Bert
 from distributed.gradient import batch_signature
 from tasks.classifier.task import LabelTask
@@ -72,7 +73,12 @@ def grouping_of(name: str):
         order = np.argsort(-np.asarray(lengths), kind="stable")
         return order, ((1, int(longest)), (len(lengths), int(second)))  # the last row is empty
 
-    return {"padded": in_one_group, "padded more": padded_more, "by length": ByLength(3), "compiled": fixed}[name]
+    return {
+        "padded": in_one_group,
+        "padded more": padded_more,
+        "by length": partial(by_length, num_groups=3),
+        "compiled": fixed,
+    }[name]
 
 
 def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:

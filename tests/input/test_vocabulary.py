@@ -100,7 +100,7 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
         (broken(), 100, "corpus.txt: line 101"),
     ):
         refused(lambda texts=texts, size=size: train(iter(texts), tmp_path / "words", kind, size), named)
-        assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(english, tmp_path):
