@@ -1,7 +1,7 @@
 """Writes files and folders that appear whole or not at all, and reads text.
 
-Everything is written beside its final place, synced to disk and then renamed. The temporary name holds the host
-and the process, so that two jobs do not collide and the remains of a killed job are recognised.
+All is written beside its place, synced to disk and renamed. Temporary names hold host and process, so that jobs do
+not collide and the remains of a killed one are recognised.
 """
 
 import contextlib
@@ -27,10 +27,8 @@ READ_BYTES = 1 << 20
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the `with` block ends without an exception.
-
-    After an exception the old file is unchanged and nothing is left beside it.
-    """
+    """A new file that takes the place of `path` when the `with` block ends without an exception; after one the old
+    file is unchanged and nothing is left beside it."""
     temporary = _temporary_name(path)
     try:
         with temporary.open("wb") as file:
@@ -95,10 +93,8 @@ def _decoded(raw: bytes, where: str) -> str:
 
 
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
-    """Puts the folder that `fill(folder)` writes in the place of `final`.
-
-    The old one is set aside as `NAME.old` and removed at the end, so one of the two is always there, complete.
-    """
+    """Puts the folder that `fill(folder)` writes in the place of `final`. The old one is set aside as `NAME.old`
+    and removed at the end, so one of the two is always there, complete."""
     old = final.with_name(f"{final.name}.old")
     with _filled_beside(final, fill) as new:
         if final.exists():
@@ -117,10 +113,8 @@ def remove_folder(folder: Path) -> None:
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
-    """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call built it.
-
-    When another process builds the same folder at the same time, the first to finish wins.
-    """
+    """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call built it. When
+    another process builds it at the same time, the first to finish wins."""
     if final.is_dir():
         return False
     with _filled_beside(final, build) as new:

@@ -27,10 +27,8 @@ def position_of(folder: Path) -> int | None:
 
 
 def check_intact(folder: Path) -> None:
-    """Raises InputError, with the reason, unless all bytes of the folder's files match its manifest.
-
-    Reads regular files of the folder only, and no more bytes than the manifest names.
-    """
+    """Raises InputError, with the reason, unless all bytes of the folder's files match its manifest. Reads regular
+    files of the folder only, and no more bytes than the manifest names."""
     _, digests = _complete(folder)
     if changed := [name for name, digest in digests.items() if sha256(folder / name) != digest]:
         raise InputError(f"{', '.join(changed)} changed since it was written")

@@ -1,9 +1,8 @@
 """Settings dataclasses: fields with a default, a sentence of help, aliases and a type, and checks of ranges.
 
-A dataclass of settings stands beside the component that uses it. A program's configuration holds those of its
-components as parts. Command lines, TOML files and run.json are flat: each flag belongs to one part.
-
-A field is another dataclass of settings, or a bool, int, float, str, Literal, or a union of these and None.
+They stand beside the components that use them; a program's configuration holds those of its components as parts.
+Its flags, TOML files and run.json are flat. A field is a part, or a bool, int, float, str, Literal, or a union of
+these and None.
 """
 
 import contextlib
@@ -20,8 +19,6 @@ T = TypeVar("T")
 GROUPS = (  # headings of --help, in this order
     "data", "output", "model", "examples", "masks", "training", "evaluation", "prediction", "machine",
 )  # fmt: skip
-
-
 # Limits beyond which a setting is a mistake: it would fill the memory, or never end, before the first step.
 MOST_SEED = (1 << 32) - 1
 MOST_ROWS = 1 << 20  # of a step or of a batch of predictions
@@ -32,11 +29,8 @@ LONGEST_SHOWN = 80  # characters of a value in a message
 
 
 class Settings:
-    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`.
-
-    Making one checks every value; a class extends `check` for what concerns several of them. Both raise
-    ValueError.
-    """
+    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`. Making one checks every
+    value and raises ValueError; a class extends `check` for what concerns several values."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -102,10 +96,8 @@ def fields_of(settings_class: Any) -> tuple[Field, ...]:
 
 
 def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
-    """The settings with these flat values, each handed to the part that has a field of its name.
-
-    Raises ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown.
-    """
+    """The settings with these flat values, each handed to the part that has a field of its name. Raises
+    ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown."""
     if unknown := values.keys() - {field.name for field in fields_of(settings_class)}:
         raise TypeError(f"{settings_class.__name__} has no {min(unknown)}")
     arguments = {}
@@ -138,10 +130,8 @@ def _is_part(annotation: Any) -> bool:
 
 # -- types --------------------------------------------------------------------------------------------------------
 
-BOOLEAN_WORDS = {
-    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
-    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
-}
+BOOLEAN_WORDS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)
+BOOLEAN_WORDS |= dict.fromkeys(("false", "f", "no", "n", "0"), False)
 _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
@@ -155,11 +145,8 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def of_type(value: Any, annotation: Any) -> Any:
-    """Returns `value`, converted to float if the type is float.
-
-    Raises ValueError unless the type matches exactly: True is not an integer, "3" is not a number, and infinity is
-    not allowed.
-    """
+    """Returns `value`, converted to float if the type is float. Raises ValueError unless the type matches exactly:
+    True is not an integer, "3" is not a number, and infinity is not allowed."""
     for choice in alternatives(annotation):
         if choice is float:
             if type(value) in (int, float) and abs(value) <= sys.float_info.max:

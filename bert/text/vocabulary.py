@@ -28,11 +28,11 @@ NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettings) -> Path:
     """Trains on a stream of texts, read once; returns `output_dir/vocab.txt` or `output_dir/spiece.model`.
 
-    The folder also gets tokenizer.json and tokenizer_config.json, so that it loads by itself (`tokenizer.load`,
-    `transformers.AutoTokenizer`). Ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK]. The same texts in the same order
-    give the same bytes. Memory holds a count of each distinct word (WordPiece), or all texts (SentencePiece).
+    The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. Ids 0 to 4 are [PAD] [UNK]
+    [CLS] [SEP] [MASK]. The same texts in the same order give the same bytes. Memory holds a count of each distinct
+    word (WordPiece), or all texts (SentencePiece).
 
-    Raises InputError: the text is empty; it has too few or too many different pieces for `vocab_size`; the folder
+    Raises InputError: the text is empty, or has too few or too many different pieces for `vocab_size`; the folder
     already holds a tokenizer; WordPiece with lower-casing, which takes Hangul syllables apart, for Korean text.
     """
     present = [name for name in FILES if (output_dir / name).exists()]

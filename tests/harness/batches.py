@@ -38,16 +38,13 @@ class Row:
 class Computed:
     """What a model computes of a batch.
 
-    Attributes:
-      scores: of each row, float32: [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's
-        [labels]; of pretraining, the scores of the masked tokens and of the next sentence side by side.
-      loss: the sum of the terms' means.
-      gradients: Google's tensor name -> dense array; empty without a head.
+    The scores of a row are float32 [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's
+    [labels]; of pretraining, those of the masked tokens and of the next sentence side by side.
     """
 
     scores: list[np.ndarray]
-    loss: float
-    gradients: dict[str, np.ndarray]
+    loss: float  # the sum of the terms' means
+    gradients: dict[str, np.ndarray]  # by Google's names; empty without a head
 
 
 def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) -> list[Row]:
@@ -129,11 +126,11 @@ class Computer:
         """With unknown dimensions, or compiled for these."""
         kind = grouping.removesuffix(" more"), has_key
         if kind not in self._functions:
-            options: dict = {"jit_compile": True}
-            if grouping != "compiled":
-                of_key = [tf.TensorSpec([2], tf.int32)] * has_key
-                options = {"input_signature": [batch_signature(batch), tf.TensorSpec([None]), *of_key]}
-            self._functions[kind] = tf.function(self._compute, autograph=False, **options)
+            signature = [batch_signature(batch), tf.TensorSpec([None]), *[tf.TensorSpec([2], tf.int32)] * has_key]
+            is_fixed = grouping == "compiled"
+            self._functions[kind] = tf.function(
+                self._compute, None if is_fixed else signature, autograph=False, jit_compile=is_fixed or None
+            )
         return self._functions[kind]
 
     def _compute(self, batch, inverse, key=None):
