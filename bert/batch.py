@@ -117,9 +117,6 @@ def with_checked_ids(collate: Callable[..., Batch], config: "BertConfig") -> Cal
     return collate_and_check
 
 
-# -- groups -------------------------------------------------------------------------------------------------------
-
-
 def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
     """All rows, in their order, as long as the longest."""
     shape = np.array([len(lengths), rounded_up(np.max(lengths))], np.int32)

@@ -14,20 +14,13 @@ REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_hea
 IDS = 1 << 31  # the ids of tokens and positions are int32
 # Numbers from the least to less than the most; integers where the least is one.
 RANGES: dict[str, tuple[float, float]] = {
-    "vocab_size": (1, IDS),
-    "hidden_size": (1, 1 << 20),
-    "num_hidden_layers": (1, 1001),
-    "num_attention_heads": (1, 1 << 20),
-    "intermediate_size": (1, 1 << 24),
-    "max_position_embeddings": (1, IDS),
-    "type_vocab_size": (1, IDS),
-    "num_labels": (1, 1 << 20),
-    "hidden_dropout_prob": (0.0, 1),
-    "attention_probs_dropout_prob": (0.0, 1),
-    "classifier_dropout": (0.0, 1),
+    "vocab_size": (1, IDS), "max_position_embeddings": (1, IDS), "type_vocab_size": (1, IDS),
+    "hidden_size": (1, 1 << 20), "intermediate_size": (1, 1 << 24), "num_hidden_layers": (1, 1001),
+    "num_attention_heads": (1, 1 << 20), "num_labels": (1, 1 << 20),
+    "hidden_dropout_prob": (0.0, 1), "attention_probs_dropout_prob": (0.0, 1), "classifier_dropout": (0.0, 1),
     "initializer_range": (1e-10, 10),
     "layer_norm_eps": (1e-30, 1),  # a float32 is divided by its root
-}
+}  # fmt: skip
 CHOICES: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),  # of bert.ops.ACTIVATIONS
     "problem_type": ("regression", "single_label_classification", "multi_label_classification"),

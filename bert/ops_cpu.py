@@ -21,6 +21,7 @@ IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to 
 TURN_BYTES = 2 << 20
 
 compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
+_threefry = compiled(functools.partial(ops.random_words, generator="threefry"))
 
 
 def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -32,14 +33,6 @@ def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     powers = tf.constant([1 << exponent for exponent in range((FEWEST_WORDS * WORD_PARTS).bit_length(), 31)])
     unit = tf.maximum(tf.reduce_max(tf.minimum(count // powers, 1) * (powers // WORD_PARTS)), FEWEST_WORDS)
     return _threefry(count + -count % unit, seed)
-
-
-@compiled
-def _threefry(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return ops.random_words(count, seed, "threefry")
-
-
-# -- bias, activation, residual and LayerNorm ---------------------------------------------------------------------
 
 
 def column_sums(x: tf.Tensor) -> tf.Tensor:
@@ -130,9 +123,6 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
         return result, gradients
 
     return differentiable
-
-
-# -- attention ----------------------------------------------------------------------------------------------------
 
 
 def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:

@@ -27,9 +27,6 @@ def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
     return gen_xla_ops.xla_optimization_barrier(tensors) if in_xla else list(tensors)
 
 
-# -- dropout ------------------------------------------------------------------------------------------------------
-
-
 def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
     """bool [shape]: which elements stay, a function of key, place, group and the position in the array.
 
@@ -64,9 +61,6 @@ def uniform(shape: tf.Tensor, dropout: Dropout, *after: tf.Tensor) -> tf.Tensor:
 
 def permuted(x: tf.Tensor) -> tf.Tensor:
     return x * (x + x + 1)
-
-
-# -- bias, activation, residual and LayerNorm ---------------------------------------------------------------------
 
 
 @tf.custom_gradient
@@ -132,9 +126,6 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
         return tf.cast(normal() * gamma + beta, hidden.dtype), gradients
 
     return differentiable(hidden, *branch, *weights)
-
-
-# -- attention ----------------------------------------------------------------------------------------------------
 
 
 def attention(heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout) -> tf.Tensor:

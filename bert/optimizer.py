@@ -52,15 +52,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     """
 
     def __init__(
-        self,
-        learning_rate=5e-5,
-        weight_decay_rate: float = 0.01,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"),
-        **kwargs,
-    ):
+        self, learning_rate=5e-5, weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
+        exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"), **kwargs,
+    ):  # fmt: skip
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon

@@ -128,8 +128,6 @@ def _is_part(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Settings)
 
 
-# -- types --------------------------------------------------------------------------------------------------------
-
 BOOLEAN_WORDS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)
 BOOLEAN_WORDS |= dict.fromkeys(("false", "f", "no", "n", "0"), False)
 _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}

@@ -222,7 +222,7 @@ class CorpusWork:
 
     def _check_unknown(self, counts: Counter[str], source: str) -> None:
         share = counts["unknown"] / counts["tokens"]
-        check_unknown(share, source, self.tokenizer, self.settings.unknown.allow_unknown)
+        check_unknown(share, source, self.tokenizer, self.settings.allow_unknown)
 
     # -- second pass: bins of all units -> a shard ----------------------------------------------------------------
 

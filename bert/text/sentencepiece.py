@@ -98,17 +98,12 @@ def _pieces_model(model: ModelProto, order: list[str], unknown: str, usable: Map
         pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
         return models.Unigram(pieces, order.index(unknown), byte_fallback)
     normal = {piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}
-    pairs = ((piece, k, piece[:k], piece[k:]) for piece in normal for k in range(1, len(piece)))
+    cuts = ((piece, k, piece[:k], piece[k:]) for piece in normal for k in range(1, len(piece)))
     # SentencePiece merges the pair whose result has the best score.
-    merges = sorted((-normal[piece], k, a, b) for piece, k, a, b in pairs if a in normal and b in normal)
-    return models.BPE(
-        {piece: number for number, piece in enumerate(order)},
-        [(a, b) for _, _, a, b in merges],
-        unk_token=unknown,
-        fuse_unk=True,
-        byte_fallback=byte_fallback,
-        ignore_merges=bool(symbols),  # they have no merges
-    )
+    merges = sorted((-normal[piece], k, a, b) for piece, k, a, b in cuts if a in normal and b in normal)
+    ids, pairs = {piece: number for number, piece in enumerate(order)}, [(a, b) for _, _, a, b in merges]
+    options = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
+    return models.BPE(ids, pairs, **options, ignore_merges=bool(symbols))  # symbols have no merges
 
 
 def lower_casing() -> normalizers.Normalizer:
@@ -207,9 +202,6 @@ def add_special(backend: Tokenizer, names: Sequence[str], others: Iterable[str] 
         special_tokens=[(cls, backend.token_to_id(cls)), (sep, backend.token_to_id(sep))],
     )
     return backend
-
-
-# -- spans --------------------------------------------------------------------------------------------------------
 
 
 def blanks(normalizer) -> np.ndarray:

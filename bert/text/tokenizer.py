@@ -129,9 +129,6 @@ class Tokenizer:
             (folder / "spiece.model").write_bytes(self._spm)
 
 
-# -- from files ---------------------------------------------------------------------------------------------------
-
-
 def load(
     vocab_file: str | None = None,
     folder: Path | None = None,
@@ -235,9 +232,6 @@ def _library_errors(where: str) -> Iterator[None]:
         raise InputError(f"{where}: damaged or unusable: {one_line(error)[:300]}") from error
 
 
-# -- case ---------------------------------------------------------------------------------------------------------
-
-
 def _stated_case(folder: Path) -> bool | None:
     """Whether a folder's tokenizer_config.json asks for lower-casing; None: unstated."""
     path = folder / "tokenizer_config.json"
@@ -259,13 +253,8 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
     words = re.split("[_-]", name)
     is_uncased = "uncased" in words or name in LOWER_CASE_CHECKPOINTS
     if is_uncased != do_lower_case and (is_uncased or "cased" in words):
-        raise InputError(
-            f"--do_lower_case={do_lower_case} does not match checkpoint {checkpoint_name}: use "
-            f"--do_lower_case={is_uncased}"
-        )
-
-
-# -- unknown tokens -----------------------------------------------------------------------------------------------
+        given, wanted = (f"--do_lower_case={value}" for value in (do_lower_case, is_uncased))
+        raise InputError(f"{given} does not match checkpoint {checkpoint_name}: use {wanted}")
 
 
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:

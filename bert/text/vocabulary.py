@@ -43,19 +43,16 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     name = "vocab.txt" if settings.kind == "wordpiece" else "spiece.model"
 
     def fill(folder: Path) -> None:
-        if settings.kind == "wordpiece":
-            lines = _wordpiece(sentences, settings)
-            (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        else:
-            (folder / name).write_bytes(_sentencepiece(sentences, settings))
+        train_kind = _wordpiece if settings.kind == "wordpiece" else _sentencepiece
+        (folder / name).write_bytes(train_kind(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
     add_to_folder(output_dir, fill, last="tokenizer.json")
     return output_dir / name
 
 
-def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[str]:
-    """The tokens in the order of their ids: special ones, characters, then what joining frequent pairs gives."""
+def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
+    """A line for each token: special ones, characters, what joining frequent pairs gives."""
     words = _words(sentences, settings.lower_case)
     kept = _frequent_characters(words, settings.character_coverage)
     firsts = {word[0] for word in words} & kept
@@ -70,16 +67,12 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[s
     extra = others - firsts  # the trainer accepts `##x` only if it knows `x`
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # As special tokens the characters keep this order. The trainer's own order of them, and with it the choice
+    # between equally frequent pairs, changes from run to run.
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size + len(extra),
-        min_frequency=settings.min_frequency,
-        # As special tokens they keep this order. The trainer's own order of them, and with it the choice between
-        # equally frequent pairs, changes from run to run.
-        special_tokens=[*initial, *sorted(extra)],
-        limit_alphabet=0,
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
+        vocab_size=size + len(extra), min_frequency=settings.min_frequency, limit_alphabet=0,
+        special_tokens=[*initial, *sorted(extra)], continuing_subword_prefix="##", show_progress=False,
+    )  # fmt: skip
     trained.train_from_iterator(_repeated(words), trainer)
     ids = trained.get_vocab(with_added_tokens=False)
     pieces = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in extra]
@@ -88,7 +81,7 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[s
             f"--vocab_size {size} is more than the {len(pieces)} entries that the text gives with --min_frequency "
             f"{settings.min_frequency}: give more text, or a smaller size"
         )
-    return pieces
+    return "".join(f"{piece}\n" for piece in pieces).encode()
 
 
 def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
@@ -141,23 +134,12 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> by
     written = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=lowered,
-            model_writer=written,
-            model_type=settings.kind,
-            vocab_size=settings.vocab_size,
-            character_coverage=settings.character_coverage,
-            shuffle_input_sentence=False,
-            max_sentence_length=LONGEST_LINE_BYTES,
-            num_threads=SPM_THREADS,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece="[PAD]",
-            unk_piece="[UNK]",
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-            minloglevel=3,
-        )
+            sentence_iterator=lowered, model_writer=written, model_type=settings.kind,
+            vocab_size=settings.vocab_size, character_coverage=settings.character_coverage,
+            shuffle_input_sentence=False, max_sentence_length=LONGEST_LINE_BYTES, num_threads=SPM_THREADS,
+            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=3,
+        )  # fmt: skip
     except RuntimeError as error:  # such as "Vocabulary size too high (9000). Please set it to a value <= 5012."
         reason = " ".join(str(error).split()).split("] ")[-1]
         raise InputError(f"--vocab_size {settings.vocab_size}, {len(texts):,} texts: {reason}") from error

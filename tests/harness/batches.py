@@ -20,7 +20,7 @@ TASKS: dict[str, Task] = {
     "span": SpanTask(0), "classifier": LabelTask(0),
     "pretraining": MaskedTask(0, None, 1, most_masked=lambda length: length),
 }  # fmt: skip
-GROUPINGS = ("padded", "padded more", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
+GROUPINGS = ("padded", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,12 @@ def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) ->
 def grouping_of(name: str):
     """Row lengths -> the order of the rows in the batch, and its groups."""
 
-    def padded_more(lengths):
-        return np.arange(len(lengths)), (np.array([len(lengths), rounded_up(max(lengths)) + 8], np.int32),)
-
     def fixed(lengths):
         longest, second = rounded_up(np.sort(lengths)[::-1][:2])
         order = np.argsort(-np.asarray(lengths), kind="stable")
         return order, ((1, int(longest)), (len(lengths), int(second)))  # the last row is empty
 
-    return {
-        "padded": in_one_group,
-        "padded more": padded_more,
-        "by length": partial(by_length, num_groups=3),
-        "compiled": fixed,
-    }[name]
+    return {"padded": in_one_group, "by length": partial(by_length, num_groups=3), "compiled": fixed}[name]
 
 
 def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
@@ -124,7 +116,7 @@ class Computer:
 
     def _function(self, batch: dict, grouping: str, has_key: bool):
         """With unknown dimensions, or compiled for these."""
-        kind = grouping.removesuffix(" more"), has_key
+        kind = grouping, has_key
         if kind not in self._functions:
             signature = [batch_signature(batch), tf.TensorSpec([None]), *[tf.TensorSpec([2], tf.int32)] * has_key]
             is_fixed = grouping == "compiled"

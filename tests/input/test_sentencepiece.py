@@ -33,9 +33,6 @@ def load_kobert(vocab_file, content):
     return tokenizer.load(str(vocab_file), spm_model_file=str(real("vocab/kobert.model")))
 
 
-# -- ids ----------------------------------------------------------------------------------------------------------
-
-
 def test_kobert_gives_the_ids_of_its_library_and_vocabulary():
     ours, model = kobert(), processor("kobert")
     ids_of = {piece: number for number, piece in enumerate(kobert_lines())}
@@ -113,9 +110,6 @@ def test_spans_of_real_and_random_text_hold_their_pieces():
                 if number != ours.unk_id and piece != "▁":
                     held = re.sub(r"[\s\u200b]|[\x00-\x1f]", "", unicodedata.normalize("NFKC", shown))
                     assert piece.replace("▁", "") in held, (text, piece, shown)
-
-
-# -- files --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "kobert", "lowered", "bpe"])
