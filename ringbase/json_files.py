@@ -12,10 +12,10 @@ from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import MOST_BYTES, read_text
-from ringbase.settings import is_unicode
+from ringbase.settings import SURROGATE
 
 SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # in pairs for most characters beyond U+FFFF
+_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, for characters beyond U+FFFF
 
 
 def read_json(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> Any:
@@ -45,8 +45,8 @@ def parse_json(text: str) -> Any:
         raise InputError("lists or objects are nested too deep") from None
     except ValueError as error:
         raise InputError(f"not valid JSON ({error})") from error
-    if _SURROGATE.search(text) and not is_unicode(json.dumps(value, ensure_ascii=False)):
-        raise InputError("half a surrogate pair, which is not Unicode")
+    if _ESCAPED.search(text) and (half := SURROGATE.search(json.dumps(value, ensure_ascii=False))):
+        raise InputError(f"{half[0]!a} is half a surrogate pair, which is not Unicode")
     return value
 
 

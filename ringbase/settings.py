@@ -26,6 +26,7 @@ LONGEST_ROW = 1 << 16  # tokens
 MOST_STEPS = 1_000_000_000
 MOST = (1 << 63) - 1  # of any number
 LONGEST_SHOWN = 80  # characters of a value in a message
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Settings:
@@ -186,4 +187,4 @@ def shown(value: Any) -> str:
 def is_unicode(text: str) -> bool:
     """Whether a text can be written as UTF-8: JSON, or an argument in another encoding, may hold half a surrogate
     pair."""
-    return not re.search("[\ud800-\udfff]", text)
+    return not SURROGATE.search(text)
