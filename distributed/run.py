@@ -178,7 +178,7 @@ class Run:
             return
         for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             with contextlib.suppress(InputError):
-                match line := parse_json(text, allow_nan=True):
+                match line := parse_json(text):
                     case {"rows": int() | float() as logged_at} if logged_at <= rows:
                         kept.append(f"{json.dumps(line)}\n")
         self.write("metrics.jsonl", "".join(kept))

@@ -62,7 +62,7 @@ def read_run(folder: Path, name: str) -> RunFiles:
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
     files = [path, *(file for trains in (True, False) if (file := folder / result_file(trains)).is_file())]
-    run, *results = [read_object(file, allow_nan=True) for file in files]
+    run, *results = [read_object(file) for file in files]
     try:
         plan = {key: int(run["plan"][key]) for key in ("steps", "size", "global_batch_size")}
         rate, environment = float(run["plan"]["learning_rate"]), run["environment"]
@@ -84,7 +84,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines, 1):
         try:
-            figures = parse_json(line, allow_nan=True)
+            figures = parse_json(line)
             step = int(figures["step"])
             metrics.append({**{name: _figure(float(value)) for name, value in figures.items()}, "step": step})
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):

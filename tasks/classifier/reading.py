@@ -167,7 +167,7 @@ def _json_objects(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                value = parse_json(line, allow_nan=True)  # in other columns; in ours it is refused
+                value = parse_json(line)  # in other columns; in ours it is refused
                 if not isinstance(value, dict):
                     raise InputError(f"it is {kind_of(value)}")
             except InputError as error:
