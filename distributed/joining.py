@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
-from distributed import records
-from distributed.environment import RANK_VARIABLES
+from distributed import launcher
+from distributed.launcher import RANK_VARIABLES
 
 TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
 START_TIMEOUT_S = 600.0  # for all ranks to join, from the first one that waits for the others
@@ -38,7 +38,7 @@ def started() -> Any:
     if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
         os.environ[TRANSPORTS] = "self"
     else:
-        signal.alarm(math.ceil(float(os.environ.get(records.START_TIMEOUT, START_TIMEOUT_S))))
+        signal.alarm(math.ceil(float(os.environ.get(launcher.START_TIMEOUT, START_TIMEOUT_S))))
     try:
         from mpi4py import MPI
     finally:

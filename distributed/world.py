@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
-from distributed import records
+from distributed import launcher
 from distributed.devices import Device, DeviceSettings, own_cores, use_device
-from distributed.environment import check_launcher, launched_rank
 from distributed.joining import communicator, place_in, started, wait_for
+from distributed.launcher import check_launcher, launched_rank
 from distributed.signals import StopRequest, install_handlers
 from distributed.watchdog import StallError, StallSettings, Watchdog, by_value
 from ringbase.errors import InputError, Preempted, one_line
@@ -103,7 +103,7 @@ class World:
         if comm is not None:
             world.watchdog.start(comm, world.fail)
         if world.rank == 0:
-            records.tell("joined")
+            launcher.tell("joined")
         return world
 
     @property
@@ -229,7 +229,7 @@ class World:
                 has_all = False
         self.watchdog.stop()
         if self.rank == 0:
-            records.tell(f"ended {status}")
+            launcher.tell(f"ended {status}")
         if not has_all:  # MPI_Finalize, which Python would call next, can wait for the dead
             sys.stdout.flush()
             sys.stderr.flush()
@@ -270,7 +270,7 @@ class World:
         else:
             text = f"failed on {place}\n{''.join(traceback.format_exception(error))}"
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
-        records.tell(f"ended {status}")
+        launcher.tell(f"ended {status}")
         return status
 
 
