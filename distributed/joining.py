@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from distributed import records
-from distributed.environment import RANK_VARIABLES
+from distributed import launcher
+from distributed.launcher import RANK_VARIABLES
 
 TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
 START_TIMEOUT_S = 600.0  # for all ranks to join, from the first one that waits for the others
@@ -37,7 +37,7 @@ def started() -> Any:
         os.environ[TRANSPORTS] = "self"
     waits = not is_alone and "mpi4py.MPI" not in sys.modules
     if waits:
-        signal.alarm(math.ceil(float(os.environ.get(records.START_TIMEOUT, START_TIMEOUT_S))))
+        signal.alarm(math.ceil(float(os.environ.get(launcher.START_TIMEOUT, START_TIMEOUT_S))))
     try:
         from mpi4py import MPI
     finally:

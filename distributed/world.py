@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
-from distributed import records, signals
+from distributed import launcher, signals
 from distributed.devices import Device, DeviceSettings, cores_of_machine, own_cores, use_device
-from distributed.environment import check_launcher, launched_rank
 from distributed.joining import communicator, place_in, started, wait_for
+from distributed.launcher import check_launcher, launched_rank
 from distributed.watchdog import StallError, StallSettings, Watchdog
 from ringbase.errors import InputError, Preempted, one_line
 
@@ -111,7 +111,7 @@ class World:
         if comm is not None and stalls is not None:
             world.watchdog.start(comm, stalls, program, world.fail)
         if world.rank == 0:
-            records.tell("joined")
+            launcher.tell("joined")
         return world
 
     @property
@@ -249,7 +249,7 @@ class World:
                 has_all = False
         self.watchdog.stop()
         if self.rank == 0:
-            records.tell(f"ended {status}")
+            launcher.tell(f"ended {status}")
         if not has_all:  # MPI_Finalize, which Python would call next, can wait for the dead
             sys.stdout.flush()
             sys.stderr.flush()
@@ -286,7 +286,7 @@ class World:
         else:
             text = f"failed on {place}\n{''.join(traceback.format_exception(error))}"
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
-        records.tell(f"ended {status}")
+        launcher.tell(f"ended {status}")
         return status
 
 

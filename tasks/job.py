@@ -12,7 +12,7 @@ import tensorflow as tf
 from transformers import BertConfig
 
 from bert.model import Bert
-from distributed import elastic, phases, records
+from distributed import elastic, launcher, phases
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import OutOfMemory, TrainingStep
 from distributed.predict import Forward, traced_once
@@ -108,7 +108,7 @@ def run_on_ranks(
         phases.ended("ranks")
         elastic.enable(world)
         has_trained = Event()
-        if os.environ.get(records.HAS_SAVED) == "1":
+        if os.environ.get(launcher.HAS_SAVED) == "1":
             has_trained.set()
 
         def attempt() -> None:

@@ -157,7 +157,7 @@ class CorpusWork:
     def check_unknown(self, counts: Counter[str], source: str) -> float:
         """The share of [UNK] among the tokens."""
         share = counts["unknown"] / counts["tokens"]
-        check_unknown(share, source, self.tokenizer, self.settings.unknown.allow_unknown)
+        check_unknown(share, source, self.tokenizer, self.settings.allow_unknown)
         return share
 
     def result_path(self, what: str, number: int) -> Path:

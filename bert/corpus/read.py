@@ -62,7 +62,7 @@ def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[obje
         for line in filter(str.strip, _lines(piece, text, where)):
             place = f"{where}: the line {line.strip()!r:.60}"
             try:
-                value = parse_json(line, allow_nan=True)[column]  # Python's own writer writes NaN
+                value = parse_json(line)[column]  # Python's own writer writes NaN
             except (InputError, KeyError, TypeError) as error:
                 raise InputError(f"{place}: expected a key {column} (--text_column): {one_line(error)}") from error
             yield value, place

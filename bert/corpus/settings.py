@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert.text.settings import UnknownSettings
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, flat, setting
 
 
@@ -108,7 +107,7 @@ class BuildSettings(Settings):
 
     text: TextSettings
     examples: ExampleSettings
-    unknown: UnknownSettings
+    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
     output_dir: str = setting(help="folder of the shards", group="output", aliases=("output_file",))
     num_shards: int | None = setting(
         None, "number of shards", "output", shown_default="one for each 256 MiB of text, up to 16 for less",

@@ -9,7 +9,7 @@ from bert.corpus import build as corpus
 from bert.corpus import shards
 from bert.corpus.read import sample_sentences
 from bert.text import tokenizer, vocabulary
-from distributed.environment import launched_size
+from distributed.launcher import launched_size
 from distributed.world import World
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 

@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +47,10 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
 
 def program_of(name: str) -> tuple[type, Callable]:
     """The settings of bert-NAME, and what it does with them and a job."""
-    from tasks.classifier.program import run_classifier
-    from tasks.classifier.runs import run_seeds
+    from tasks.classifier.program import run_seeds
     from tasks.classifier.settings import ClassifierConfig
+    from tasks.features.__main__ import FeaturesConfig
     from tasks.features.program import run_features
-    from tasks.features.settings import FeaturesConfig
     from tasks.pretraining.program import run_pretraining
     from tasks.pretraining.settings import PretrainingConfig
     from tasks.squad.program import run_squad
@@ -60,7 +58,7 @@ def program_of(name: str) -> tuple[type, Callable]:
 
     programs: dict[str, tuple[type, Callable]] = {
         "squad": (SquadConfig, run_squad),
-        "classifier": (ClassifierConfig, partial(run_seeds, program=run_classifier)),
+        "classifier": (ClassifierConfig, run_seeds),
         "pretraining": (PretrainingConfig, run_pretraining),
         "features": (FeaturesConfig, run_features),
     }

@@ -199,15 +199,15 @@ LABELLED = {
 
 
 def read_classifier(folder, name):
-    from harness.classifier_files import labels_in, read_glue, read_own
+    from harness.classifier_files import read_glue, read_own
 
     is_numeric = "number" in name
     if "/" in name:
         texts = read_glue(name.split("/")[0].lower(), folder, "train")
     else:
         texts = read_own(folder / name, regression=is_numeric)
-    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_in(texts))
-    assert 0 < len(texts) == len(texts.first) == len(texts.ids) == len(texts.labels)
+    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(texts.labels)
+    assert 0 < len(texts.first) == len(texts.ids) == len(texts.labels)
 
 
 def read_squad(folder, name):
@@ -217,7 +217,7 @@ def read_squad(folder, name):
     from tasks.squad.windows import recipe
 
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
-    source = Source(str(folder / ("train.json" if is_cached else name)), "--train_file", is_training)
+    source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
     examples = read(source, is_v2)
     for question in examples.questions:
         context = examples.paragraphs[question.paragraph]
