@@ -50,7 +50,7 @@ def test_labels_are_sorted_as_numbers_where_all_are_numbers(tmp_path):
 
 
 GOOD = '{"text": "a", "label": "x"}'
-PACKED = gzip.compress((GOOD + "\n").encode() * 50)
+PACKED = gzip.compress((GOOD + "\n").encode() * 50, mtime=0)
 PARQUET = pa.BufferOutputStream()
 pyarrow.parquet.write_table(pa.table({"text": ["a", "b"], "label": ["x", None]}), PARQUET)
 PARQUET = PARQUET.getvalue().to_pybytes()
