@@ -19,11 +19,11 @@ __all__ = [
     "Answer", "Classification", "Classifier", "Features", "InputError", "Prediction", "Pretraining",
     "QuestionAnswering", "Result", "Squad", "TextFeatures", "__version__", "launch",
 ]  # fmt: skip
-MODULES = ("ringbase.errors", "tasks.launching", "tasks.predictors")  # where they are, in the order of their costs
+_MODULES = ("ringbase.errors", "tasks.launching", "tasks.predictors")  # where they are, the cheapest first
 
 
 def __getattr__(name: str) -> object:
-    for module in map(importlib.import_module, MODULES if name in __all__ else ()):
+    for module in map(importlib.import_module, _MODULES if name in __all__ else ()):
         if hasattr(module, name):
             return globals().setdefault(name, getattr(module, name))  # from now on without this function
     raise AttributeError(f"module 'ringbert' has no attribute {name!r}")
