@@ -40,7 +40,7 @@ def train(model: keras.Model, data: tf.data.Dataset, test: tf.data.Dataset, opti
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),  # before the callbacks that use metrics
-        hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=3, steps_per_epoch=steps, verbose=1),
+        hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=3, steps_per_epoch=steps),
     ]
     if hvd.rank() == 0:
         best = keras.callbacks.ModelCheckpoint(options.model_file, monitor="val_accuracy", save_best_only=True)

@@ -62,17 +62,18 @@ def grouped_allreduce(
     results, sent, contexts = list(tensors), {}, {}
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
-            value = _scaled(tf.convert_to_tensor(tensor), prescale_factor)
-            sent[place], contexts[place] = compressor.compress(value)
+            sent[place], contexts[place] = compressor.compress(tf.convert_to_tensor(tensor))
         elif has_gradient and not is_scaled:
             results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
         else:
             raise Unsupported("hvd.allreduce: sparse tensors are averaged or summed, without factors")
-    wide = [tf.cast(value, WIDE.get(value.dtype, value.dtype)) for value in sent.values()]
+    own = [_scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x in sent.values()]
+    if postscale_factor != 1:  # of an average of integers with its fraction
+        own = [tf.cast(value, tf.float64) if value.dtype.is_integer else value for value in own]
     function, call = functools.partial(reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
-    for place, total in zip(sent, collective(call, function, gradient, wide, facts=facts), strict=True):
-        value = compressor.decompress(tf.cast(total, sent[place].dtype), contexts[place])
-        results[place] = _scaled(value, postscale_factor)
+    for place, total in zip(sent, collective(call, function, gradient, own, facts=facts), strict=True):
+        total = tf.cast(_scaled(total, postscale_factor), sent[place].dtype)
+        results[place] = compressor.decompress(total, contexts[place])
     return results
 
 
