@@ -115,7 +115,9 @@ class Log:
         if self._skipped == MOST_SKIPPED_STEPS:
             raise NotFinite(f"no finite gradient in {self._skipped} steps")
         shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
-        self._bar.update(state.step, **shown, rate=f"{values['learning_rate']:.2e}", examples_s=f"{speed:.1f}")
+        rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{speed:.1f}"}
+        self._bar.set_postfix(shown | rates, refresh=False)
+        self._bar.update()
         if times:
             facts = {"loss_scale": scale} if scale else {}
             self._run.metrics(state.step, {"rows": state.position, **values, **facts, **times})

@@ -51,14 +51,14 @@ def predict(
       label: the label of the progress bar; None for no bar.
     """
     mine = range(world.rank, len(batches), world.size)
-    bar = run.progress(len(mine), label or "", "batch", is_shown=label is not None)
+    bar = run.progress(len(mine), label, "batch")
     numbers, kept, computed = iter(mine), list[Future](), None
     with ThreadPoolExecutor(1, "digest") as thread:
 
         def keep(output: Any) -> None:
             arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)  # waits for the device
             kept.append(thread.submit(digest, next(numbers), arrays))
-            bar.update(len(kept))
+            bar.update()
 
         for batch in prefetched(lambda number: make_batch(batches[number]), mine):
             if world.stop_wanted.is_set():

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,7 +90,7 @@ class Job:
 
     def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so."""
-        facts = {"seconds": round(self.run.seconds(), 1), "world_size": self.world.size}
+        facts = {"seconds": round(time.monotonic() - self.run.began_s, 1), "world_size": self.world.size}
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
         self.run.say(
             f"done: {self.run.folder}" + "".join(f", {name} {value:.4g}" for name, value in scores.items())
@@ -131,7 +132,8 @@ def open_job(
     products = set_precision(machine.precision, machine.tf32)
     collectives = open_collectives(world, machine.backend.backend)
     world.agree({"the configuration": config, "the versions of packages": versions()})
-    with contextlib.closing(Run.of(folder, world)) as run, contextlib.closing(collectives):
+    run = Run(Path(folder).expanduser(), world.rank == 0)
+    with contextlib.closing(run), contextlib.closing(collectives):
         if "output_dir" in config:  # the folder belongs to this run alone
             world.on_first(run.lock)
             world.watchdog.stacks = run.folder / "stacks"

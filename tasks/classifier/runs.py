@@ -28,7 +28,7 @@ def run_seeds(config: ClassifierConfig, job: Job, program: Callable[[ClassifierC
         job.run.say(f"seed {seed}")
         folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
         values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
-        run = Run.of(folder, job.world)
+        run = Run(folder, job.run.is_writer)
         try:
             own = made(ClassifierConfig, values)
             results[seed] = program(own, replace(job, run=run, config=flat(own)))

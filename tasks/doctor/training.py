@@ -109,7 +109,7 @@ class Trials:
         config = made(SquadConfig, self.inputs | values)
         with (
             contextlib.redirect_stderr(io.StringIO()),
-            contextlib.closing(Run.of(config.output_dir, world)) as run,
+            contextlib.closing(Run(Path(config.output_dir).expanduser(), world.rank == 0)) as run,
         ):
             run_squad(config, Job(world, collectives, run))
         return world.on_first(losses_of, Path(config.output_dir, "metrics.jsonl"))

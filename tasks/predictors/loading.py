@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import keras
+from tqdm import tqdm
 from transformers import BertConfig
 
 from bert import weights
@@ -16,7 +17,7 @@ from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from distributed.checkpoint import checkpoint_at
 from distributed.collectives.local import LocalCollectives
-from distributed.run import Progress, Run
+from distributed.run import Run, progress_bar
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import MOST_ROWS, fields_of, made, of_type
@@ -50,10 +51,8 @@ class Session(Run):
         if text.startswith("warning: "):
             warnings.warn(without_dashes(text.removeprefix("warning: ")), stacklevel=2)
 
-    def progress(
-        self, total: int, label: str, unit: str = "step", initial: int = 0, is_shown: bool = True
-    ) -> Progress:
-        return Progress(total, label, unit, is_shown and total >= FEWEST_SHOWN, initial)
+    def progress(self, total: int, label: str | None, unit: str = "step", initial: int = 0) -> tqdm:
+        return progress_bar(total, label, unit, total >= FEWEST_SHOWN, initial)
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def train(
     held_out: HeldOut | None = None,
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
-    run, feed = Run.of(folder, world), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
+    run, feed = Run(folder, world.rank == 0), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
     flags: dict[str, Any] = {"num_train_steps": steps, "gradient_accumulation_steps": accumulation}
     plan = make_plan(PlanSettings(global_batch_size=global_batch, **flags), NUM_ROWS, world.size)
     settings = {"save_checkpoints_steps": save_every, "save_checkpoints_minutes": save_minutes}

@@ -152,7 +152,7 @@ def main(only: str = "") -> int:
                 World(device=Device("gpu"), program=name) as world,
                 traced_only() as functions,
             ):
-                run = Run.of(config.output_dir, world)
+                run = Run(Path(config.output_dir), world.rank == 0)
                 function(config, job.Job(world, LocalCollectives(), run))
                 run.close()
             num_functions += len(functions)
