@@ -1,4 +1,4 @@
-"""The batches of a training: how its rows are grouped, and how much of that is padding."""
+"""The batches of a training: how its rows are grouped."""
 
 from functools import partial
 
@@ -13,7 +13,6 @@ from distributed.rows import BatchRows
 from tasks.task import Task
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
-STEPS_OF_REPORT = 20  # counted for the printed share of padding
 
 
 def feed_of(
@@ -25,15 +24,13 @@ def feed_of(
       packing: "auto" divides a step's rows by their tokens and groups them by length; "off" does neither.
       is_fixed: XLA compiles the whole gradient, for few shapes of batches.
     """
-    lengths = partial(rows.lengths_at, "input_ids")
     layouts = layouts_of(task, rows, order, plan, packing) if is_fixed else None
     batch = with_checked_ids(task.batch, config)
     return Feed(
         rows=rows,
         order=order,
         collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else ByLength())),
-        lengths=None if packing == "off" else lengths,
-        is_fixed=is_fixed,
+        lengths=np.ones_like if packing == "off" else partial(rows.lengths_at, "input_ids"),
         collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),
     )
 
@@ -50,12 +47,3 @@ def layouts_of(task: Task, rows: BatchRows, order: RowOrder, plan: Plan, packing
             ranks = divided(lengths, plan.size, plan.accumulation)
             sample += [lengths[piece] for rank in ranks for piece in rank]
     return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), task.max_seq_length)
-
-
-def padding_of(feed: Feed, plan: Plan) -> float:
-    """The share of attention's places that are padding in the first steps of the first rank. Linear layers compute
-    no padding, unless XLA compiles the whole gradient."""
-    positions = [step * plan.global_batch_size for step in range(min(plan.steps, STEPS_OF_REPORT))]
-    batches = [batch for position in positions for batch in feed.micro_batches(plan, 0, position)]
-    masks = [batch["attention_mask"] for batch in batches]
-    return 1 - float(np.concatenate(masks).mean()) if masks else 0.0

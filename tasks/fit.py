@@ -1,32 +1,30 @@
 """Training, shared by all programs: plan, step, weights, checkpoints, and saving the model."""
 
-import time
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bert import weights
-from bert.dropout import effective_rate
 from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
 from distributed.feed import Feed
-from distributed.gradient import OutOfMemory, TrainingStep, WholeStep
+from distributed.gradient import OutOfMemory, TrainingStep
 from distributed.log import NotFinite
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import RowOrder
 from distributed.plan import Plan, make_plan, rate_warning
 from distributed.rows import BatchRows
 from distributed.run import Run
-from distributed.state import START, State
-from distributed.train import HeldOut, resumed_step, train
+from distributed.state import State, first_state
+from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import write_json
-from tasks.batches import feed_of, padding_of
+from tasks.batches import feed_of
 from tasks.environment import result_file
-from tasks.evaluation import evaluation_interval
 from tasks.job import Job
 from tasks.settings import TrainingSettings
 from tasks.start import CHECKPOINTS, TASK_FILE, Start
@@ -80,30 +78,22 @@ def fit(
     # After a death the survivors take the steps of all ranks that there were.
     plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(world.size)
     run.say(str(plan))
+    say_warnings(config, job, plan, held_out)
     is_fixed = config.loop.xla == "on" or (config.loop.xla == "auto" and world.device.is_gpu)
-    packing = config.passes.packing
-    feed = feed_of(task, data.rows, data.order, plan, model.config, packing, is_fixed)
-    if held_out:
-        held_out = replace(held_out, every=evaluation_interval(held_out, plan, data.rows, run))
-    if world.rank == 0:
-        share = f"{padding_of(feed, plan):.1%} of the places in attention are padding"
-        run.say(f"packing {packing}: {share}" + " in the shapes for XLA" * is_fixed)
-    say_warnings(config, job, plan)
+    feed = feed_of(task, data.rows, data.order, plan, model.config, config.passes.packing, is_fixed)
     step = job.workspace.step = training_step(task, feed, plan, config, job)
     check_agreement(job, start, plan, data)
     checkpoints = make_checkpoints(config, job, start)
     step.state = restore(config, job, start, plan, step, checkpoints, settings)
-    is_finished = step.state.step == plan.steps or bool(held_out and held_out.stops(step.state))
-    if not is_finished:
-        run.remove(result_file(trains=False))  # of an older model
-        commits = {"model": start.commit, "data_set": data.commit}
-        facts = {"config": job.config, "plan": asdict(plan), "start": start.reason, "hub_commits": commits}
-        run.write_json("run.json", facts | {"environment": environment()})
-    job.has_trained.set()
     phases.ended("model")
     try:
-        if is_fixed and not is_finished:
-            compile_shapes(step, plan, feed, run)
+        if not is_finished(step.state, held_out):
+            run.remove(result_file(trains=False))  # of an older model
+            commits = {"model": start.commit, "data_set": data.commit}
+            facts = {"config": job.config, "plan": asdict(plan), "start": start.reason, "hub_commits": commits}
+            run.write_json("run.json", facts | {"environment": environment()})
+            step.compile(feed.batches_of_shapes(), plan.accumulation)
+        job.has_trained.set()
         place, every = f"the training in {run.folder}", config.loop.log_steps
         state = surviving(world, place, lambda: train(step, feed, plan, checkpoints, run, every, held_out))
     except OutOfMemory as error:
@@ -124,35 +114,28 @@ def fit(
     return state.step
 
 
-def compile_shapes(step: TrainingStep, plan: Plan, feed: Feed, run: Run) -> None:
-    """Compiles for every shape before the first step. In the middle of a run all ranks would wait for one."""
-    began = time.perf_counter()
-    number = step.compile(feed.batches_of_shapes(), plan.accumulation)
-    seconds = time.perf_counter() - began
-    run.say(f"XLA compiled the step for {number} shape{'s' * (number != 1)} in {seconds:.1f} s")
-
-
-def say_warnings(config: TrainingSettings, job: Job, plan: Plan) -> None:
+def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
     """Prints what the user may not expect from the plan."""
-    say, model = job.run.say, job.model
-    rates = (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob)
-    rounded = {rate: effective_rate(rate) for rate in rates if effective_rate(rate) != rate}
-    if rounded:
-        shown = ", ".join(f"{rate} becomes {bits:.4g}" for rate, bits in sorted(rounded.items()))
-        say(f"dropout rates are rounded to the random bits used: {shown}")
+    say = job.run.say
     if plan.warmup_steps >= plan.steps:
         say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
-    if model.head_name != "pretraining" and (warning := rate_warning(plan)):
+    if job.model.head_name != "pretraining" and (warning := rate_warning(plan)):
         say(warning)
     if config.collectives.compression != "none" and not job.collectives.compresses:
         say(f"note: --compression changes nothing with the backend {job.collectives.name} on these machines")
+    if held_out:
+        every, patience = held_out.interval(plan), held_out.patience
+        count = math.ceil(plan.steps / every)
+        say(f"evaluation every {every:,} steps, {count:,} in all")
+        if patience is not None and count <= patience + 1:  # it could stop only after the last one
+            say(f"warning: with {count} evaluations --early_stopping_patience {patience} never stops early")
 
 
 def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, job: Job) -> TrainingStep:
     """The step of BERT's optimizer with the plan's schedule. That of an earlier training starts anew, with what is
     compiled for it."""
-    model, step, seed = job.model, job.workspace.step, config.loop.seed
-    is_optimized = job.world.device.is_gpu or plan.steps >= OPTIMIZED_FROM
+    model, step, seed, is_gpu = job.model, job.workspace.step, config.loop.seed, job.world.device.is_gpu
+    is_optimized = is_gpu or plan.steps >= OPTIMIZED_FROM
     if step is not None and model.copies_layers == is_optimized:
         step.restart(seed)
         change_schedule(step.optimizer.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
@@ -172,12 +155,11 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
     def loss(batch: dict, key: object) -> Mapping:
         return task.loss(model(batch, dropout_key=key), batch)
 
+    if not feed.is_fixed:
+        return TrainingStep(loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced")
     # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
-    if feed.is_fixed and job.world.device.is_gpu and can_be_whole:
-        return WholeStep(loss, task.weights, optimizer, seed)
-    as_traced = not (feed.is_fixed or is_optimized)
-    return TrainingStep(loss, task.weights, optimizer, seed, feed.is_fixed, as_traced)
+    return TrainingStep(loss, task.weights, optimizer, seed, "step" if is_gpu and can_be_whole else "gradient")
 
 
 def check_agreement(job: Job, start: Start, plan: Plan, data: TrainingData) -> None:
@@ -216,12 +198,11 @@ def restore(
     job.world.on_first(load_start, config.loop.seed, job, start, optimizer, checkpoints)
     if start.state is None:
         job.run.remove("metrics.jsonl")
-        return replace(START, settings=settings)
-    state = replace(start.state, step=resumed_step(start.state, plan), settings=settings)
-    if state.step != start.state.step:  # another number of ranks: the schedule continues at the same progress
+    state = first_state(plan, settings, start.state)
+    if start.state and state.step != start.state.step:  # the schedule continues at the same progress
         optimizer.optimizer.iterations.assign(state.step)
     if not start.continues(checkpoints.folder):
-        state = replace(state, evaluations=[], saved=0)  # its checkpoints are in the other folder
+        state = replace(state, evaluations=[])  # its checkpoints are in the other folder
     return state
 
 

@@ -15,8 +15,8 @@ from transformers import BertConfig
 from bert.model import Bert
 from distributed import elastic, phases, records
 from distributed.collectives import Collectives, open_collectives
-from distributed.gradient import OutOfMemory, TrainingStep
-from distributed.predict import Forward, traced_once
+from distributed.gradient import OutOfMemory, TrainingStep, traced_once
+from distributed.predict import Forward
 from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World

@@ -104,7 +104,7 @@ def held_out_of(
         return None
     return HeldOut(
         measure=dev_scores,
-        tokens=sum(int(dev_set.rows.lengths("input_ids").sum()) for dev_set in dev_sets),
+        num_rows=sum(len(dev_set.rows) for dev_set in dev_sets),
         every=settings.eval_steps or "epoch",
         best=f"eval_{task.metrics[0]}" if settings.keeps_best else None,
         patience=settings.early_stopping_patience,

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import with_checked_ids
-from distributed.feed import batch_maker
-from distributed.predict import predict, traced_once
+from distributed.gradient import traced_once
+from distributed.predict import predict
 from distributed.train import HeldOut
 from tasks.job import Job
 from tasks.predict import batches_of
@@ -37,15 +37,14 @@ def evaluator(settings: EvaluationSettings, job: Job, shards: Shards, max_seq_le
             counts += [tf.reduce_sum(tf.cast(right, tf.float32)), sums[term], tf.cast(tf.size(right), tf.float32)]
         return tf.stack(counts)
 
-    make_batch = batch_maker(shards.rows, with_checked_ids(task.batch, model.config))
-    forward = traced_once(count)
+    make_batch, forward = with_checked_ids(task.batch, model.config), traced_once(count)
 
     def total(outputs: list[np.ndarray]) -> dict[str, float]:
         sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
         return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
 
     def evaluate() -> dict[str, float]:
-        outputs = predict(job.world, job.run, batches, make_batch, forward, label="evaluation")
+        outputs = predict(job.world, job.run, shards.rows, batches, make_batch, forward, label="evaluation")
         return job.world.on_first(total, outputs)
 
-    return HeldOut(measure=evaluate, tokens=int(lengths.sum()), every=settings.eval_steps or "auto")
+    return HeldOut(measure=evaluate, num_rows=len(rows), every=settings.eval_steps or "auto")

@@ -67,8 +67,7 @@ def test_ranks_and_micro_batches_share_a_step_out(has_lengths, size, accumulatio
     lengths = np.random.default_rng(1).integers(1, 30, 50)
     lists, order = [np.ones(length, np.int32) for length in lengths], Order(50, 3)
     rows = Rows(pa.table({"input_ids": ragged(lists, pa.int32())}))
-    of_rows = lengths.__getitem__ if has_lengths else None
-    feed = Feed(rows=rows, order=order, collate=dict, lengths=of_rows)
+    feed = Feed(rows=rows, order=order, collate=dict, **({"lengths": lengths.__getitem__} if has_lengths else {}))
     flags = {"global_batch_size": 14, "num_train_steps": 9, "gradient_accumulation_steps": accumulation}
     plan = make_plan(PlanSettings(**flags), 50, size)
     for position in range(0, 9 * 14, 14):  # position 42 begins the step with the end of the first epoch

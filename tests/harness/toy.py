@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import PlanSettings, make_plan
+from distributed.plan import LoopSettings, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
-from distributed.settings import LoopSettings
-from distributed.state import START
-from distributed.train import HeldOut, resumed_step
+from distributed.state import first_state
+from distributed.train import HeldOut
 from distributed.train import train as train_loop
 from distributed.world import World
 
@@ -148,11 +146,9 @@ def train(
         return {"loss": tf.reduce_sum(tf.square(errors(toy.model, batch)))}
 
     def restored() -> State:
-        newest = newest_intact(toy.folder, run.say)
-        if newest is None:
-            return START
-        toy.restore(newest.path)
-        return replace(newest.state, step=resumed_step(newest.state, plan))
+        if newest := newest_intact(toy.folder, run.say):
+            toy.restore(newest.path)
+        return first_state(plan, {}, newest.state if newest else None)
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
