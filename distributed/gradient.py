@@ -115,9 +115,7 @@ class TrainingStep:
         """Compiles what steps of `num_batches` micro-batches need for these batches, one of each shape; in the
         middle of a run all ranks would wait for it. Raises OutOfMemory."""
         optimizer, keys = self.optimizer, [dropout_key(0, 0, 0, 0)] * num_batches
-        undefined = tf.fill(
-            [len(optimizer.loss_terms)], tf.constant(np.nan, optimizer.dtype)
-        )  # changes no variable
+        undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)  # so no variable changes
         for batch in batches_of_shapes:
             run = self._whole if self.compiled == "step" else self._own
             run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never

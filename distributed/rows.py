@@ -12,15 +12,14 @@ from ringbase.ragged import Ragged, joined
 
 
 class RecordBatches(Protocol):
-    """A part of the rows, in record batches that are opened when they are needed.
-
-    `starts` holds the first row of each batch, and last the number of rows.
-    """
+    """A part of the rows, in record batches that are opened when they are needed."""
 
     num_rows: int
 
     @property
-    def starts(self) -> np.ndarray: ...
+    def starts(self) -> np.ndarray:
+        """The first row of each batch, and last the number of rows."""
+
     def batch(self, number: int) -> pa.RecordBatch: ...
 
 

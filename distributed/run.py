@@ -86,8 +86,7 @@ class Run:
         if not self.is_writer:
             return
         path = self.folder / LOCK
-        with _reported(path):
-            self._lock = path.open("a+")
+        self._lock = path.open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

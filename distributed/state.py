@@ -45,14 +45,16 @@ class State:
 START = State(0, 0, 1, 1, {})
 
 
-def first_state(plan: Plan, settings: dict[str, object], saved: State | None) -> State:
-    """Where a training by the plan begins: at a saved state, perhaps of another number of ranks, or at row 0."""
+def first_state(plan: Plan, settings: dict[str, object], saved: State | None, continues: bool) -> State:
+    """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number of ranks. The
+    checkpoints of its evaluations are there only if a run `continues`."""
     step, saved = plan.steps, saved or START
     if saved.step < saved.steps:
         is_same = saved.global_batch_size == plan.global_batch_size
         step = min(plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size))
-    batch = plan.global_batch_size
-    return replace(saved, step=step, steps=plan.steps, global_batch_size=batch, settings=settings)
+    sizes = {"steps": plan.steps, "global_batch_size": plan.global_batch_size}
+    evaluations = saved.evaluations if continues else []
+    return replace(saved, step=step, settings=settings, evaluations=evaluations, **sizes)
 
 
 def read_state(path: Path) -> State:

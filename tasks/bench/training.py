@@ -19,10 +19,9 @@ from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat, made
-from tasks.batches import feed_of
 from tasks.bench.inputs import model_config
 from tasks.bench.settings import LoadSettings
-from tasks.fit import OPTIMIZED_FROM, training_step
+from tasks.fit import OPTIMIZED_FROM, feed_of, training_step
 from tasks.job import Job, set_precision
 from tasks.settings import TrainingSettings
 from tasks.squad.task import SpanTask

@@ -28,7 +28,7 @@ def run_seeds(config: ClassifierConfig, job: Job, program: Callable[[ClassifierC
         job.run.say(f"seed {seed}")
         folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
         values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
-        run = Run(folder, job.run.is_writer)
+        run = Run(folder, job.world.rank == 0)
         try:
             own = made(ClassifierConfig, values)
             results[seed] = program(own, replace(job, run=run, config=flat(own)))

@@ -92,12 +92,7 @@ class Toy:
 
     def save(self, position: int, **changes) -> Path:
         """A checkpoint after `position` rows, 10 in each step; `changes` are those of its `State`."""
-        values: dict[str, Any] = {
-            "step": position // 10,
-            "steps": 100,
-            "global_batch_size": 10,
-            "settings": {"--seed": 7},
-        }
+        values: dict[str, Any] = {"step": position // 10, "steps": 100, "global_batch_size": 10, "settings": {}}
         self.checkpoints.save(self.optimizer, State(position, **(values | changes)))
         self.checkpoints.finish()
         return self.folder / folder_name(position)
@@ -115,10 +110,6 @@ class Toy:
     def positions(self) -> list[int]:
         """Those of the complete checkpoints."""
         return [read_state(path).position for path in complete_checkpoints(self.folder)]
-
-    def names(self) -> list[str]:
-        """All that is in the folder."""
-        return sorted(path.name for path in self.folder.iterdir())
 
 
 def train(
@@ -148,7 +139,7 @@ def train(
     def restored() -> State:
         if newest := newest_intact(toy.folder, run.say):
             toy.restore(newest.path)
-        return first_state(plan, {}, newest.state if newest else None)
+        return first_state(plan, {}, newest.state if newest else None, True)
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)

@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import tensorflow as tf
 from harness import toy
 
 from distributed.collectives.local import LocalCollectives
-from distributed.collectives.mpi import MpiCollectives
 from distributed.gradient import TrainingStep
 from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
@@ -87,28 +85,16 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-12, atol=1e-14)
 
 
-def summed_update(optimizer, world, values: np.ndarray, loss: float, spoils: float | None = None):
+def summed_update(optimizer, world, values: np.ndarray, spoils: float = 0.0):
     """An update by a gradient of which each rank has an equal part; the last rank can spoil its own."""
     mine = values / world.size
-    if spoils is not None and world.rank == world.size - 1:
-        mine[3] = spoils
+    if world.rank == world.size - 1:
+        mine[3] += spoils
     ends = np.cumsum([variable.numpy().size for variable in optimizer.trainable])
     parts = zip(np.split(mine, ends[:-1]), optimizer.trainable, strict=True)
     gradients = [tf.constant(part.reshape(variable.shape)) for part, variable in parts]
-    loss_sums = tf.constant([loss / world.size], tf.float64)
-    return optimizer.update(optimizer.all_reduce([*gradients, loss_sums]), {"loss": 2.0}).read()
-
-
-@ALL
-def test_a_gradient_that_is_not_finite_on_one_rank_changes_nothing_on_any(world, collectives):
-    optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives)
-    values = np.ones(len(toy.flat(optimizer)))
-    assert summed_update(optimizer, world, values, 1.0)["applied"]
-    before = [variable.numpy() for variable in (*optimizer.trainable, *optimizer.state().values())]
-    for bad in (np.nan, np.inf, -np.inf):
-        assert not summed_update(optimizer, world, values, 1.0, spoils=bad)["applied"]
-        for old, new in zip(before, (*optimizer.trainable, *optimizer.state().values()), strict=True):
-            assert old.tobytes() == new.numpy().tobytes(), f"a skipped step with {bad} changed {new.path}"
+    total = optimizer.all_reduce([*gradients, tf.ones([1], tf.float64)])
+    return optimizer.update(total, {"loss": 2.0}).read()
 
 
 @pytest.mark.ranks(2)
@@ -141,26 +127,14 @@ def test_a_loss_scale_changes_no_bit_and_halves_on_every_rank(world, collectives
         for number, expected in enumerate((2.0**15, 2.0**15, 2.0**14)):
             scale = expected if scales_loss else 1.0
             assert optimizer.inverse_weights({"loss": 4.0}).numpy().tolist() == [scale / 4]
-            summed_update(optimizer, world, values * scale, 7.0, spoils=np.inf if number == 1 else None)
+            before = toy.flat(optimizer)
+            result = summed_update(optimizer, world, values * scale, np.inf if number == 1 else 0.0)
+            assert result["applied"] == (number != 1)
+            assert np.any(toy.flat(optimizer) != before) == (number != 1)
         assert optimizer.optimizer.iterations.numpy() == 2
         moved[scales_loss] = toy.flat(optimizer)
     assert moved[True].tobytes() == moved[False].tobytes()
     assert optimizer.state()["loss_scale"].numpy().tolist() == [2.0**14, 1.0]
-
-
-@pytest.mark.ranks(2)
-def test_between_machines_gradients_are_rounded_and_loss_sums_are_not(world):
-    """As if each rank were a machine."""
-    model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(50)])
-    across, sums = MpiCollectives(replace(world, node=world.rank, num_nodes=world.size)), {}
-    gradients = [tf.random.stateless_normal(v.shape, (world.rank, 0)) for v in model.trainable_variables]
-    for compression in ("none", "bf16"):
-        optimizer = toy.make_optimizer(model, world, across, compression=compression)
-        own = [*gradients, tf.constant([1 / (3 + world.rank)])]
-        sums[compression] = [total.numpy().copy() for total in optimizer.all_reduce(own)]
-    (plain, *_, plain_loss), (rounded, *_, loss) = sums["none"], sums["bf16"]
-    assert loss.tobytes() == plain_loss.tobytes()
-    assert 0 < np.linalg.norm(rounded - plain) < 2.0**-7 * np.linalg.norm(plain)
 
 
 @ALL
