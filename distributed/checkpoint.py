@@ -21,7 +21,7 @@ import tensorflow as tf
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from distributed import records
+from distributed import launcher
 from distributed.arrays import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.plan import LoopSettings
@@ -141,7 +141,7 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:  # such as a full disk; these errors may not name the file
             raise InputError(f"{final}: the checkpoint cannot be written: {error}") from error
         self._newest = final
-        records.tell("saved")
+        launcher.tell("saved")
         best = state.best and state.best[0]
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
             if path != final and manifest.position_of(path) != best:

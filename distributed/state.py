@@ -59,6 +59,6 @@ def first_state(plan: Plan, settings: dict[str, object], saved: State | None, co
 
 def read_state(path: Path) -> State:
     """The state of a checkpoint whose files match its manifest."""
-    values = read_object(path / "state.json", allow_nan=True)
+    values = read_object(path / "state.json")
     values.pop("saved", None)  # older versions stored this, or did not store when they evaluated
     return State(**{"evaluated": values["position"], **values})

@@ -16,35 +16,17 @@ if TYPE_CHECKING:
     from tasks.predictors import Answer, Classifier, Features, Prediction, QuestionAnswering, TextFeatures
 
 __all__ = [
-    "Answer",
-    "Classification",
-    "Classifier",
-    "Features",
-    "InputError",
-    "Prediction",
-    "Pretraining",
-    "QuestionAnswering",
-    "Result",
-    "Squad",
-    "TextFeatures",
-    "__version__",
-    "launch",
-]
-
-_MODULES = {
-    "InputError": "ringbase.errors",
-    **dict.fromkeys(("Classification", "Pretraining", "Result", "Squad", "launch"), "tasks.launching"),
-    **dict.fromkeys(("Classifier", "Features", "QuestionAnswering"), "tasks.predictors"),
-    **dict.fromkeys(("Answer", "Prediction", "TextFeatures"), "tasks.predictors"),
-}
+    "Answer", "Classification", "Classifier", "Features", "InputError", "Prediction", "Pretraining",
+    "QuestionAnswering", "Result", "Squad", "TextFeatures", "__version__", "launch",
+]  # fmt: skip
+_MODULES = ("ringbase.errors", "tasks.launching", "tasks.predictors")  # where they are, the cheapest first
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'ringbert' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value  # found without this function from now on
-    return value
+    for module in map(importlib.import_module, _MODULES if name in __all__ else ()):
+        if hasattr(module, name):
+            return globals().setdefault(name, getattr(module, name))  # from now on without this function
+    raise AttributeError(f"module 'ringbert' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

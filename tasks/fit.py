@@ -10,7 +10,7 @@ import numpy as np
 from transformers import BertConfig
 
 from bert import weights
-from bert.batch import ByLength, Layouts, in_one_group, with_checked_ids
+from bert.batch import Layouts, by_length, in_one_group, with_checked_ids
 from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
@@ -159,7 +159,7 @@ def feed_of(
     return Feed(
         rows=rows,
         order=order,
-        collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else ByLength())),
+        collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else by_length)),
         lengths=np.ones_like if packing == "off" else partial(rows.lengths_at, "input_ids"),
         collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),
     )
@@ -252,7 +252,7 @@ def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer,
 def load_on_all(job: Job, source: Path) -> None:
     """Gives every rank the weights in a folder or TensorFlow checkpoint."""
     job.world.on_first(lambda: job.run.say(f"weights: {weights.load(job.model, source)}"))
-    broadcast_variables(job.model.trainable_variables, job.collectives, job.world)
+    broadcast_variables(job.model.trainable_variables, job.world)
 
 
 def load_for_prediction(job: Job, start: Start) -> None:

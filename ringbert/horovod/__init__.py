@@ -14,32 +14,76 @@ Importing this package loads TensorFlow and Keras.
 
 import os
 import sys
+from typing import NoReturn
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 # fmt: off
-from ringbert.horovod import callbacks, elastic, keras_hooks
-from ringbert.horovod.absent import (
-    ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built, mpi_enabled, mpi_threads_supported,
-    nccl_built, refuse as __getattr__, rocm_built, sycl_built,
-)
-from ringbert.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape
+from tensorflow.test import is_built_with_cuda as cuda_built
+
+from distributed.joining import communicator, started
+from ringbert.horovod import callbacks, elastic
+from ringbert.horovod.gradients import DistributedGradientTape
+from ringbert.horovod.host import Average, Compression, Max, Min, Product, Sum
 from ringbert.horovod.operations import (
     allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_object,
-    broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
+    grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
 )
-from ringbert.horovod.optimizer import (
-    DistributedOptimizer, PartialDistributedOptimizer, SyncBatchNormalization, broadcast_model, load_model,
-)
+from ringbert.horovod.optimizer import DistributedOptimizer, SyncBatchNormalization, load_model
 from ringbert.horovod.session import (
-    cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op, local_size,
-    local_size_op, rank, rank_op, shutdown, size, size_op,
+    Unsupported, cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op,
+    local_size, local_size_op, rank, rank_op, shutdown, size, size_op,
 )
-from ringbert.horovod.sums import Average, Compression, Max, Min, Product, Sum
 # fmt: on
 
-keras_hooks.install()
+broadcast_variables = broadcast_
 keras = tensorflow = sys.modules[__name__]
 for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
     sys.modules[f"{__name__}.{_name}"] = keras
     sys.modules |= {f"{__name__}.{_name}.{module}": getattr(keras, module) for module in ("callbacks", "elastic")}
+
+
+def mpi_built() -> bool:
+    return True
+
+
+def gloo_built() -> bool:
+    return False
+
+
+def mpi_threads_supported() -> bool:
+    """Whether the MPI library lets several threads send at the same time."""
+    return communicator()[0] is not None and started().Query_thread() == started().THREAD_MULTIPLE
+
+
+mpi_enabled = mpi_built
+gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = gloo_built
+nccl_built = cuda_built  # TensorFlow for GPUs has NCCL
+
+# What Horovod has and RingBERT has not, and what to do instead.
+ABSENT = {
+    "ProcessSet add_process_set remove_process_set global_process_set process_set_included_op": (
+        "all ranks always work together: leave out process_set"
+    ),
+    "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn": (
+        "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3: use "
+        "hvd.broadcast_variables(model.variables, root_rank=0), or hvd.broadcast_object"
+    ),
+    "PartialDistributedGradientTape PartialDistributedOptimizer": (
+        "call the tape's register_local_source(variable), or the optimizer's register_local_var(variable)"
+    ),
+    "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
+    "run runner spark ray": "start the script with bert-launch or mpirun",
+    "data": "use tf.data.experimental.service itself, or give each rank its shard of the data",
+    "common": "errors of use are ValueErrors, and a rank that dies ends the job: there is no HorovodInternalError",
+    "torch mxnet": "it is for Keras and TensorFlow; PyTorch has torch.distributed",
+    "start_timeline stop_timeline": "use TensorFlow's profiler, or keras.callbacks.TensorBoard",
+    "examples": "all ranks count the same: give them equal batches, or weigh these by sample_weight",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    for names, reason in ABSENT.items():
+        if name in names.split():
+            raise Unsupported(f"hvd.{name} has no counterpart in RingBERT: {reason}")
+    raise AttributeError(f"module 'ringbert.horovod' has no attribute {name!r}")

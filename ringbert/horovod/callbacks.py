@@ -1,7 +1,7 @@
 """Callbacks for `fit`."""
 
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -9,10 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from ringbase.errors import InputError
-from ringbert.horovod.absent import refuse_process_set
-from ringbert.horovod.operations import allreduce
-from ringbert.horovod.optimizer import broadcast_model
-from ringbert.horovod.session import rank, size
+from ringbert.horovod.operations import allreduce, broadcast_
+from ringbert.horovod.session import size
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -22,21 +20,21 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     one or several, keep their values.
     """
 
-    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None):
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = ()):
         super().__init__()
-        self.root_rank = root_rank
-        self.local_variables = [] if local_variables is None else tf.nest.flatten(local_variables)
+        self.root_rank, self.kept = root_rank, set(map(id, tf.nest.flatten(local_variables)))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._is_done = self.model.built
+        self._is_done = False
         if self.model.built:
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
-            broadcast_model(self.model, self.root_rank, self.local_variables)
+            self.on_train_batch_end(0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if not self._is_done:
-            broadcast_model(self.model, self.root_rank, self.local_variables)
+            variables = [*self.model.variables, *self.model.optimizer.variables]
+            broadcast_([variable for variable in variables if id(variable) not in self.kept], self.root_rank)
             self._is_done = True
 
 
@@ -46,19 +44,17 @@ class MetricAverageCallback(keras.callbacks.Callback):
     Put it before callbacks that use them, such as ReduceLROnPlateau and ModelCheckpoint.
     """
 
-    def __init__(self, device: str = "", process_set: Any = None):
-        refuse_process_set(process_set)
+    def __init__(self, device: str = ""):
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if not logs:
-            return
-        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
-        values = np.array([float(logs[name]) for name in names])
-        means = allreduce(values, name=f"metrics {', '.join(names)}").numpy()
-        logs.update(zip(names, means.tolist(), strict=True))
+        names = sorted(name for name, value in (logs or {}).items() if np.ndim(value) == 0)
+        if logs and names:
+            means = allreduce(np.array([float(logs[name]) for name in names]), name=f"metrics {', '.join(names)}")
+            logs.update(zip(names, means.numpy().tolist(), strict=True))
 
 
+@dataclass(eq=False)
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
 
@@ -69,23 +65,17 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
       momentum_correction: scale the momentum's state when the rate changes (Goyal et al. 2017, section 3).
     """
 
-    def __init__(
-        self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
-        start_epoch: int = 0,
-        end_epoch: int | None = None,
-        staircase: bool = True,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-    ):
+    initial_lr: float
+    multiplier: float | Callable[[float], float]
+    start_epoch: int = 0
+    end_epoch: int | None = None
+    staircase: bool = True
+    momentum_correction: bool = True
+    steps_per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.initial_lr, self.start_epoch = initial_lr, start_epoch
-        self.end_epoch = float("inf") if end_epoch is None else end_epoch
-        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
-        self.staircase = staircase or not callable(multiplier)
-        self.momentum_correction, self.steps_per_epoch = momentum_correction, steps_per_epoch
-        self.current_epoch = 0
+        self.staircase = self.staircase or not callable(self.multiplier)
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
@@ -96,11 +86,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if not self.start_epoch <= self.current_epoch < self.end_epoch or (self.staircase and batch):
+        is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
+        if self.current_epoch < self.start_epoch or is_over or (self.staircase and batch):
             return
         epoch = self.current_epoch + (0 if self.staircase else batch / float(self.steps_per_epoch or 1))
+        factor = self.multiplier(epoch) if callable(self.multiplier) else self.multiplier
         optimizer = self.model.optimizer
-        before, after = float(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
+        before, after = float(optimizer.learning_rate), self.initial_lr * factor
         optimizer.learning_rate = after
         if self.momentum_correction and before and after != before and getattr(optimizer, "momentum", 0):
             # Keras multiplies gradients by the rate before it adds them to the momentum.
@@ -112,40 +104,18 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
 
-class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al. 2017)."""
+def LearningRateWarmupCallback(
+    initial_lr: float, warmup_epochs: float = 5, *args: Any, verbose: int = 0, **options: Any
+) -> LearningRateScheduleCallback:
+    """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al. 2017).
 
-    def __init__(
-        self,
-        initial_lr: float,
-        warmup_epochs: float = 5,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-        verbose: int = 0,
-    ):
-        def multiplier(epoch: float) -> float:
-            # So that the rate at the end of an epoch, which is logged, belongs to a whole number of epochs.
-            epoch += 1.0 / (self.steps_per_epoch or 1)
-            return (epoch * (size() - 1) / warmup_epochs + 1) / size()
+    The options are `momentum_correction` and `steps_per_epoch`. `fit` shows the rate, so `verbose` has no effect.
+    """
 
-        super().__init__(
-            initial_lr, multiplier, 0, int(warmup_epochs), False, momentum_correction, steps_per_epoch
-        )
-        self.verbose = verbose
+    def multiplier(epoch: float) -> float:
+        # So that the rate at the end of an epoch, which is logged, belongs to a whole number of epochs.
+        epoch += 1.0 / (schedule.steps_per_epoch or 1)
+        return (epoch * (size() - 1) / warmup_epochs + 1) / size()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        super().on_epoch_end(epoch, logs)
-        if epoch == self.end_epoch - 1 and self.verbose > 0 and rank() == 0:
-            rate = float(self.model.optimizer.learning_rate)
-            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
-
-
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keeps the model with the best `monitor`; rank 0 writes. Put it after `MetricAverageCallback`."""
-
-    def __init__(self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options: Any):
-        super().__init__(str(filepath), monitor, **options, save_best_only=True)
-
-    def _save_model(self, *args: Any, **options: Any) -> None:
-        if rank() == 0:
-            super()._save_model(*args, **options)
+    schedule = LearningRateScheduleCallback(initial_lr, multiplier, 0, int(warmup_epochs), False, *args, **options)
+    return schedule

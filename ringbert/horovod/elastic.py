@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from ringbase.errors import InputError
-from ringbert.horovod.operations import broadcast_object, broadcast_variables
+from ringbert.horovod.operations import broadcast_, broadcast_object
 from ringbert.horovod.session import current
 
 
@@ -27,11 +27,10 @@ class TensorFlowState:
         vars(self).update(attributes)
         self.commit()
 
-    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Does nothing: the callbacks are for the time when the ranks change."""
+    def register_reset_callbacks(self, callbacks: Any = ()) -> None:
+        """Does nothing: the callbacks are for the time when the ranks change, which they do not."""
 
-    def check_host_updates(self) -> None:
-        """Does nothing: the hosts of a job do not change."""
+    check_host_updates = register_reset_callbacks
 
     def commit(self) -> None:
         """Copies the state in memory, for `restore`."""
@@ -48,7 +47,7 @@ class TensorFlowState:
 
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and commits it."""
-        broadcast_variables(self.variables)
+        broadcast_(self.variables)
         attributes = {name: getattr(self, name) for name in self._names}
         vars(self).update(broadcast_object(attributes, name="hvd.elastic"))
         self.commit()
@@ -82,40 +81,28 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     return synchronized
 
 
-class StateCallback(keras.callbacks.Callback):
-    """A callback that keeps `state`."""
-
-    def __init__(self, state: Any, batches_per_commit: int = 1):
-        super().__init__()
-        self.state, self.batches_per_commit = state, batches_per_commit
-
-
-class CommitStateCallback(StateCallback):
+def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callbacks.Callback:
     """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if (batch + 1) % self.batches_per_commit == 0:
-            self.state.commit()
+    def after_batch(batch: int, logs: Any) -> None:
+        if (batch + 1) % batches_per_commit == 0:
+            state.commit()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.commit()
+    return keras.callbacks.LambdaCallback(
+        on_train_batch_end=after_batch, on_epoch_end=lambda epoch, logs: state.commit()
+    )
 
 
-class UpdateBatchStateCallback(StateCallback):
+def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
     """Keeps the number of the batch in `state.batch`; 0 after each epoch."""
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.state.batch = batch
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.batch = 0
+    return keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: setattr(state, "batch", batch),
+        on_epoch_end=lambda epoch, logs: setattr(state, "batch", 0),
+    )
 
 
-class UpdateEpochStateCallback(StateCallback):
+def UpdateEpochStateCallback(state: Any) -> keras.callbacks.Callback:
     """Keeps the number of epochs that are done, also by earlier calls of `fit`, in `state.epoch`."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.first_epoch = self.state.epoch
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.epoch = self.first_epoch + epoch + 1
+    return keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(state, "epoch", state.epoch + 1)
+    )

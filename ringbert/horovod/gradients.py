@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from ringbase.errors import InputError
-from ringbert.horovod.absent import Unsupported, refuse_process_set
-from ringbert.horovod.operations import as_written, over_ranks
-from ringbert.horovod.session import current
-from ringbert.horovod.sums import Average, Compression, Reduction, Sum, means_in_graph
+from ringbert.horovod.host import Average, Compression, Sum, means_in_graph
+from ringbert.horovod.operations import as_written, grouped_allreduce
+from ringbert.horovod.session import Facts, Unsupported, current
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
 MOST_DENSE_BYTES = 1 << 26
@@ -26,9 +24,8 @@ class GradientMean:
       op: `Average`, or `Sum`, which does not divide.
       compression: `Compression.fp16` and `bf16` send half the bytes between machines.
       sparse_as_dense: sum sparse gradients dense, also those of variables of more than 64 MiB.
-      local_layers: a layer, or several, whose gradients stay on their rank.
-      scale_local_gradients: divide these by the number of ranks, because an average does so to a part of the loss
-        that only one rank has.
+      scale_local_gradients: divide gradients that stay on their rank by the number of ranks, because an average
+        does so to a part of the loss that only one rank has.
       gradient_predivide_factor, device_dense, device_sparse, num_groups, groups: without effect, because all
         gradients are summed together, those of half precision in float32.
       local: variables whose gradients stay on their rank, by their id.
@@ -37,24 +34,17 @@ class GradientMean:
     op: str = Average
     compression: Any = Compression.none
     sparse_as_dense: bool = False
-    local_layers: Any = None
     scale_local_gradients: bool = True
     gradient_predivide_factor: float = 1.0
     device_dense: str = ""
     device_sparse: str = ""
     num_groups: int = 0
     groups: Any = None
-    process_set: Any = None
     local: dict[int, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        refuse_process_set(self.process_set)
         if self.op not in (Average, Sum):
             raise Unsupported(f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}")
-        for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
-            if not isinstance(layer, keras.layers.Layer) or not layer.built:
-                raise InputError(f"local_layers must be layers of Keras that are built, got {layer!r:.100}")
-            self.local |= {id(variable): variable for variable in layer.trainable_weights}
 
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:
         """The means over ranks of gradients of `variables`; None stays None.
@@ -62,14 +52,15 @@ class GradientMean:
         Raises InputError if the gradients differ in shape or dtype among the ranks, or if the variables have
         different values when they get their second gradient: by then they should have been broadcast.
         """
-        results, shared = list(gradients), []
+        results, own = list(gradients), {}
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is not None and id(variable) not in self.local:
-                shared.append(place)
+                own[place] = self._dense(gradient, variable)
             elif gradient is not None and self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
-        own = [self._dense(results[place], variables[place]) for place in shared]
-        for place, mean in zip(shared, self._means(own, [variables[n] for n in shared]), strict=True):
+        for place, mean in zip(
+            own, self._means([*own.values()], [variables[place] for place in own]), strict=True
+        ):
             results[place] = without_repeats(mean) if isinstance(mean, tf.IndexedSlices) else mean
         return results
 
@@ -81,20 +72,20 @@ class GradientMean:
 
     def _means(self, own: list, variables: list) -> list:
         session, key = current(), tuple(map(id, variables))
-        is_dense = own and not any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
-        if is_dense and (means := means_in_graph(session, own, self.op)) is not None:
+        is_dense = not any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
+        if own and is_dense and (means := means_in_graph(session, own, self.op)) is not None:
             return means
 
-        def facts(*dense: tf.Tensor) -> list[tuple[str, float, float]]:
+        def facts(*dense: tf.Tensor) -> Facts:
             session.num_sums[key] += 1
             if session.num_sums[key] != 2 or not all(hasattr(variable, "assign") for variable in variables):
                 return []
             names = [getattr(variable, "path", variable.name) for variable in variables] + [""] * len(dense)
             values = [np.ravel(tf.convert_to_tensor(value).numpy()) for value in (*variables, *dense)]
             sums = (float(np.sum(value, dtype=np.float64)) for value in values)
-            return list(zip(names, sums, (float(np.linalg.norm(value)) for value in values), strict=True))
+            return list(zip(names, sums, map(float, map(np.linalg.norm, values)), strict=True))
 
-        return over_ranks(own, Reduction(self.op), self.compression, "gradients", facts)
+        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients", facts=facts)
 
 
 def without_repeats(slices: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -110,7 +101,7 @@ class DistributedTape(tf.GradientTape):
     gradient_mean: GradientMean
 
     def register_local_source(self, source: Any) -> None:
-        """Lets the gradients of a variable stay on their rank, as those of `local_layers`."""
+        """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(source)] = source
 
     @as_written
@@ -121,12 +112,6 @@ class DistributedTape(tf.GradientTape):
         means = self.gradient_mean(flat, tf.nest.flatten(sources))
         current().averaged.update({id(mean): mean for mean in means if mean is not None})
         return tf.nest.pack_sequence_as(sources, means)
-
-    def get_local_and_global_gradients(self, target: Any, sources: Any, *args: Any) -> tuple[list, list]:
-        """Pairs of gradient's variable and gradient: of variables of this rank, and of those of all ranks."""
-        flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
-        pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
-        return [pair for pair in pairs if id(pair[0]) in ids], [pair for pair in pairs if id(pair[0]) not in ids]
 
 
 @as_written
@@ -140,6 +125,3 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> Distri
     tape.__dict__.update(gradtape.__dict__)  # with what it has recorded
     tape.gradient_mean = GradientMean(**options)
     return tape
-
-
-PartialDistributedGradientTape = DistributedGradientTape

@@ -2,50 +2,32 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.absent import Unsupported, refuse_process_set
-from ringbert.horovod.host import GradientOf, collective
-from ringbert.horovod.session import Call, current
-from ringbert.horovod.sums import MPI_NAMES, Average, Compression, Reduction, Sum, reduced
+from ringbert.horovod.host import MPI_NAMES, WIDE, Average, Compression, Sum, collective, reduced
+from ringbert.horovod.session import Call, Unsupported, current
 
-as_written = tf.autograph.experimental.do_not_convert
+as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
 
 
-def operation(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a function have Horovod's arguments `process_set`, which is refused, and `ignore_name_scope`, without
-    effect. AutoGraph leaves it as it is."""
+def of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
+    """The same function of one tensor, which returns one."""
 
-    @functools.wraps(function)
-    def call(*args: Any, process_set: Any = None, ignore_name_scope: bool = False, **options: Any) -> Any:
-        refuse_process_set(process_set)
-        return function(*args, **options)
+    @functools.wraps(grouped)
+    def of_one(tensor: Any, *args: Any, **options: Any) -> Any:
+        return grouped([tensor], *args, **options)[0]
 
-    return as_written(call)
+    return as_written(of_one)
 
 
-@operation
-def allreduce(tensor: Any, average: bool | str | None = None, *args: Any, **options: Any) -> Any:
-    """A tensor averaged (`op` `Sum`: summed, …) over ranks; the same on every rank.
-
-    `tf.IndexedSlices` of all ranks are put one after the other, as Horovod does. Gradients pass through. Integers
-    are averaged by division without a remainder, and multiplied by the factors in float64, without the fraction.
-    The arguments are those of `grouped_allreduce`.
-    """
-    if isinstance(average, str):  # the second argument of horovod.keras.allreduce
-        average, options["name"] = None, average
-    return grouped_allreduce([tensor], average, *args, **options)[0]
-
-
-@operation
+@as_written
 def grouped_allreduce(
     tensors: Sequence,
-    average: bool | None = None,
+    average: bool | str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
@@ -53,85 +35,74 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
+    facts: Callable[..., Any] = lambda *dense: (),
 ) -> list:
-    """As `allreduce` of each tensor, in one call."""
+    """Tensors averaged (`op` `Sum`: summed, …) over ranks in one call; the same on every rank.
+
+    `tf.IndexedSlices` of all ranks are put one after the other, as Horovod does. Gradients pass through. Integers
+    are averaged by division without a remainder, and multiplied by the factors in float64, without the fraction.
+    `facts` of the dense tensors are compared among the ranks.
+    """
+    if isinstance(average, str):  # the second argument of horovod.keras.allreduce
+        average, name = None, average
     if op is not None and average is not None:
         raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
     op = op or (Sum if average is False else Average)
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    return over_ranks(tensors, Reduction(op, prescale_factor, postscale_factor), compression, name or "")
+    has_gradient, is_scaled = op in (Average, Sum), (prescale_factor, postscale_factor) != (1, 1)
+    is_half = compression in (Compression.fp16, Compression.bf16)  # the backend rounds, and only what it sends
+    compressor = Compression.none if is_half else compression
 
+    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+        if not has_gradient:
+            raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
+        return grouped_allreduce(upstream, compression=compression, op=op, name=name)
 
-def over_ranks(
-    tensors: Sequence,
-    how: Reduction,
-    compression: Any = Compression.none,
-    name: str = "",
-    facts: Callable[..., Any] | None = None,
-) -> list:
-    """Dense tensors reduced in one call, which has `facts` of them, and sparse ones gathered."""
-    results = list(tensors)
-    sparse = [place for place, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
-    if sparse and (how.op not in (Average, Sum) or (how.prescale, how.postscale) != (1, 1)):
-        raise Unsupported(f"hvd.allreduce: sparse tensors are averaged or summed, without factors, got {how}")
-    for place in sparse:
-        slices, label = tensors[place], f"{name or 'slices'} {place}"
-        indices = allgather(slices.indices, f"indices of {label}")
-        values = allgather(slices.values, f"values of {label}")
-        values = values / tf.cast(current().world.size, values.dtype) if how.op == Average else values
-        results[place] = tf.IndexedSlices(values, indices, slices.dense_shape)
-    dense = [place for place in range(len(tensors)) if place not in sparse]
-    if not dense:
-        return results
-    if compression in (Compression.fp16, Compression.bf16):  # the backend rounds, and only what it sends
-        how, compression = replace(how, is_half=True), Compression.none
-    pairs = [compression.compress(tf.convert_to_tensor(tensors[place])) for place in dense]
-    totals = _reduced([sent for sent, _ in pairs], how, name, facts)
-    for place, total, (_, context) in zip(dense, totals, pairs, strict=True):
-        results[place] = compression.decompress(total, context)
+    results, sent, contexts = list(tensors), {}, {}
+    for place, tensor in enumerate(tensors):
+        if not isinstance(tensor, tf.IndexedSlices):
+            value = _scaled(tf.convert_to_tensor(tensor), prescale_factor)
+            sent[place], contexts[place] = compressor.compress(value)
+        elif has_gradient and not is_scaled:
+            results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
+        else:
+            raise Unsupported("hvd.allreduce: sparse tensors are averaged or summed, without factors")
+    wide = [tf.cast(value, WIDE.get(value.dtype, value.dtype)) for value in sent.values()]
+    function, call = functools.partial(reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
+    for place, total in zip(sent, collective(call, function, gradient, wide, facts=facts), strict=True):
+        value = compressor.decompress(tf.cast(total, sent[place].dtype), contexts[place])
+        results[place] = _scaled(value, postscale_factor)
     return results
 
 
-def _reduced(
-    values: Sequence, how: Reduction, name: str | GradientOf, facts: Callable[..., Any] | None = None
-) -> list[tf.Tensor]:
-    """Tensors reduced over ranks, with their gradients."""
-    session = current()
-
-    def gradient(name: GradientOf, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
-        if how.op not in (Average, Sum):
-            raise Unsupported(f"hvd.allreduce: there is no gradient of op={how.op}")
-        return _reduced(upstream, how, name)
-
-    call = Call("hvd.allreduce", name, (how,))
-    return collective(call, lambda *own: reduced(session, own, how), gradient, values, facts=facts)
+allreduce = of_one_tensor(grouped_allreduce)
 
 
-@operation
-def reducescatter(tensor: Any, *args: Any, **options: Any) -> tf.Tensor:
-    """This rank's part of the average (or `op` `Sum`) over ranks, cut along the first dimension.
+def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
+    if factor == 1:
+        return value
+    wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
+    return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
+
+
+def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
+    indices = allgather(slices.indices, f"indices of {name}")
+    values = allgather(slices.values, f"values of {name}")
+    values = values / tf.cast(current().world.size, values.dtype) if op == Average else values
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+@as_written
+def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: Any) -> list:
+    """This rank's parts of averages (or `op` `Sum`) over ranks, cut along the first dimension.
 
     The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is multiplied by the
-    number of ranks, as in Horovod. The arguments are those of `grouped_reducescatter`.
+    number of ranks, as in Horovod. The options are those of `grouped_allreduce`.
     """
-    return grouped_reducescatter([tensor], *args, **options)[0]
-
-
-@operation
-def grouped_reducescatter(
-    tensors: Sequence,
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: str = Average,
-    name: str | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list:
-    """As `reducescatter` of each tensor, in one call."""
     if op not in (Average, Sum):
         raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
-    world, how = current().world, Reduction(op, prescale_factor, postscale_factor)
+    world = current().world
 
     @tf.custom_gradient
     def with_larger_gradient(value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
@@ -144,10 +115,14 @@ def grouped_reducescatter(
         return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    return [part(total) for total in over_ranks(own, how, compression, name or "hvd.reducescatter")]
+    totals = grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
+    return [part(total) for total in totals]
 
 
-@operation
+reducescatter = of_one_tensor(grouped_reducescatter)
+
+
+@as_written
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
@@ -156,21 +131,17 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """
     world, value = current().world, _with_rows(tensor, "hvd.allgather")
 
-    def gradient(name: GradientOf, results: Sequence, upstream: tf.Tensor, _: Any) -> list[tf.Tensor]:
-        rows, mean = results[1], _reduced([upstream], Reduction(Average), name)[0]
+    def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
+        rows, mean = results[1], allreduce(upstream, name=name)
         start = tf.reduce_sum(rows[: world.rank])
-        return [mean[start : start + rows[world.rank]]]
+        return [mean[start : start + rows[world.rank]], None]
 
-    outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([world.size], tf.int64)]
-    return collective(Call("hvd.allgather", name or ""), _gather, gradient, [value], outputs)[0]
+    own = [value, tf.shape(value, tf.int64)[:1]]
+    return collective(Call("hvd.allgather", name or ""), _gather, gradient, own, resizes=True)[0]
 
 
-def _gather(value: tf.Tensor) -> list[tf.Tensor]:
-    world = current().world
-    if world.size == 1:
-        return [tf.identity(value), tf.shape(value, tf.int64)[:1]]
-    whole, rows = arrays.gathered(world.comm, value.numpy())
-    return [tf.constant(whole, value.dtype), tf.constant(rows, tf.int64)]
+def _gather(value: tf.Tensor, _: Any) -> Sequence:
+    return arrays.gathered(current().world.comm, value.numpy())
 
 
 def _with_rows(tensor: Any, what: str) -> tf.Tensor:
@@ -180,98 +151,85 @@ def _with_rows(tensor: Any, what: str) -> tf.Tensor:
     return value
 
 
-@operation
+@as_written
 def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
     """As `allgather` of each tensor."""
     return [allgather(tensor, f"{name or 'hvd.allgather'} {n}") for n, tensor in enumerate(tensors)]
 
 
-@operation
-def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, *unused: Any) -> tf.Tensor:
-    """The tensor of rank `root_rank` on every rank. Its gradient is the mean of the ranks' gradients."""
-    return _broadcast([tensor], root_rank, name or "")[0]
-
-
-def _broadcast(tensors: Sequence, root_rank: int, name: str) -> list[tf.Tensor]:
+@as_written
+def grouped_broadcast(tensors: Sequence, root_rank: int = 0, name: str | None = None) -> list[tf.Tensor]:
+    """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks' gradients."""
     world = current().world
     _check_rank(root_rank)
 
-    def send(*values: tf.Tensor) -> list[tf.Tensor]:
-        if world.size == 1:
-            return [tf.identity(value) for value in values]
-        return [tf.constant(arrays.broadcast(world.comm, v.numpy(), root_rank), v.dtype) for v in values]
+    def send(*values: tf.Tensor) -> Sequence:
+        return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
 
-    def gradient(name: GradientOf, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
-        means = _reduced(upstream, Reduction(Average), name)
+    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+        means = grouped_allreduce(upstream, name=name)
         return means if world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
 
-    call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
+    call = Call("hvd.broadcast", name or "", (f"from rank {root_rank}",))
     return collective(call, send, gradient, [tf.convert_to_tensor(tensor) for tensor in tensors])
 
 
-@operation
+broadcast = of_one_tensor(grouped_broadcast)
+
+
+@as_written
 def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None) -> list:
     """Gives every rank the variables' values of rank `root_rank`, and returns these values."""
     variables = list(variables)
-    values = _broadcast(variables, root_rank, name or "variables")
+    values = grouped_broadcast(variables, root_rank, name or "variables")
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return values
 
 
-broadcast_variables = broadcast_
-
-
-@operation
+@as_written
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of rank.
 
     Without `splits` every rank gets equally many, and only the rows are returned; else also how many rows each
     rank sent.
     """
-    size, value = current().world.size, _with_rows(tensor, "hvd.alltoall")
+    world, value = current().world, _with_rows(tensor, "hvd.alltoall")
     rows = tf.shape(value)[0]
-    rows_to = tf.fill([size], rows // size) if splits is None else tf.convert_to_tensor(splits, tf.int32)
+    own = [rows // world.size] * world.size if splits is None else splits
+    rows_to = tf.convert_to_tensor(own, tf.int32)
     tf.debugging.assert_equal(tf.reduce_sum(rows_to), rows, "hvd.alltoall: the splits do not add up to the rows")
-    received, rows_from = _exchanged(value, rows_to, name or "")
+
+    def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> Sequence:
+        return arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
+
+    def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
+        return [alltoall(upstream, results[1], name)[0], None]
+
+    call = Call("hvd.alltoall", name or "")
+    received, rows_from = collective(call, exchange, gradient, [value, rows_to], resizes=True)
     return received if splits is None else (received, rows_from)
 
 
-def _exchanged(value: tf.Tensor, rows_to: tf.Tensor, name: str | GradientOf) -> list[tf.Tensor]:
-    world = current().world
-
-    def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> list[tf.Tensor]:
-        if world.size == 1:
-            return [tf.identity(value), tf.identity(rows_to)]
-        rows, rows_from = arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
-        return [tf.constant(rows, value.dtype), tf.constant(rows_from, tf.int32)]
-
-    def gradient(name: GradientOf, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
-        return [_exchanged(upstream, results[1], name)[0], None]
-
-    outputs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype), tf.TensorSpec([world.size], tf.int32)]
-    return collective(Call("hvd.alltoall", name), exchange, gradient, [value, rows_to], outputs)
-
-
-@operation
+@as_written
 def barrier() -> None:
     """Waits for all ranks."""
     current().meet(Call("hvd.barrier"))
 
 
-@operation
+@as_written
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """The object of rank `root_rank` on every rank (pickled)."""
     _check_rank(root_rank)
     world = current().world
     own, call = obj if world.rank == root_rank else None, Call("hvd.broadcast_object", name or "", (root_rank,))
-    return current().meet(call, lambda: world.all_gather(own)[root_rank])
+    return current().meet(call, lambda _: world.all_gather(own)[root_rank])
 
 
-@operation
+@as_written
 def allgather_object(obj: Any, name: str | None = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
-    return current().meet(Call("hvd.allgather_object", name or ""), lambda: current().world.all_gather(obj))
+    return current().meet(Call("hvd.allgather_object", name or ""), lambda _: current().world.all_gather(obj))
 
 
 def _check_rank(root_rank: int) -> None:
@@ -286,15 +244,23 @@ def join() -> int:
     Until then this rank takes part in the sums of the others, which are averaged over the ranks that have data.
     Messages other than `allreduce`, `allgather` and the gradients of an optimizer or tape cannot go on without it.
     """
-    return current().join(_take_part)
+    rounds = 0
+    while current().meet(None, _has_taken_part):
+        rounds += 1
+    waited = current().world.all_gather(rounds)
+    return max(range(len(waited)), key=lambda rank: (-waited[rank], rank))
 
 
-def _take_part(call: Call) -> None:
-    """What a rank without data adds to a call of the others: nothing."""
-    session, kind = current(), call.kind
-    if call.what == "hvd.allreduce" and kind[0].op in (Average, Sum):
-        reduced(session, [tf.zeros(shape, dtype) for dtype, shape in kind[1:]], kind[0])
+def _has_taken_part(call: Call | None) -> bool:
+    """A rank without data adds nothing to a call of the others. False: all have joined."""
+    if call is None:
+        return False
+    if call.what == "hvd.allreduce" and call.kind[0] in (Average, Sum):
+        op, is_half, *kinds = call.kind
+        reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
     elif call.what == "hvd.allgather":
-        _gather(*(tf.zeros([0, *shape], dtype) for dtype, shape in kind))
+        dtype, shape = call.kind[0]
+        _gather(tf.zeros([0, *shape], dtype), None)
     else:
         raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")
+    return True

@@ -1,22 +1,27 @@
-"""`DistributedOptimizer`, `SyncBatchNormalization`, and models: their broadcast, and loading them from a file."""
+"""`DistributedOptimizer`, `SyncBatchNormalization`, models from files, and the places where Keras 3 must know of
+them."""
 
+import functools
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import keras
-import numpy as np
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers import trainer
 
 from ringbase.errors import InputError
 from ringbert.horovod.gradients import GradientMean
-from ringbert.horovod.operations import allreduce, as_written, broadcast_variables
-from ringbert.horovod.session import current, size
-from ringbert.horovod.sums import Compression
+from ringbert.horovod.host import Compression
+from ringbert.horovod.operations import allreduce, as_written
+from ringbert.horovod.session import current, is_initialized, size
 
 
 class Distributed:
@@ -24,20 +29,20 @@ class Distributed:
 
     gradient_mean: GradientMean
     factor = 1.0  # of accumulated gradients, of which Keras takes the mean
-    _are_averaged = False
+    has_means = False  # a LossScaleOptimizer averages gradients before it looks whether they are finite
     _accumulated: Sequence | None = None  # the variables whose gradients are averaged when Keras uses them
 
     @as_written
     def apply(self: Any, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         grads, averaged, later = list(grads), current().averaged, None
+        is_done = self.has_means or all(grad is None or averaged.get(id(grad)) is grad for grad in grads)
         if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
             grads = [grad if grad is None else tf.convert_to_tensor(grad) for grad in grads]
-        if not (self._are_averaged or all(grad is None or averaged.get(id(grad)) is grad for grad in grads)):
-            if self.gradient_accumulation_steps:
+            if not is_done:
                 later = [variable for grad, variable in zip(grads, variables, strict=True) if grad is not None]
-            else:
-                grads = self.gradient_mean(grads, variables)
+        elif not is_done:
+            grads = self.gradient_mean(grads, variables)
         object.__setattr__(self, "_accumulated", later)
         super().apply(grads, variables)  # type: ignore[misc]
 
@@ -50,7 +55,7 @@ class Distributed:
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def register_local_var(self, var: Any) -> None:
-        """Lets the gradients of a variable stay on their rank, as those of `local_layers`."""
+        """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(var)] = var
 
 
@@ -98,9 +103,6 @@ def DistributedOptimizer(
     return optimizer
 
 
-PartialDistributedOptimizer = DistributedOptimizer
-
-
 @keras.saving.register_keras_serializable(package="ringbert")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks in training.
@@ -120,16 +122,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         own = tf.stack([mean, variance + tf.square(mean)])
         mean, mean_of_square = tf.unstack(allreduce(own, name=f"moments of {self.name}"))
         return mean, mean_of_square - tf.square(mean)
-
-
-def broadcast_model(model: keras.Model, root_rank: int = 0, local_variables: Sequence = ()) -> None:
-    """Gives every rank the weights and the optimizer's state of rank `root_rank`.
-
-    `local_variables` keep their values.
-    """
-    optimizer, kept = getattr(model, "optimizer", None), {id(variable) for variable in local_variables}
-    variables = [variable for variable in model.variables if id(variable) not in kept]
-    broadcast_variables([*variables, *(optimizer.variables if optimizer else ())], root_rank)
 
 
 def load_model(
@@ -154,16 +146,74 @@ def load_model(
 
 
 def _restore_optimizer(model: keras.Model, path: Any) -> None:
-    """Gives a model of an HDF5 file its optimizer's state.
-
-    Keras 3.15 builds the optimizer for no variables, so that `fit` fails with "Unknown variable".
-    """
+    """Keras 3.15 builds the optimizer of an HDF5 file for no variables: `fit` fails with "Unknown variable"."""
     model.optimizer = optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     optimizer.build(model.trainable_variables)
-    with h5py.File(path, "r") as file:
+    with h5py.File(path) as file:
         saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
-        values = [np.asarray(value) for value in saved]
-    if [tuple(variable.shape) for variable in optimizer.variables] == [value.shape for value in values]:
-        optimizer.set_weights(values)
-    elif values:
-        warnings.warn(f"{path}: the optimizer's state is of another Keras; it starts anew", stacklevel=3)
+        if [value.shape for value in saved] == [tuple(variable.shape) for variable in optimizer.variables]:
+            optimizer.set_weights([value[()] for value in saved])
+        elif saved:
+            warnings.warn(f"{path}: the optimizer's state is of another Keras; it starts anew", stacklevel=3)
+
+
+# ---- what Keras 3 has no argument for, and names of Keras 2 that the scripts of Horovod's guides use ------------
+
+# Arguments of `compile` and `fit`.
+OBSOLETE = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
+
+
+class CallableList(list):
+    """A list that returns itself when it is called: `optimizer.variables()` is `optimizer.variables`."""
+
+    def __call__(self) -> "CallableList":
+        return self
+
+    @classmethod
+    def of(cls, variables: Callable[[Any], list], optimizer: Any) -> "CallableList":
+        return cls(variables(optimizer))
+
+
+def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Lets `owner.name` be `wrapper(original, …)`."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(lambda *args, **options: wrapper(original, *args, **options)))
+
+
+def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
+    """XLA cannot compile a sum that MPI computes on the host."""
+    optimizer = getattr(model, "optimizer", None)
+    is_distributed = isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed)
+    sums_on_host = is_distributed and is_initialized() and not current().collectives.in_graph
+    return not sums_on_host and original(model)
+
+
+def _without_obsolete(original: Callable[..., Any], model: keras.Model, *args: Any, **options: Any) -> Any:
+    """Arguments that Keras 3 has dropped are ignored with a note."""
+    dropped = sorted(OBSOLETE & options.keys())
+    if dropped and (not is_initialized() or current().world.rank == 0):
+        place = f"{original.__name__}(…, {', '.join(dropped)}=…)"
+        print(f"note: {place} does not exist in Keras 3: ignored", file=sys.stderr)
+    return original(model, *args, **{name: value for name, value in options.items() if name not in dropped})
+
+
+def _averaged_first(
+    original: Callable[..., None], optimizer: Any, grads: Sequence, trainable_variables: Any = None
+) -> None:
+    """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks agree."""
+    inner = optimizer.inner_optimizer
+    if isinstance(inner, Distributed):
+        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        grads = inner.gradient_mean(list(grads), list(variables))
+        object.__setattr__(inner, "has_means", True)
+    original(optimizer, grads, trainable_variables)
+
+
+_replace(trainer, "model_supports_jit", _supports_jit)
+# On the base class: a class with a `compile` of its own is not compiled when it is loaded.
+_replace(trainer.Trainer, "compile", _without_obsolete)
+_replace(TensorFlowTrainer, "fit", _without_obsolete)
+_replace(LossScaleOptimizer, "apply", _averaged_first)
+for _owner in (BaseOptimizer, LossScaleOptimizer):
+    _owner.lr = _owner.learning_rate
+    _owner.variables = property(functools.partial(CallableList.of, _owner.variables.fget))

@@ -15,12 +15,12 @@ from harness.refusals import refused
 
 from distributed import checkpoint
 from distributed.checkpoint import State, complete_checkpoints, newest_intact, read_state
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.order import Order
 from distributed.world import World
 from ringbase.manifest import seal
 
-WORLD, COLLECTIVES = World(), LocalCollectives()
+WORLD, COLLECTIVES = World(), Collectives()
 
 
 @pytest.fixture

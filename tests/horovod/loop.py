@@ -9,8 +9,7 @@ from synthetic import digits, fingerprint, report, set_weights
 import horovod.tensorflow as hvd
 
 hvd.init()
-images, labels = digits(512, seed=hvd.rank())
-dataset = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(16)
+dataset = tf.data.Dataset.from_tensor_slices(digits(512, seed=hvd.rank())).repeat().batch(16)
 model = tf.keras.Sequential([
     tf.keras.layers.Conv2D(4, [3, 3], activation="relu"),
     tf.keras.layers.Flatten(),
@@ -20,18 +19,14 @@ model.build((None, 8, 8, 1))
 set_weights(model, seed=hvd.rank())  # the broadcast makes them equal
 loss = tf.losses.SparseCategoricalCrossentropy()
 opt = tf.optimizers.Adam(0.001 * hvd.size())
-checkpoint_dir = tempfile.mkdtemp()
 checkpoint = tf.train.Checkpoint(model=model, optimizer=opt)
 
 
 @tf.function
 def training_step(images, labels, first_batch):
     with tf.GradientTape() as tape:
-        probs = model(images, training=True)
-        loss_value = loss(labels, probs)
-
+        loss_value = loss(labels, model(images, training=True))
     tape = hvd.DistributedGradientTape(tape)
-
     grads = tape.gradient(loss_value, model.trainable_variables)
     opt.apply_gradients(zip(grads, model.trainable_variables))
     if first_batch:
@@ -43,20 +38,16 @@ def training_step(images, labels, first_batch):
 losses = []
 for batch, (images, labels) in enumerate(dataset.take(40 // hvd.size())):
     losses.append(float(training_step(images, labels, batch == 0)))
-    if batch % 10 == 0 and hvd.local_rank() == 0:
-        print("Step #%d\tLoss: %.6f" % (batch, losses[-1]))
-
 weights = model.get_weights()
 for gathered in hvd.allgather(tf.constant([fingerprint(weights)])).numpy():
     np.testing.assert_array_equal(gathered, np.float32(fingerprint(weights)))
 if hvd.rank() == 0:
-    saved = checkpoint.save(checkpoint_dir + "/checkpoint")
-    moments = [np.array(variable) for variable in opt.variables]
-    for variable in model.trainable_variables:
+    saved = checkpoint.save(tempfile.mkdtemp() + "/checkpoint")
+    state = [*model.trainable_variables, *opt.variables]
+    trained = [np.array(variable) for variable in state]
+    for variable in state:
         variable.assign(tf.zeros_like(variable))
     checkpoint.restore(saved)
-    for restored, trained in zip(model.get_weights(), weights):
-        np.testing.assert_array_equal(restored, trained)
-    for restored, trained in zip(opt.variables, moments):
-        np.testing.assert_array_equal(np.array(restored), trained)
+    for restored, before in zip(state, trained):
+        np.testing.assert_array_equal(np.array(restored), before)
 report(hvd.rank(), "loop", weights=fingerprint(weights), loss=losses)

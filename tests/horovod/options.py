@@ -1,4 +1,5 @@
-"""The options of the tape and of the optimizer: compression, Sum, predivide factor, groups, dense embeddings."""
+"""The options of the tape and of the optimizer: compression, Sum, predivide factor, groups, dense embeddings, and
+backward_passes_per_step, with which gradients of several batches are added, or averaged, before they travel."""
 
 import tensorflow as tf
 from synthetic import digits, fingerprint, perceptron, report, sentences, set_weights
@@ -7,38 +8,33 @@ import horovod.tensorflow as hvd
 
 hvd.init()
 images, labels = digits(64, seed=hvd.rank())
+loss = tf.losses.SparseCategoricalCrossentropy()
 numbers = {}
 
 
-def trained(tape_options, optimizer="SGD", steps=4):
-    model = perceptron()
-    opt = getattr(tf.keras.optimizers, optimizer)(0.01)
-    loss = tf.losses.SparseCategoricalCrossentropy()
-    if tape_options.get("groups") == "all":
-        tape_options["groups"] = [model.trainable_variables[:2], model.trainable_variables[2:]]
-
+def trained(model, opt, options):
     @tf.function
     def step(images, labels):
         with tf.GradientTape() as tape:
             value = loss(labels, model(images, training=True))
-        tape = hvd.DistributedGradientTape(tape, **tape_options)
+        tape = hvd.DistributedGradientTape(tape, **options)
         opt.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables))
-        return value
 
-    for number in range(steps):
-        rows = slice(16 * number, 16 * (number + 1))
-        step(images[rows], labels[rows])
+    for start in range(0, 64, 16):
+        step(images[start : start + 16], labels[start : start + 16])
     return fingerprint(model.get_weights())
 
 
-numbers["plain"] = trained({})
-numbers["adam"] = trained({}, "Adam")
-numbers["sum"] = trained({"op": hvd.Sum})
-numbers["predivided"] = trained({"gradient_predivide_factor": 2.0})
-numbers["listed"] = trained({"groups": "all"})
-numbers["fp16"] = trained({"compression": hvd.Compression.fp16})
+for name, options in {
+    "plain": {},
+    "sum": {"op": hvd.Sum},
+    "predivided": {"gradient_predivide_factor": 2.0},
+    "listed": {"groups": 2},
+    "fp16": {"compression": hvd.Compression.fp16},
+}.items():
+    numbers[name] = trained(perceptron(), tf.keras.optimizers.SGD(0.01), options)
+numbers["adam"] = trained(perceptron(), tf.keras.optimizers.Adam(0.01), {})
 
-ids, truth = sentences(64, seed=hvd.rank())
 for name, sparse_as_dense in {"sparse": False, "dense": True}.items():
     model = tf.keras.Sequential([
         tf.keras.layers.Embedding(50, 4),
@@ -49,6 +45,18 @@ for name, sparse_as_dense in {"sparse": False, "dense": True}.items():
     set_weights(model)
     opt = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.5), sparse_as_dense=sparse_as_dense)
     model.compile(loss="sparse_categorical_crossentropy", optimizer=opt)
-    model.fit(ids, truth, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    model.fit(*sentences(64, seed=hvd.rank()), batch_size=16, epochs=2, shuffle=False, verbose=0)
     numbers[name] = fingerprint(model.get_weights())
+
+for name, options in {
+    "summed": {"backward_passes_per_step": 2},
+    "averaged": {"backward_passes_per_step": 2, "average_aggregated_gradients": True},
+    "third": {"backward_passes_per_step": 3, "op": hvd.Sum},
+}.items():
+    model = perceptron()
+    opt = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.05), **options)
+    model.compile(loss="sparse_categorical_crossentropy", optimizer=opt)
+    model.fit(*digits(96, seed=hvd.rank()), batch_size=16, epochs=2, shuffle=False, verbose=0)
+    numbers[name] = fingerprint(model.get_weights())
+    numbers[name + " iterations"] = int(model.optimizer.iterations)
 report(hvd.rank(), "options", **numbers)

@@ -10,29 +10,21 @@ from synthetic import digits, fingerprint, report, set_weights
 import horovod.tensorflow.keras as hvd
 
 hvd.init()
-verbose = 2 if hvd.rank() == 0 else 0
 folder = tempfile.mkdtemp()  # another one on each rank: only rank 0 finds checkpoints
 checkpoint_format = os.path.join(folder, "checkpoint-{epoch}.h5")
 x, y = digits(256, seed=hvd.rank())
 x_test, y_test = digits(64, seed=7)
-compression = hvd.Compression.none
 initial_lr = 0.0125 * hvd.size()
 
 
 def new_model():
-    model = keras.models.Sequential([
+    decay = keras.regularizers.L2(0.00005)
+    return keras.models.Sequential([
         keras.layers.Flatten(input_shape=(8, 8, 1)),
-        keras.layers.Dense(16, activation="tanh"),
-        keras.layers.BatchNormalization(),
-        keras.layers.Dense(10, activation="softmax"),
+        keras.layers.Dense(16, activation="tanh", kernel_regularizer=decay),
+        keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5),
+        keras.layers.Dense(10, activation="softmax", kernel_regularizer=decay),
     ])  # fmt: skip
-    model_config = model.get_config()
-    for layer_config in model_config["layers"]:
-        if layer_config["class_name"] == "Dense":
-            layer_config["config"]["kernel_regularizer"] = {"class_name": "L2", "config": {"l2": 0.00005}}
-        if layer_config["class_name"] == "BatchNormalization":
-            layer_config["config"].update(momentum=0.9, epsilon=1e-5)
-    return keras.models.Sequential.from_config(model_config)
 
 
 def run(epochs):
@@ -44,21 +36,21 @@ def run(epochs):
     resume_from_epoch = int(hvd.broadcast(resume_from_epoch, 0, name="resume_from_epoch"))
 
     if resume_from_epoch > 0 and hvd.rank() == 0:
-        model = hvd.load_model(checkpoint_format.format(epoch=resume_from_epoch), compression=compression)
+        model = hvd.load_model(checkpoint_format.format(epoch=resume_from_epoch))
     else:
         model = new_model()
         set_weights(model)
         opt = keras.optimizers.SGD(learning_rate=initial_lr, momentum=0.9)
-        opt = hvd.DistributedOptimizer(opt, compression=compression)
+        opt = hvd.DistributedOptimizer(opt)
         model.compile(
             loss=keras.losses.sparse_categorical_crossentropy, optimizer=opt,
-            metrics=["accuracy", "sparse_top_k_categorical_accuracy"],
+            metrics=["accuracy"],
         )  # fmt: skip
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
         hvd.callbacks.LearningRateWarmupCallback(
-            warmup_epochs=2, initial_lr=initial_lr, momentum_correction=False, verbose=verbose
+            warmup_epochs=2, initial_lr=initial_lr, momentum_correction=False, verbose=1
         ),
         hvd.callbacks.LearningRateScheduleCallback(
             start_epoch=2, end_epoch=3, multiplier=1.0, initial_lr=initial_lr, momentum_correction=False
@@ -71,7 +63,7 @@ def run(epochs):
     if hvd.rank() == 0:
         callbacks.append(keras.callbacks.ModelCheckpoint(checkpoint_format))
     history = model.fit(
-        x, y, batch_size=16, callbacks=callbacks, epochs=epochs, verbose=verbose, shuffle=False,
+        x, y, batch_size=16, callbacks=callbacks, epochs=epochs, verbose=0, shuffle=False,
         initial_epoch=resume_from_epoch, validation_data=(x_test, y_test),
     ).history  # fmt: skip
     return resume_from_epoch, model, history
@@ -82,10 +74,9 @@ trained = [np.array(variable) for variable in model.trainable_variables]
 resumed_from, model, second = run(5)
 assert resumed_from == 3, resumed_from
 assert second["loss"][0] < 0.5 * first["loss"][0], (first, second)  # rank 0's checkpoint reached all ranks
-score = hvd.allreduce(model.evaluate(x_test, y_test, verbose=0))
+assert len(hvd.allreduce(model.evaluate(x_test, y_test, verbose=0))) == 2
 for gathered in hvd.allgather([fingerprint(model.get_weights()[:2])]):
     np.testing.assert_array_equal(gathered, np.float32(fingerprint(model.get_weights()[:2])))
-assert len(score) == 3
 report(
     hvd.rank(), "resume", weights=fingerprint(trained), lr=first["lr"] + second["lr"], loss=first["loss"],
 )  # fmt: skip

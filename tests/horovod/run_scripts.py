@@ -11,32 +11,28 @@ import re
 import sys
 from pathlib import Path
 
+import keras
+
 FOLDER = Path(__file__).resolve().parent
 IMPORT = re.compile(r"^import horovod(\.[\w.]+)? as hvd$", re.MULTILINE)
 
 
-def changed(script, package):
-    """The source of a script with `package` in the place of `horovod`, in exactly one line."""
+def run(package, script):
+    """Runs a script with `package` in the place of `horovod`, in exactly one line; returns its names."""
     source, number = IMPORT.subn(rf"import {package}\1 as hvd", (FOLDER / script).read_text())
     assert number == 1, f"{script} has {number} lines that import Horovod"
     assert source.count("horovod") == source.count(f"{package}.") * package.count("horovod"), script
-    return source
-
-
-def main():
-    package, *scripts = sys.argv[1:]
-    import keras
-    from synthetic import REPORTS
-
-    for script in scripts:
-        print(f"--- {script}", file=sys.stderr, flush=True)
-        sys.argv = [script]
-        names = {"__name__": "__main__"}
-        exec(compile(changed(script, package), str(FOLDER / script), "exec"), names)
-        keras.backend.clear_session()
-    if names["hvd"].rank() == 0:
-        print(json.dumps(REPORTS), flush=True)
+    names = {"__name__": "__main__"}
+    exec(compile(source, str(FOLDER / script), "exec"), names)
+    keras.backend.clear_session()
+    return names
 
 
 if __name__ == "__main__":
-    main()
+    package, *scripts = sys.argv[1:]
+    for script in scripts:
+        names = run(package, script)
+    from synthetic import REPORTS
+
+    if names["hvd"].rank() == 0:
+        print(json.dumps(REPORTS), flush=True)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from harness import toy
 
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.gradient import TrainingStep
 from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
@@ -31,7 +31,7 @@ def train(world, collectives, folder: Path, **options) -> tuple[np.ndarray, np.n
 
 @cache
 def of_one_rank() -> tuple[np.ndarray, np.ndarray]:
-    return train(World(), LocalCollectives(), Path(tempfile.mkdtemp()))
+    return train(World(), Collectives(), Path(tempfile.mkdtemp()))
 
 
 @ALL
