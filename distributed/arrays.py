@@ -1,8 +1,4 @@
-"""Tensors in host memory as NumPy arrays, and MPI's operations on arrays.
-
-All ranks call the same operation with the same arguments, except for the values. MPI knows no float16 and
-bfloat16, so `reduced` takes none.
-"""
+"""Tensors in host memory as NumPy arrays, and MPI's operations on arrays, which all ranks call alike."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +14,7 @@ PIECE_BYTES = 1 << 26  # MPI counts bytes in 32 bits
 
 
 def host_view(tensor: tf.Tensor) -> np.ndarray:
-    """A tensor as a NumPy array, without a copy if it is in host memory: use it before the variable changes
-    again."""
+    """A tensor as a NumPy array; of a variable in host memory the same memory, which its next update changes."""
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
 
 
@@ -36,7 +31,7 @@ def as_tensor(array: np.ndarray) -> tf.Tensor:
 
 
 def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
-    """The sum, product, minimum or maximum over ranks of each element: "SUM", "PROD", "MIN" or "MAX"."""
+    """The "SUM", "PROD", "MIN" or "MAX" over ranks of each element; MPI knows no float16 and bfloat16."""
     values = np.asarray(values, order="C")
     result = np.empty_like(values)
     comm.Allreduce(values, result, getattr(started(), operation))

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 from distributed import launcher
 from distributed.arrays import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
-from distributed.settings import LoopSettings
+from distributed.plan import LoopSettings
 from distributed.state import State, read_state
 from distributed.world import World
 from ringbase import manifest
@@ -41,6 +41,12 @@ class Checkpoint:
     path: Path
     state: State
 
+    @classmethod
+    def intact(cls, path: Path) -> "Checkpoint":
+        """Raises InputError, with the reason, unless all bytes match the manifest."""
+        manifest.check_intact(path)
+        return cls(path, read_state(path))
+
 
 class Checkpoints:
     """The checkpoints of one run folder.
@@ -54,26 +60,21 @@ class Checkpoints:
         self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
+        self._newest: Path | None = None  # the last one written, or the one that training goes on from
         self._saved_s = time.monotonic()
         self._moments: dict[str, np.ndarray] = {}  # reused, because allocating memory takes longer than the copy
 
-    def save(self, optimizer: AllreduceOptimizer, state: State) -> State:
-        """Starts a checkpoint on rank 0, unless there is one of this position, after checking that all ranks hold
-        the same weights. Returns the state with the position that is saved.
-
-        Waits for the previous checkpoint first. Raises InputError on every rank if that one could not be written.
-        """
-        if state.saved == state.position:
-            return state
-        state = replace(state, saved=state.position)
+    def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
+        """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on every rank if
+        their weights differ, or if the previous checkpoint could not be written."""
         optimizer.check_replicas()
         self.world.on_first(self._start_writing, optimizer, state)
         self._saved_s = time.monotonic()
-        return state
 
     def is_due(self, state: State) -> bool:
         """Whether it is the turn of a checkpoint: each so many steps, and after each evaluation."""
-        return state.step % self.settings.save_checkpoints_steps == 0 or state.evaluated == state.position
+        is_turn = state.step % self.settings.save_checkpoints_steps == 0 or state.evaluated == state.position
+        return state.step > 0 and is_turn
 
     def is_overdue(self) -> bool:
         """Whether the last checkpoint is too old, by the clock of this rank."""
@@ -84,13 +85,11 @@ class Checkpoints:
         """Waits on every rank until all is written. Raises InputError on every rank if that failed."""
         self.world.on_first(self._wait)
 
-    def on_disk(self, state: State) -> State:
-        """The state as far as its checkpoints are complete: a dead rank 0 may not have finished the last one, and
-        the model of an evaluation is lost with it. On rank 0."""
-        self._wait()
+    def without_lost(self, state: State) -> State:
+        """The state without evaluations whose model a dead rank 0 has not finished writing. On rank 0."""
         newest = max((manifest.position_of(path) or 0 for path in _checkpoints(self.folder)), default=0)
         kept = [entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position]
-        return replace(state, saved=newest, evaluations=kept)
+        return replace(state, evaluations=kept)
 
     def close(self) -> None:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""
@@ -106,30 +105,31 @@ class Checkpoints:
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
-        wrong = sorted(saved.keys() ^ variables.keys()) or [
-            name for name, variable in variables.items() if saved[name].shape != tuple(variable.shape)
-        ]
-        if wrong:
-            raise InputError(f"{file} does not fit this optimizer and model: {wrong[:5]}")
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        if wrong := sorted({*shapes.items()} ^ {(name, array.shape) for name, array in saved.items()}):
+            raise InputError(f"{file} does not fit this optimizer and model: {wrong[:4]}")
         for name, variable in variables.items():
             variable.assign(saved[name])
+        self._newest = path
 
     def _start_writing(self, optimizer: AllreduceOptimizer, state: State) -> None:
         self._wait()
+        if self._newest == self.folder / folder_name(state.position):
+            return
         for name, variable in optimizer.state().items():
             copy = self._moments.setdefault(name, np.empty(variable.shape, variable.dtype))
             np.copyto(copy, host_view(tf.convert_to_tensor(variable.value)))
-        self._written = self._thread.submit(self._write, self.copy_model(), self._moments, state)
+        self._written = self._thread.submit(self._write, self.copy_model(), state)
 
     def _wait(self) -> None:
-        if self._written is not None:
-            written, self._written = self._written, None
+        written, self._written = self._written, None
+        if written is not None:
             written.result()
 
-    def _write(self, write_model: WriteModel, moments: dict[str, np.ndarray], state: State) -> None:
+    def _write(self, write_model: WriteModel, state: State) -> None:
         def fill(folder: Path) -> None:
             write_model(folder)
-            save_file(moments, folder / "optimizer.safetensors")
+            save_file(self._moments, folder / "optimizer.safetensors")
             write_json(folder / "state.json", asdict(state))
             manifest.seal(folder, state.position)
 
@@ -138,12 +138,10 @@ class Checkpoints:
             for path in self.folder.glob(".*.tmp"):  # left by a killed process, on any machine
                 shutil.rmtree(path, ignore_errors=True)
             replace_folder(final, fill)
-            launcher.tell("saved")
         except (OSError, SafetensorError) as error:  # such as a full disk; these errors may not name the file
-            raise InputError(
-                f"{final}: the checkpoint cannot be written: {error}; "
-                "free some space, or choose another folder for the run"
-            ) from error
+            raise InputError(f"{final}: the checkpoint cannot be written: {error}") from error
+        self._newest = final
+        launcher.tell("saved")
         best = state.best and state.best[0]
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
             if path != final and manifest.position_of(path) != best:
@@ -170,19 +168,19 @@ def _checkpoints(folder: Path) -> list[Path]:
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint whose bytes match its manifest; None if there are no checkpoints.
 
-    Reads all bytes of the checkpoint, and calls `say` with a warning for each newer one that it skips. `folder`
-    holds checkpoints, or is one. Raises InputError, with the reasons, if there are checkpoints but none is intact.
+    Calls `say` with a warning for each newer one that it skips. `folder` holds checkpoints, or is one. Raises
+    InputError, with the reasons, if there are checkpoints but none is intact.
     """
     reasons = []
     for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
         try:
-            manifest.check_intact(path)
+            checkpoint = Checkpoint.intact(path)
         except InputError as error:
             reasons.append(f"{path} is not used: {error}")
             continue
         for reason in reasons:
             say(f"warning: {reason}")
-        return Checkpoint(path, read_state(path))
+        return checkpoint
     if reasons:
         raise InputError(f"{folder} has checkpoints, but none of them is intact ({'; '.join(reasons)})")
     return None
@@ -190,14 +188,13 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None
 
 def checkpoint_at(folder: Path, position: int) -> Checkpoint:
     """The best checkpoint, at a position. Raises InputError when it is missing or damaged."""
-    folders = [path for path in complete_checkpoints(folder) if manifest.position_of(path) == position]
-    if not folders:
-        raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
-    try:
-        manifest.check_intact(folders[-1])
-    except InputError as error:
-        raise InputError(f"{folders[-1]}, the best checkpoint, is damaged: {error}") from error
-    return Checkpoint(folders[-1], read_state(folders[-1]))
+    for path in reversed(complete_checkpoints(folder)):
+        if manifest.position_of(path) == position:
+            try:
+                return Checkpoint.intact(path)
+            except InputError as error:
+                raise InputError(f"{path}, the best checkpoint, is damaged: {error}") from error
+    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -24,38 +24,37 @@ class Feed:
       order: which row stands at each position of the stream.
       collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Besides the
         columns it gets "row", the row numbers, and "epoch", both int64 [n].
-      lengths: row numbers -> tokens of each row. A step's rows are then divided so that ranks and micro-batches
-        have nearly equal numbers of tokens. The sum over the step is the same.
-      is_fixed: `collate` makes few different shapes, because XLA compiles for each.
-      collates_of_shapes: for each of these shapes: rows -> a batch of that shape.
+      lengths: row numbers -> tokens of each row. A step's rows are divided so that ranks and micro-batches have
+        nearly equal numbers of tokens. The sum over the step is the same.
+      collates_of_shapes: rows -> a batch of one shape, for each of the few shapes that XLA compiles for.
     """
 
     rows: BatchRows
     order: RowOrder
     collate: Callable[..., Batch]
-    lengths: Callable[[np.ndarray], np.ndarray] | None = None
-    is_fixed: bool = False
+    lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
+
+    @property
+    def is_fixed(self) -> bool:
+        return bool(self.collates_of_shapes)
 
     def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
-        lengths = np.ones_like(numbers) if self.lengths is None else self.lengths(numbers)
-        places = divided(lengths, plan.size, plan.accumulation)[rank]
-        return [self.collate(self._fields(numbers[p], position + p)) for p in places]
+        places = divided(self.lengths(numbers), plan.size, plan.accumulation)[rank]
+        return [self.collate(fields_of(self.rows, numbers[p], position + p)) for p in places]
 
     def batches_of_shapes(self) -> Iterator[Batch]:
         """A batch without rows, padding only, of each shape that `collate` makes if it `is_fixed`."""
         none = np.zeros(0, np.int64)
-        return (collate(self._fields(none, none)) for collate in self.collates_of_shapes)
-
-    def _fields(self, numbers: np.ndarray, positions: np.ndarray) -> dict:
-        return self.rows.take(numbers) | {"row": numbers, "epoch": positions // len(self.rows)}
+        return (collate(fields_of(self.rows, none, none)) for collate in self.collates_of_shapes)
 
 
-def batch_maker(rows: BatchRows, collate: Callable[[dict], Batch]) -> Callable[[np.ndarray], Batch]:
-    """Returns a function: row numbers -> the batch of these rows, with epoch 0."""
-    return lambda numbers: collate(rows.take(numbers) | {"row": numbers, "epoch": np.zeros_like(numbers)})
+def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray | None = None) -> dict[str, Any]:
+    """The columns of these rows, their numbers as "row" and, of their positions in the stream, their "epoch"."""
+    epochs = np.zeros_like(numbers) if positions is None else positions // len(rows)
+    return rows.take(numbers) | {"row": numbers, "epoch": epochs}
 
 
 def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 3) -> Generator[T, None, None]:

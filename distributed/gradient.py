@@ -1,14 +1,13 @@
 """The training step: weights, gradient (compiled), sum over ranks (in plain sight), update (compiled).
 
-    step = TrainingStep(loss, weights, optimizer, seed)
-    result, wanted = step.take(micro_batches, number, requests, clock)
-
-`WholeStep` takes the same step as one function that XLA compiles.
+step = TrainingStep(loss, weights, optimizer, seed)
+result, wanted = step.take(micro_batches, number, requests, clock)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -28,14 +27,15 @@ class OutOfMemory(InputError):
 
 
 class TrainingStep:
-    """The steps of a training, and in `state` how far it is.
+    """The steps of a training, and in `state` how far it is: what the variables of model and optimizer stand for.
 
     Args:
       loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
       weights: batch -> the weight of each loss term (rows, masked tokens, …).
       seed: of dropout.
-      is_fixed: XLA compiles the whole gradient, for each shape of batch.
-      as_traced: as in `graphs_as_traced`.
+      compiled: "graph" traces the gradient once for all shapes of batches, and "as traced" leaves it so (see
+        `graphs_as_traced`). With "gradient" XLA compiles it for each shape, and with "step" it compiles gradient,
+        sum over ranks and update as one function: for a rank alone on its GPU, or a backend with `in_graph`.
     """
 
     def __init__(
@@ -44,13 +44,14 @@ class TrainingStep:
         weights: Weights,
         optimizer: AllreduceOptimizer,
         seed: int = 0,
-        is_fixed: bool = False,
-        as_traced: bool = False,
+        compiled: Literal["graph", "as traced", "gradient", "step"] = "graph",
     ):
-        self.optimizer, self.seed, self.is_fixed, self.as_traced = optimizer, seed, is_fixed, as_traced
-        self.state: State = START  # what the variables of model and optimizer are the result of
+        self.optimizer, self.seed, self.compiled = optimizer, seed, compiled
+        self.state: State = START
         self._loss, self._weights = loss, weights
-        self._gradient: Callable | None = None
+        by_xla = partial(tf.function, jit_compile=True, autograph=False)
+        self._gradient = (by_xla if compiled in ("gradient", "step") else traced_once)(self._backward)
+        self._step = by_xla(self._whole_step)
 
     def take(
         self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
@@ -60,68 +61,64 @@ class TrainingStep:
 
         If a rank of an elastic world dies in it, each survivor has either taken the whole step or none of it.
         """
-        weights, wanted = self.optimizer.reduce_weights(self.own_weights(batches), requests)
-        with graphs_as_traced() if self.as_traced else nullcontext():
-            return self.compute(batches, weights, self.keys(number, len(batches)), clock), wanted
+        optimizer, own_weights = self.optimizer, [self._weights(batch) for batch in batches]
+        own_sums = {term: sum(weights[term] for weights in own_weights) for term in optimizer.loss_terms}
+        weights, wanted = optimizer.reduce_weights(own_sums, requests)
+        inverse = optimizer.inverse_weights(weights)
+        keys = [dropout_key(self.seed, number, piece, optimizer.world.rank) for piece in range(len(batches))]
+        if self.compiled == "step":
+            numbers = self._whole(batches, inverse, keys)
+            for part in ("compute_s", "reduce_s", "apply_s"):
+                clock.mark(part, numbers)
+            return StepResult(numbers, weights), wanted
+        with graphs_as_traced() if self.compiled == "as traced" else nullcontext():
+            own = self._own(batches, inverse, keys)
+            clock.mark("compute_s", own[-1])
+            total = optimizer.all_reduce(own)
+            clock.mark("reduce_s", total[-1])
+            result = optimizer.update(total, weights)
+            clock.mark("apply_s", result.numbers)
+        return result, wanted
 
-    def compute(
-        self, batches: Sequence[Batch], weights: Mapping[str, float], keys: Sequence, clock: StepClock
-    ) -> StepResult:
-        """The large part of a step."""
-        own = self.gradient(batches, self.optimizer.inverse_weights(weights), keys)
-        clock.mark("compute_s", own[-1])
-        total = self.optimizer.all_reduce(own)
-        clock.mark("reduce_s", total[-1])
-        result = self.optimizer.update(total, weights)
-        clock.mark("apply_s", result.numbers)
-        return result
-
-    def own_weights(self, batches: Sequence[Batch]) -> dict[str, float]:
-        """The weight of each loss term over all micro-batches of this rank."""
-        each = [self._weights(batch) for batch in batches]
-        return {term: sum(weights[term] for weights in each) for term in self.optimizer.loss_terms}
-
-    def keys(self, number: int, num_batches: int) -> list[np.ndarray]:
-        """The dropout key of each micro-batch of a step."""
-        return [dropout_key(self.seed, number, piece, self.optimizer.world.rank) for piece in range(num_batches)]
-
-    def gradient(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
+    def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
-        if self._gradient is None:  # traced with unknown dimensions, so that one trace serves every shape
-            terms = tf.TensorSpec([len(self.optimizer.loss_terms)], self.optimizer.dtype)
-            options: dict[str, Any] = {"jit_compile": True}
-            if not self.is_fixed:
-                options = {"input_signature": [batch_signature(batches[0]), terms, tf.TensorSpec([2], tf.int32)]}
-            self._gradient = tf.function(self.backward, autograph=False, **options)
-        total: Tensors | None = None
+        total: Tensors = []
         for batch, key in zip(batches, keys, strict=True):
             with naming_memory(batch):
                 part = self._gradient(batch, inverse_weights, key)
-                total = part if total is None else added(total, part)
-        assert total is not None
+                total = added(total, part) if total else part
         return total
 
-    def backward(self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor) -> Tensors:
+    def _backward(self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor) -> Tensors:
         """[*gradients, loss sums] of one batch, in the graph."""
         optimizer = self.optimizer
         with tf.GradientTape() as tape:
-            sums = self._loss(batch, key)
-            terms = [tf.cast(sums[term], optimizer.dtype) for term in optimizer.loss_terms]
-            total = tf.reduce_sum(tf.stack(terms) * inverse_weights)
-        return optimizer.listed(tape.gradient(total, [v.value for v in optimizer.trainable]), sums)
+            terms = self._loss(batch, key)
+            sums = tf.stack([tf.cast(terms[term], optimizer.dtype) for term in optimizer.loss_terms])
+            total = tf.reduce_sum(sums * inverse_weights)
+        variables = [variable.value for variable in optimizer.trainable]
+        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
+        return [*map(tf.convert_to_tensor, gradients), sums]  # sparse ones become dense
 
-    def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> int:
+    def _whole(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+        """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
+        before = self._own(batches[:-1], inverse_weights, keys[:-1])
+        with naming_memory(batches[-1]), self.optimizer.world.operation("a step with its sum over ranks"):
+            return self._step(batches[-1], inverse_weights, keys[-1], before)
+
+    def _whole_step(self, batch: Batch, inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors) -> tf.Tensor:
+        own = self._backward(batch, inverse_weights, key)
+        total = self.optimizer.all_reduce(added(before, own) if before else own)
+        return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
+
+    def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> None:
         """Compiles what steps of `num_batches` micro-batches need for these batches, one of each shape; in the
-        middle of a run all ranks would wait for it. Returns the number of shapes. Raises OutOfMemory."""
-        batches, keys = list(batches_of_shapes), self.keys(0, num_batches)
-        inverse_weights = tf.fill([len(self.optimizer.loss_terms)], tf.constant(np.nan, self.optimizer.dtype))
-        for batch in batches:
-            self._compiled([batch] * num_batches, inverse_weights, keys).numpy()  # memory runs out here or never
-        return len(batches)
-
-    def _compiled(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
-        """Calls what is compiled. It changes nothing if the weights are not finite."""
-        return self.gradient(batches, inverse_weights, keys)[-1]
+        middle of a run all ranks would wait for it. Raises OutOfMemory."""
+        optimizer, keys = self.optimizer, [dropout_key(0, 0, 0, 0)] * num_batches
+        undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)  # so no variable changes
+        for batch in batches_of_shapes:
+            run = self._whole if self.compiled == "step" else self._own
+            run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
 
     def restart(self, seed: int) -> None:
         """Begins another training, with what is traced and compiled for this one. The caller gives the model its
@@ -136,49 +133,31 @@ class TrainingStep:
         holds a valid state n, also if the others have not.
         """
         states = self.optimizer.world.all_gather(self.state)
-        root = max(range(len(states)), key=lambda rank: (*states[rank].progress, -rank))
+        root = max(range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank))
         self.optimizer.broadcast_variables(root)
         self.optimizer.check_replicas()
         self.state = states[root]
         return self.state
 
 
-class WholeStep(TrainingStep):
-    """Gradient, sum over ranks and update are one function that XLA compiles, for each shape of batch.
-
-    It is for a rank that is alone on its GPU, or for a backend with `in_graph`.
-    """
-
-    def __init__(self, loss: Loss, weights: Weights, optimizer: AllreduceOptimizer, seed: int = 0):
-        super().__init__(loss, weights, optimizer, seed, is_fixed=True)
-        self._whole = tf.function(self.in_graph, jit_compile=True, autograph=False)
-
-    def compute(
-        self, batches: Sequence[Batch], weights: Mapping[str, float], keys: Sequence, clock: StepClock
-    ) -> StepResult:
-        numbers = self._compiled(batches, self.optimizer.inverse_weights(weights), keys)
-        for part in ("compute_s", "reduce_s", "apply_s"):
-            clock.mark(part, numbers)
-        return StepResult(numbers, weights)
-
-    def _compiled(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
-        before = self.gradient(batches[:-1], inverse_weights, keys[:-1]) if len(batches) > 1 else None
-        with naming_memory(batches[-1]), self.optimizer.world.operation("a step with its sum over ranks"):
-            return self._whole(batches[-1], inverse_weights, keys[-1], before)
-
-    def in_graph(
-        self, batch: Batch, inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors | None
-    ) -> tf.Tensor:
-        """The step of a last micro-batch, after the sum of those `before`. Returns the numbers of `StepResult`."""
-        own = self.backward(batch, inverse_weights, key)
-        total = self.optimizer.all_reduce(own if before is None else added(before, own))
-        return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
-
-
 @tf.function(autograph=False)
 def added(some: Tensors, more: Tensors) -> Tensors:
     """The sums of tensors in pairs."""
     return [a + b for a, b in zip(some, more, strict=True)]
+
+
+def traced_once(function: Callable) -> Callable:
+    """`function(batch, *others)` as a graph for batches of any size, with the arrays of the first one."""
+    traced: Callable | None = None
+
+    def call(batch: Batch, *others: Any) -> Any:
+        nonlocal traced
+        if traced is None:
+            specs = [tf.TensorSpec(other.shape, other.dtype) for other in others]
+            traced = tf.function(function, input_signature=[batch_signature(batch), *specs], autograph=False)
+        return traced(batch, *others)
+
+    return call
 
 
 def batch_signature(example: Batch) -> dict[str, Any]:
@@ -207,9 +186,8 @@ def graphs_as_traced() -> Iterator[None]:
 
     It takes seconds when a function is first called with it: docs/measured.md.
     """
-    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         yield
     finally:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})

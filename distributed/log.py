@@ -1,6 +1,7 @@
 """Shows and logs the steps of a training, and measures how its time is spent."""
 
 import time
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,43 +23,34 @@ class NotFinite(InputError):
 class StepClock:
     """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
 
-    On a GPU operations return before they are done, and waiting for each would leave the GPU idle in between. So
-    only every `sample_every`-th step is timed part by part, with waits; all steps count for the rows per second.
-
-    Args:
-      waits: operations return before they are done.
+    On a GPU operations return before they are done. With `waits`, every `every`-th step is timed part by part, by
+    waits that leave the GPU idle in between. All steps count for the rows per second.
     """
 
-    def __init__(self, rows_per_step: int, waits: bool = False, sample_every: int = 1):
-        self._rows_per_step = rows_per_step
-        self._waits, self._sample_every = waits, sample_every if waits else 1
-        self._number, self._last = 0, time.perf_counter()
-        self._start_anew()
-
-    def _start_anew(self) -> None:
-        self._parts: dict[str, float] = {}
-        self._seconds, self._steps, self._samples = 0.0, 0, 0
+    def __init__(self, rows_per_step: int, waits: bool = False, every: int = 1):
+        self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
+        self._number, self._last_s = 0, time.perf_counter()
+        self._parts: dict[str, float] = defaultdict(float)
+        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0  # since the last read, as are the parts
 
     def mark(self, part: str, result: tf.Tensor | None = None) -> None:
         """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
-        is_sample, ends = self._is_sample(self._number), part == "apply_s"
-        # The step before a sample is awaited too: its work must not count as the sample's.
-        if self._waits and result is not None and (is_sample or (ends and self._is_sample(self._number + 1))):
+        is_timed, ends = (self._number + 1) % self._every == 0, part == "apply_s"
+        # The step before a timed one is awaited too: its work must not count as the timed one's.
+        if self._waits and result is not None and (is_timed or (ends and (self._number + 2) % self._every == 0)):
             result[:1].numpy()
         now = time.perf_counter()
-        self._seconds += now - self._last
-        if is_sample:
-            self._parts[part] = self._parts.get(part, 0.0) + now - self._last
-        self._last = now
+        self._seconds += now - self._last_s
+        if is_timed:
+            self._parts[part] += now - self._last_s
         if ends:
-            self._number, self._steps, self._samples = self._number + 1, self._steps + 1, self._samples + is_sample
-
-    def _is_sample(self, number: int) -> bool:
-        return (number + 1) % self._sample_every == 0
+            self._number, self._steps = self._number + 1, self._steps + 1
+            self._timed_steps += is_timed
+        self._last_s = now
 
     def skip(self) -> None:
         """Ignores the time since the last mark (a checkpoint, an evaluation)."""
-        self._last = time.perf_counter()
+        self._last_s = time.perf_counter()
 
     @property
     def rows_per_s(self) -> float:
@@ -67,74 +59,64 @@ class StepClock:
 
     def read(self) -> dict[str, float]:
         """Mean seconds of each part per timed step since the last read, and rows per second over all steps."""
-        values = {name: round(seconds / max(self._samples, 1), 5) for name, seconds in self._parts.items()}
+        values = {name: round(seconds / max(self._timed_steps, 1), 5) for name, seconds in self._parts.items()}
         values["examples_per_s"] = round(self.rows_per_s, 2)
-        self._start_anew()
+        self._parts.clear()
+        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
         return values
 
 
 class Log:
-    """Shows the steps of a run and logs every `every`-th of them, the first and the last.
+    """Shows each step, and logs every `every`-th of them, the first and the last.
 
     On GPUs it shows the step before, because reading the newest result would wait until the GPU is idle.
     """
 
     def __init__(self, every: int, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""
-        self._is_async = world.device.is_gpu
+        self._is_async, self._begin = world.device.is_gpu, state.step
         self.clock = StepClock(state.global_batch_size, self._is_async, every)
         self._every, self._world, self._run = every, world, run
         self._bar = run.progress(state.steps, "training", initial=state.step)
-        self._skipped, self._has_learned = 0, False
-        self._unread: tuple[State, StepResult, float, dict[str, float]] | None = None
-        self._began, self._paused_s = time.perf_counter(), 0.0
+        self._skipped, self._began_s = 0, time.perf_counter()
+        self._unread: deque[tuple[State, StepResult, float, dict[str, float]]] = deque()
 
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
         or all of them."""
-        if self._is_async:
-            self.flush()
         speed, is_logged = self.clock.rows_per_s, state.step % self._every == 0 or state.step in (1, state.steps)
-        self._unread = state, result, speed, self.clock.read() if is_logged else {}
-        if not self._is_async or state.step == state.steps:
-            self.flush()
+        self._unread.append((state, result, speed, self.clock.read() if is_logged else {}))
+        self._show_all_but(self._is_async)
 
-    def flush(self) -> None:
-        """Shows the step that is not shown yet."""
-        if self._unread is None:
-            return
-        (state, result, speed, times), self._unread = self._unread, None
-        with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
-            values = result.read()
-        is_applied, scale = bool(values.pop("applied")), values.pop("loss_scale")
-        self._skipped = 0 if is_applied else self._skipped + 1
-        self._has_learned |= is_applied
-        if not is_applied:
-            now = f"; the loss scale is now {scale:g}" if scale else ""
-            self._run.say(f"step {state.step}: the gradient is not finite; the step is skipped on every rank{now}")
-        if self._skipped == MOST_SKIPPED_STEPS:
-            raise NotFinite(f"no finite gradient in {self._skipped} steps")
-        shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
-        self._bar.update(state.step, **shown, rate=f"{values['learning_rate']:.2e}", examples_s=f"{speed:.1f}")
-        if times:
-            facts = {"loss_scale": scale} if scale else {}
-            self._run.metrics(state.step, {"rows": state.position, **values, **facts, **times})
-        if state.step == state.steps and not self._has_learned:
-            raise NotFinite("no step had a finite gradient, so nothing was learned")
+    def _show_all_but(self, num_unread: int) -> None:
+        while len(self._unread) > num_unread:
+            state, result, speed, times = self._unread.popleft()
+            with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
+                values = result.read()
+            is_applied, scale = bool(values.pop("applied")), values.pop("loss_scale")
+            self._skipped = 0 if is_applied else self._skipped + 1
+            if not is_applied:
+                now = f"; the loss scale is now {scale:g}" if scale else ""
+                self._run.say(f"step {state.step}: the gradient is not finite; all ranks skip the step{now}")
+            has_learned = state.step < state.steps or self._skipped < state.step - self._begin
+            if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
+                raise NotFinite(f"no finite gradient in {self._skipped} steps")
+            shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
+            rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{speed:.1f}"}
+            self._bar.set_postfix(shown | rates, refresh=False)
+            self._bar.update()
+            if times:
+                facts = {"loss_scale": scale} if scale else {}
+                self._run.metrics(state.step, {"rows": state.position, **values, **facts, **times})
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Counts the time of the `with` block, a checkpoint or an evaluation, not as time of a step."""
-        self.flush()
-        began = time.perf_counter()
+        """The time of the `with` block, a checkpoint or an evaluation, is not that of a step."""
+        self._show_all_but(0)
         yield
-        self._paused_s += time.perf_counter() - began
         self.clock.skip()
 
     def close(self) -> None:
         """Ends the display, and says how long it took."""
-        self.flush()
         self._bar.close()
-        whole_s, paused_s = time.perf_counter() - self._began, self._paused_s
-        part = f"{paused_s:.1f} s ({paused_s / whole_s:.1%})"
-        self._run.say(f"trained for {whole_s:.1f} s; waited {part} of it for checkpoints and evaluations")
+        self._run.say(f"trained for {time.perf_counter() - self._began_s:.1f} s")

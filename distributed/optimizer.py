@@ -5,7 +5,7 @@
     optimizer.broadcast_variables()
 
     weights, _ = optimizer.reduce_weights({"loss": rows})              # the divisor of each loss term
-    own = gradient(batch, optimizer.inverse_weights(weights), key)      # compiled: [*gradients, loss sums]
+    own = gradient(batch, optimizer.inverse_weights(weights))           # compiled: [*gradients, loss sums]
     total = optimizer.all_reduce(own)                                   # outside compiled code
     result = optimizer.update(total, weights)                           # compiled: check, clip, update
     result.read()                                                       # waits for the device
@@ -29,9 +29,9 @@ from distributed.collectives import Collectives
 from distributed.world import World
 
 CLIP_NORM = 1.0
-LOSS_SCALE = "loss_scale"
 # The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
 # constants of PyTorch's GradScaler and Keras' LossScaleOptimizer, which differ only in the initial scale.
+LOSS_SCALE = "loss_scale"
 START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
 STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
 
@@ -40,14 +40,9 @@ Tensors: TypeAlias = list[tf.Tensor]  # the gradient of each variable, and last 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The numbers of a step.
+    """The numbers of a step, and the weight of each loss term over all ranks."""
 
-    Attributes:
-      numbers: [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device.
-      weights: the weight of each loss term over all ranks.
-    """
-
-    numbers: tf.Tensor
+    numbers: tf.Tensor  # [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
@@ -55,7 +50,6 @@ class StepResult:
 
         "loss" is the sum of the loss terms, which are means over all ranks. "gradient_norm" is that before
         clipping. "applied" is 0 if the gradient was not finite, so that every rank skipped the update.
-        "loss_scale" is that after the step, and 0 without one.
         """
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
         losses = {term: s / weight for s, (term, weight) in zip(sums, self.weights.items(), strict=True)}
@@ -90,9 +84,9 @@ class AllreduceOptimizer:
         self.world, self.collectives = world, collectives
         self.loss_terms, self.compresses = tuple(loss_terms), compression == "bf16"
         optimizer.build(self.trainable)
-        self._loss_scale = None
-        if scales_loss:
-            self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
+        self._loss_scale = (
+            keras.Variable(START_OF_SCALE, dtype="float32", trainable=False) if scales_loss else None
+        )
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
         self._compiled_update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
 
@@ -119,21 +113,13 @@ class AllreduceOptimizer:
         total = dict(zip(self.loss_terms, totals, strict=False))
         for term, weight in total.items():
             if not weight > 0:
-                raise ValueError(
-                    f"the weight of loss term {term!r} over all ranks is {weight}: nothing to average"
-                )
+                raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}")
         return total, [wanted > 0 for wanted in totals[len(total) :]]
 
     def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
         """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all ranks."""
         inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
         return inverse if self._loss_scale is None else inverse * tf.cast(self._loss_scale.value[0], self.dtype)
-
-    def listed(self, gradients: Sequence, loss_sums: Mapping[str, tf.Tensor]) -> Tensors:
-        """What a rank sums: [*gradients, loss sums]; sparse gradients become dense, and None becomes zeros."""
-        pairs = zip(gradients, self.trainable, strict=True)
-        dense = [tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g) for g, v in pairs]
-        return [*dense, tf.stack([tf.cast(loss_sums[term], self.dtype) for term in self.loss_terms])]
 
     def all_reduce(self, own: Tensors) -> Tensors:
         """The sums over ranks, with the same bits on all of them."""
@@ -147,8 +133,7 @@ class AllreduceOptimizer:
     def apply(self, total: Tensors, is_valid: tf.Tensor | bool = True) -> tf.Tensor:
         """What `update` compiles. Changes nothing unless it `is_valid`. Returns the numbers of `StepResult`."""
         *gradients, sums = total
-        rate = tf.cast(self.optimizer.learning_rate, self.dtype)
-        scale = tf.ones([], self.dtype)
+        rate, scale = tf.cast(self.optimizer.learning_rate, self.dtype), tf.ones([], self.dtype)
         if self._loss_scale is not None:
             scale /= tf.cast(self._loss_scale.value[0], self.dtype)
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) * scale
@@ -175,19 +160,15 @@ class AllreduceOptimizer:
         """Gives every rank the trainable variables and optimizer state of the rank `root`."""
         broadcast_variables([*self.trainable, *self.state().values()], self.world, root)
 
-    def replica_digest(self) -> str:
-        """A digest of the trainable variables' bits, equal on every rank."""
-        total = hashlib.sha256()
-        for variable in self.trainable:
-            raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
-            total.update(google_crc32c.value(raw).to_bytes(4, "little"))
-        return total.hexdigest()[:24]
-
     def check_replicas(self) -> None:
-        """Raises InputError on every rank unless the ranks' variables are bit-identical."""
+        """Raises InputError on every rank unless the ranks' trainable variables are bit-identical."""
         if self.world.size > 1:
+            total = hashlib.sha256()
+            for variable in self.trainable:
+                raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
+                total.update(google_crc32c.value(raw).to_bytes(4, "little"))
             step = int(self.optimizer.iterations.numpy())
-            self.world.agree({f"the trainable variables after {step} steps": self.replica_digest()})
+            self.world.agree({f"the trainable variables after {step} steps": total.hexdigest()[:24]})
 
 
 def broadcast_variables(variables: Sequence[keras.Variable], world: World, root: int = 0) -> None:
@@ -198,10 +179,9 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
 
 
 def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
-    """The loss scale and the number of finite steps in a row, float32 [2], after a step.
+    """The loss scale and the number of finite steps in a row, float32 [2], after a step. The same on all ranks.
 
-    A gradient that is not finite halves the scale; 2,000 finite ones in a row double it. All ranks agree, because
-    `applied` depends on the sum over ranks.
+    A gradient that is not finite halves the scale; 2,000 finite ones in a row double it.
     """
     scale, finite_steps = tf.unstack(state)
     grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)

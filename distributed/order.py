@@ -128,17 +128,3 @@ def divided(lengths: np.ndarray, num_ranks: int, accumulation: int) -> list[list
     """The rows of a step for each rank and micro-batch, as places in `lengths`."""
     ranks = balanced(lengths, num_ranks)
     return [[mine[part] for part in balanced(lengths[mine], accumulation)] for mine in ranks]
-
-
-def fixed_batches(lengths: np.ndarray, most_tokens: int) -> list[np.ndarray]:
-    """Row numbers in batches of rows of similar length, the longest first; the same for any number of ranks.
-
-    A batch has as many rows as fit in `most_tokens` tokens when padded to its longest row, but at least one.
-    """
-    by_length = np.argsort(-lengths, kind="stable")
-    batches, start = [], 0
-    while start < len(by_length):
-        size = max(1, most_tokens // max(1, int(lengths[by_length[start]])))
-        batches.append(by_length[start : start + size])
-        start += size
-    return batches

@@ -1,14 +1,17 @@
-"""Steps, warmup and learning rate for a number of ranks: each is divided or scaled exactly once."""
+"""Settings of a training, and its plan: steps, warmup and learning rate for a number of ranks, each divided or
+scaled exactly once. Without TensorFlow, so that `--help` answers at once."""
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ringbase.errors import InputError
-from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, setting
+from ringbase.settings import MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, setting
 
 HIGH_FINE_TUNING_RATE = 2e-4
 HIGHEST_RATE = 10  # far above what any BERT was trained with
+ROWS: dict[str, Any] = {"group": "training", "at_least": 1, "at_most": MOST_ROWS}
+STEPS: dict[str, Any] = {"group": "training", "at_least": 1, "at_most": MOST_STEPS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +22,12 @@ class PlanSettings(Settings):
     divided by the number of ranks, and the rate is scaled. `global_batch_size` keeps one rank's steps and rate.
     """
 
-    train_batch_size: int | None = setting(
-        None, "rows per rank and optimizer step", "training", shown_default="32", at_least=1, at_most=MOST_ROWS
-    )
+    train_batch_size: int | None = setting(None, "rows per rank and optimizer step", shown_default="32", **ROWS)
     global_batch_size: int | None = setting(
-        None,
-        "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank",
-        "training",
-        at_least=1,
-        at_most=MOST_ROWS,
+        None, "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank", **ROWS
     )
     gradient_accumulation_steps: int = setting(
-        1, "micro-batches into which a rank's rows of a step are split", "training", at_least=1, at_most=MOST_ROWS
+        1, "micro-batches into which a rank's rows of a step are split", **ROWS
     )
     learning_rate: float = setting(
         5e-5, "peak learning rate of one rank", "training", at_least=0, at_most=HIGHEST_RATE
@@ -38,15 +35,9 @@ class PlanSettings(Settings):
     lr_scaling: Literal["linear", "sqrt", "none"] = setting(
         "linear", "how the learning rate grows with the number of ranks", "training"
     )
-    num_train_epochs: float | None = setting(
-        3.0, "passes over the data", "training", at_least=0, at_most=MOST_STEPS
-    )
+    num_train_epochs: float | None = setting(3.0, "passes over the data", **STEPS | {"at_least": 0})
     num_train_steps: int | None = setting(
-        None,
-        "optimizer steps of one rank, divided by the number of ranks; instead of epochs",
-        "training",
-        at_least=1,
-        at_most=MOST_STEPS,
+        None, "optimizer steps of one rank, divided by the number of ranks; instead of epochs", **STEPS
     )
     warmup_proportion: float = setting(
         0.1, "share of the steps in which the learning rate rises", "training", at_least=0, at_most=1
@@ -54,9 +45,7 @@ class PlanSettings(Settings):
     num_warmup_steps: int | None = setting(
         None,
         "warmup steps of one rank, divided by the number of ranks; instead of a share",
-        "training",
-        at_least=0,
-        at_most=MOST_STEPS,
+        **STEPS | {"at_least": 0},
     )
 
     def check(self) -> None:
@@ -71,6 +60,30 @@ class PlanSettings(Settings):
     def batch_size(self) -> int:
         """Rows per step: of one rank, or of all with `global_batch_size`."""
         return self.global_batch_size or self.train_batch_size or 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings(Settings):
+    """Settings of the training loop."""
+
+    seed: int = setting(
+        42, "seed of initial values, order of the data and dropout", "training",
+        aliases=("random_seed",), at_least=0, at_most=MOST_SEED,
+    )  # fmt: skip
+    save_checkpoints_steps: int = setting(1000, "steps between checkpoints", **STEPS)
+    save_checkpoints_minutes: float = setting(
+        10.0,
+        "minutes after which a checkpoint is written, whatever the steps; 0 for never",
+        **STEPS | {"at_least": 0},
+    )
+    keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", **STEPS)
+    log_steps: int = setting(25, "steps between lines of metrics.jsonl", **STEPS)
+    xla: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the backend nccl, "
+        "on also compiles the sum over ranks and the update",
+        "machine",
+    )
 
 
 @dataclass(frozen=True)
@@ -96,16 +109,13 @@ class Plan:
         return replace(self, size=size, accumulation=min(accumulation, self.global_batch_size // size))
 
     def __str__(self) -> str:
-        fewest, most = self.global_batch_size // self.size, -(-self.global_batch_size // self.size)
-        scaled = ", not scaled" if self.size > 1 else ""
+        rate = f"{self.learning_rate:.3g}"
         if self.learning_rate != self.base_learning_rate:
-            scaled = f" x {self.lr_scaling} scaling = {self.learning_rate:.3g}"
+            rate = f"{self.base_learning_rate:.3g} x {self.lr_scaling} scaling = {rate}"
         return (
-            f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, "
-            f"batch {fewest if fewest == most else f'{fewest}-{most}'} per rank, "
-            f"{self.global_batch_size} global, accumulation {self.accumulation}; {self.steps:,} steps "
-            f"({self.epochs:g} epochs), {self.warmup_steps:,} warmup; "
-            f"learning rate {self.base_learning_rate:.3g}{scaled}"
+            f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch {self.global_batch_size} "
+            f"over all ranks, accumulation {self.accumulation}; {self.steps:,} steps ({self.epochs:g} epochs), "
+            f"{self.warmup_steps:,} warmup; learning rate {rate}"
         )
 
 
@@ -131,14 +141,12 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         )
     if steps > MOST_STEPS:
         raise InputError(f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs")
-    global_batch = batch * divisor
+    global_batch, accumulation = batch * divisor, settings.gradient_accumulation_steps
     if global_batch < size:
         raise InputError(f"--global_batch_size must be at least the number of ranks, {size}, got {global_batch}")
-    accumulation = settings.gradient_accumulation_steps
-    if global_batch // size < accumulation:
+    if (most := global_batch // size) < accumulation:
         raise InputError(
-            f"--gradient_accumulation_steps must be at most a rank's {global_batch // size} rows per step, "
-            f"got {accumulation}"
+            f"--gradient_accumulation_steps must be at most a rank's {most} rows per step, got {accumulation}"
         )
     factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}[settings.lr_scaling]
     return Plan(

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed.feed import Batch, prefetched
-from distributed.gradient import batch_signature, naming_memory
+from distributed.feed import Batch, fields_of, prefetched
+from distributed.gradient import naming_memory
+from distributed.rows import BatchRows
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -16,24 +17,12 @@ from ringbase.errors import InputError
 Forward = Callable[[Batch], Any]  # the model's input -> its outputs
 
 
-def traced_once(function: Forward) -> Forward:
-    """`function` as a graph for batches of any size with the arrays of the first one."""
-    traced: Forward | None = None
-
-    def call(batch: Batch) -> Any:
-        nonlocal traced
-        if traced is None:
-            traced = tf.function(function, input_signature=[batch_signature(batch)], autograph=False)
-        return traced(batch)
-
-    return call
-
-
 def predict(
     world: World,
     run: Run,
+    rows: BatchRows,
     batches: Sequence[np.ndarray],
-    make_batch: Callable[[np.ndarray], Batch],
+    collate: Callable[[dict[str, Any]], Batch],
     forward: Forward,
     *,
     digest: Callable[[int, Any], Any] = lambda number, output: output,
@@ -45,32 +34,33 @@ def predict(
 
     Args:
       batches: the row numbers of each batch.
-      make_batch: row numbers -> the model's input; called in a thread, ahead of the model.
+      collate: the fields of a batch's rows, as in `Feed` -> the model's input; called in a thread, ahead of it.
       digest: (number of the batch, output as NumPy arrays) -> what is kept of it, by default all; called in a
         thread, while the model computes the next batch.
       label: the label of the progress bar; None for no bar.
     """
     mine = range(world.rank, len(batches), world.size)
-    bar = run.progress(len(mine), label or "", "batch", is_shown=label is not None)
-    numbers, kept, computed = iter(mine), list[Future](), None
+    bar = run.progress(len(mine), label, "batch")
+    kept: list[Future] = []
+    computed: list[Any] = []  # two batches at most: the older one is read late, so that a GPU always has work
     with ThreadPoolExecutor(1, "digest") as thread:
 
-        def keep(output: Any) -> None:
-            arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)  # waits for the device
-            kept.append(thread.submit(digest, next(numbers), arrays))
-            bar.update(len(kept))
+        def keep_all_but(num_computed: int) -> None:
+            while len(computed) > num_computed:
+                output = computed.pop(0)
+                arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)  # waits for the device
+                kept.append(thread.submit(digest, mine[len(kept)], arrays))
+                bar.update()
 
-        for batch in prefetched(lambda number: make_batch(batches[number]), mine):
+        for batch in prefetched(lambda number: collate(fields_of(rows, batches[number])), mine):
             if world.stop_wanted.is_set():
                 raise InputError("stopped before the predictions were complete: run the same command again")
             # A slow rank may finish long after the others, which wait for its outputs below.
             with naming_memory(batch), world.watchdog.working():
-                before, computed = computed, forward(batch)
-                if before is not None:  # read late, so that a GPU always has work
-                    keep(before)
+                computed.append(forward(batch))
+                keep_all_but(1)
         with world.watchdog.working():
-            if computed is not None:
-                keep(computed)
+            keep_all_but(0)
             outputs = [future.result() for future in kept]
     bar.close()
     gathered = world.gather(outputs)

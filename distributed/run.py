@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from safetensors import SafetensorError
 from tqdm import tqdm
@@ -28,47 +28,29 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import replace_folder, write_text
 from ringbase.json_files import parse_json
 
-if TYPE_CHECKING:
-    from distributed.world import World
-
 LOCK = ".lock"
 LINE_INTERVAL_S = 30.0
-SHORTEST_S = 3.0  # loops that take less time end without a line
+LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {remaining_s:.0f} s left{postfix}"
 
 
-class Progress:
-    """The progress of a loop: a bar on a terminal, elsewhere a line every 30 seconds.
+class Lines:
+    """Standard error as a file for what redraws a line: each state becomes a line of its own."""
 
-    Args:
-      total: number of steps, of which `initial` are already done.
-    """
+    def write(self, text: str) -> None:
+        if shown := text.strip():
+            print(shown, file=sys.stderr, flush=True)
 
-    def __init__(self, total: int, label: str, unit: str, is_shown: bool, initial: int = 0):
-        self.total, self.label, self.unit = total, label, unit
-        self._initial = self._done = initial
-        self._prints_lines = is_shown and not is_terminal()
-        self._start = self._last_line = time.monotonic()
-        self._bar = tqdm(
-            total=total, desc=label, unit=f" {unit}", initial=initial, file=sys.stderr, ncols=110,
-            disable=not is_shown or self._prints_lines,
-        )  # fmt: skip
 
-    def update(self, done: int, **values: str) -> None:
-        """Shows the number of steps done, and these values."""
-        self._bar.set_postfix(values, refresh=False)
-        self._bar.update(done - self._done)
-        self._done, now = done, time.monotonic()
-        is_end = done == self.total and now - self._start >= SHORTEST_S
-        if self._prints_lines and (now - self._last_line >= LINE_INTERVAL_S or is_end):
-            self._last_line = now
-            rate = (done - self._initial) / max(now - self._start, 1e-9)
-            left = f"{(self.total - done) / rate:.0f}" if rate else "?"
-            shown = "".join(f", {name} {value}" for name, value in values.items())
-            line = f"{self.label}: {done}/{self.total} {self.unit}, {left} s left{shown}"
-            print(line, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        self._bar.close()
+def progress_bar(total: int, label: str | None, unit: str, is_shown: bool, initial: int = 0) -> tqdm:
+    """The progress of a loop, of whose `total` steps `initial` are done: a bar on a terminal, elsewhere a line
+    every 30 seconds and one at the end."""
+    shape: dict[str, Any] = {"file": sys.stderr, "ncols": 110}
+    if not is_terminal():
+        each = {"mininterval": LINE_INTERVAL_S, "delay": LINE_INTERVAL_S, "miniters": 1, "smoothing": 0}
+        shape = {"file": Lines(), "bar_format": LINE, **each}
+    return tqdm(
+        total=total, desc=label, unit=f" {unit}", initial=initial, disable=not (is_shown and label), **shape
+    )
 
 
 def is_terminal() -> bool:
@@ -85,40 +67,33 @@ def is_terminal() -> bool:
 
 
 class Run:
-    """The folder of one run, on rank 0; an object that does nothing on the other ranks."""
-
-    @classmethod
-    def of(cls, folder: str | Path, world: "World") -> "Run":
-        """The run in this folder; rank 0 of `world` writes it."""
-        return cls(Path(folder).expanduser(), world.rank == 0)
+    """The folder of one run, which rank 0 writes; on other ranks an object that does nothing."""
 
     def __init__(self, folder: Path, is_writer: bool):
         self.folder, self.is_writer = folder, is_writer
+        self.began_s = time.monotonic()
         self._events: Any = None
         self._lock: TextIO | None = None
-        self._failed: set[str] = set()  # files and folders that could not be written
-        self._opened = time.monotonic()
+        self._has_failed = False
         if is_writer:
             folder.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> None:
-        """Keeps other jobs out of the folder until `close` or the end of this process.
+        """Keeps other jobs out of the folder until `close` or the end of this process: a killed job has none.
 
-        Raises InputError, with the other job's host and process, if it is locked. The operating system holds the
-        lock, so that a killed job leaves none.
+        Raises InputError, with the other job's host and process, if it is locked.
         """
         if not self.is_writer:
             return
-        with _reported(self.folder / LOCK):
-            self._lock = (self.folder / LOCK).open("a+")
+        path = self.folder / LOCK
+        self._lock = path.open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with self._lock:
-                self._lock.seek(0)
-                owner = self._lock.read().strip() or "another process"
+            self.close()
             raise InputError(
-                f"{self.folder} belongs to a run that has not ended ({owner}): wait for it, or give another folder"
+                f"{self.folder} belongs to a run that has not ended ({path.read_text()}): "
+                "wait for it, or give another folder"
             ) from None
         except OSError as error:  # a file system without locks
             self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
@@ -133,10 +108,9 @@ class Run:
             if (self.folder / LOCK).exists():
                 self.lock()
 
-    def progress(
-        self, total: int, label: str, unit: str = "step", initial: int = 0, is_shown: bool = True
-    ) -> Progress:
-        return Progress(total, label, unit, self.is_writer and is_shown, initial)
+    def progress(self, total: int, label: str | None, unit: str = "step", initial: int = 0) -> tqdm:
+        """A `progress_bar`; none without a label."""
+        return progress_bar(total, label, unit, self.is_writer, initial)
 
     def say(self, text: str) -> None:
         """Prints a line to standard error, above a bar if there is one."""
@@ -148,10 +122,8 @@ class Run:
         """Writes a whole file, or leaves the old one untouched."""
         if not self.is_writer:
             return
-        path = self.folder / name
-        with _reported(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, text)
+        with _reported(self.folder / name):
+            write_text(self.folder / name, text)
 
     def write_json(self, name: str, value: object) -> None:
         self.write(name, json.dumps(value, indent=4, ensure_ascii=False, default=str) + "\n")
@@ -162,10 +134,6 @@ class Run:
             return
         with _reported(self.folder / name):
             replace_folder(self.folder / name, fill)
-
-    def seconds(self) -> float:
-        """Seconds since the run was opened."""
-        return time.monotonic() - self._opened
 
     def remove(self, name: str) -> None:
         if self.is_writer:
@@ -186,50 +154,42 @@ class Run:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file.
 
-        What cannot be written is lost, with one warning for each of the two: curves are no reason to end a run.
+        What cannot be written is lost, with one warning: curves are no reason to end a run.
         """
         if not self.is_writer:
             return
-        line = {"step": step, "time": round(time.time(), 3), **values}
-        with self._or_warning("metrics.jsonl"), (self.folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        with self._or_warning("tensorboard"):
+        try:
+            with (self.folder / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
             self._write_events(step, values)
+        except Exception as error:  # TensorBoard raises TensorFlow's errors too
+            if not self._has_failed:
+                self.say(f"warning: {self.folder}: steps cannot be logged: {one_line(error)}; the run goes on")
+            self._has_failed = True
 
     def _write_events(self, step: int, values: Mapping[str, float]) -> None:
-        """In this thread and without a buffer: TensorBoard's own writer has a thread, which a full disk ends."""
+        """In this thread and without a buffer: TensorBoard's own writer has a thread, which a full disk ends, and
+        TensorFlow's takes 7 ms for a step."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        now = time.time()
         if self._events is None:
-            name = f"events.out.tfevents.{int(now):010}.{socket.gethostname()}.{os.getpid()}"
             (self.folder / "tensorboard").mkdir(exist_ok=True)
+            name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}"
             self._events = RecordWriter((self.folder / "tensorboard" / name).open("ab", buffering=0))
-            self._events.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+            self._events.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         scalars = [Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
-        event = Event(wall_time=now, step=step, summary=Summary(value=scalars))
+        event = Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
         self._events.write(event.SerializeToString())
 
     def close(self) -> None:
-        with self._or_warning("tensorboard"):
-            if self._events is not None:
+        if self._events is not None:
+            with contextlib.suppress(Exception):
                 self._events.close()
         if self._lock is not None:
             self._lock.close()
         self._events = self._lock = None
-
-    @contextlib.contextmanager
-    def _or_warning(self, name: str) -> Iterator[None]:
-        """Turns the first error of writing a file or folder into a warning, and ignores the others."""
-        try:
-            yield
-        except Exception as error:  # TensorBoard raises TensorFlow's errors too
-            if name not in self._failed:
-                self._failed.add(name)
-                reason = getattr(error, "strerror", None) or one_line(error)
-                self.say(f"warning: {self.folder / name} cannot be written: {reason}; the run goes on without it")
 
 
 @contextlib.contextmanager

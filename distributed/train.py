@@ -1,8 +1,9 @@
 """The training loop: evaluation, checkpoints and logging between the steps."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -16,6 +17,9 @@ from distributed.run import Run
 from distributed.state import State
 from ringbase.errors import Preempted
 
+PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
+EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
@@ -23,7 +27,7 @@ class HeldOut:
 
     Attributes:
       measure: () -> scores; every rank calls it and gets the same values.
-      tokens: how many tokens a measurement reads, from which its cost is estimated.
+      num_rows: how many rows a measurement reads, from which its cost is estimated.
       every: steps between measurements, "epoch", or "auto" for a small share of the training time; the last step
         is always measured.
       best: the name of the score (larger is better) that decides which checkpoint is kept as the best; None for
@@ -32,22 +36,31 @@ class HeldOut:
     """
 
     measure: Callable[[], Mapping[str, float]]
-    tokens: int
+    num_rows: int
     every: int | Literal["auto", "epoch"]
     best: str | None = None
     patience: int | None = None
 
-    def is_due(self, state: State) -> bool:
+    def interval(self, plan: Plan) -> int:
+        """Steps between measurements. The share of "auto" is not measured but estimated from numbers of rows, so
+        that all runs of one plan measure at the same steps."""
+        if self.every == "epoch":
+            return math.ceil(plan.rows / plan.global_batch_size)
+        if self.every == "auto":
+            cost = PASSES * plan.steps * plan.global_batch_size / self.num_rows  # in measurements
+            return math.ceil(plan.steps / max(1, int(cost * EVALUATION_SHARE / (1 - EVALUATION_SHARE))))
+        return self.every
+
+    def is_due(self, state: State, plan: Plan) -> bool:
         """Whether to measure now: every so many steps and after the last one, once at each position."""
-        is_place = state.step == state.steps or state.step % int(self.every) == 0
+        is_place = state.step == plan.steps or state.step % self.interval(plan) == 0
         return is_place and state.evaluated < state.position
 
-    def stops(self, state: State) -> bool:
-        """Whether patience has run out."""
+    def is_patient(self, state: State) -> bool:
+        """Whether the last measurements give hope for a better score."""
         if self.patience is None or state.best is None:
-            return False
-        since_best = [position for position, _ in state.evaluations if position > state.best[0]]
-        return len(since_best) >= self.patience
+            return True
+        return sum(position > state.best[0] for position, _ in state.evaluations) < self.patience
 
 
 def train(
@@ -61,8 +74,8 @@ def train(
 ) -> State:
     """Trains from `step.state` to the end of the plan. Returns the last state, which is saved.
 
-    `held_out.every` must be a number of steps here. All ranks begin with the variables and the state of the rank
-    that is furthest. So after a death in an elastic world, the survivors go on when all of them call it again.
+    All ranks begin with the variables and the state of the rank
+    that is furthest: after a death in an elastic world, the survivors go on when all of them call it again.
 
     Raises:
       Preempted: after SIGUSR1, once all ranks have finished the same step and the checkpoint is saved.
@@ -73,11 +86,10 @@ def train(
     world = step.optimizer.world
     is_survivor = world.size < plan.size
     plan = plan.on_ranks(world.size)
-    state = replace(step.synchronize(), steps=plan.steps, global_batch_size=plan.global_batch_size)
+    state = step.synchronize()
     if is_survivor:  # what a dead rank 0 was writing is lost
         world.on_first(run.take_over)
-        state = world.on_first(checkpoints.on_disk, state)
-    step.state = state
+        state = step.state = world.on_first(checkpoints.without_lost, state)
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(log_steps, world, run, state), False, is_survivor
     end = state.position + (plan.steps - state.step) * plan.global_batch_size
@@ -87,13 +99,13 @@ def train(
         closing(prefetched(partial(feed.micro_batches, plan, world.rank), positions)) as batches,
     ):
         while True:
-            if held_out and held_out.is_due(state):
+            if held_out and held_out.is_due(state, plan):
                 with log.pausing():
                     state = step.state = measured(held_out, state, run)
-            ends = stop or state.step == plan.steps or bool(held_out and held_out.stops(state))
+            ends = stop or is_finished(state, held_out)
             if ends or overdue or checkpoints.is_due(state):
                 with log.pausing():
-                    state = step.state = checkpoints.save(step.optimizer, state)
+                    checkpoints.save(step.optimizer, state)
             if ends:
                 break
             mine = next(batches)
@@ -126,11 +138,6 @@ def measured(held_out: HeldOut, state: State, run: Run) -> State:
     return state.with_score(None if held_out.best is None else scores[held_out.best])
 
 
-def resumed_step(state: State, plan: Plan) -> int:
-    """The step of this plan that corresponds to a checkpoint, which may have been written with another number of
-    ranks."""
-    if state.step >= state.steps:
-        return plan.steps
-    if state.global_batch_size == plan.global_batch_size:
-        return min(state.step, plan.steps)
-    return min(-(-state.position // plan.global_batch_size), plan.steps)
+def is_finished(state: State, held_out: HeldOut | None) -> bool:
+    """Whether a training is at the end of its plan, or out of patience."""
+    return state.step == state.steps or (held_out is not None and not held_out.is_patient(state))

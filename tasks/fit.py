@@ -1,41 +1,40 @@
 """Training, shared by all programs: plan, step, weights, checkpoints, and saving the model."""
 
-import time
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+from transformers import BertConfig
+
 from bert import weights
-from bert.dropout import effective_rate
+from bert.batch import Layouts, by_length, in_one_group, with_checked_ids
 from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
 from distributed.feed import Feed
-from distributed.gradient import OutOfMemory, TrainingStep, WholeStep
+from distributed.gradient import OutOfMemory, TrainingStep
 from distributed.log import NotFinite
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
-from distributed.order import RowOrder
+from distributed.order import RowOrder, divided
 from distributed.plan import Plan, make_plan, rate_warning
 from distributed.rows import BatchRows
 from distributed.run import Run
-from distributed.state import START, State
-from distributed.train import HeldOut, resumed_step, train
+from distributed.state import first_state
+from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import write_json
-from tasks.batches import feed_of, padding_of
 from tasks.environment import result_file
-from tasks.evaluation import evaluation_interval
 from tasks.job import Job
 from tasks.settings import TrainingSettings
 from tasks.start import CHECKPOINTS, TASK_FILE, Start
 from tasks.task import Task
 
-MEMORY_ADVICE = (
-    "lower --train_batch_size (or --global_batch_size) or --max_seq_length, or raise --gradient_accumulation_steps"
-)
-OVERFLOW_ADVICE = "lower --learning_rate, or use --precision fp32 or bf16"
+STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earned back its slower start
 
 
@@ -73,93 +72,126 @@ def fit(
     Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients stay
     non-finite, or memory runs out.
     """
-    world, run, model = job.world, job.run, job.model
+    world, run, model, seed = job.world, job.run, job.model, config.loop.seed
     settings = {**data.settings, **config.schedule(), "training data (digest)": data.key}
     start.check_settings(settings)
     run.remove(result_file(trains=True))  # from here on the run is not complete
     # After a death the survivors take the steps of all ranks that there were.
     plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(world.size)
     run.say(str(plan))
+    say_warnings(config, job, plan, held_out)
     is_fixed = config.loop.xla == "on" or (config.loop.xla == "auto" and world.device.is_gpu)
-    packing = config.passes.packing
-    feed = feed_of(task, data.rows, data.order, plan, model.config, packing, is_fixed)
-    if held_out:
-        held_out = replace(held_out, every=evaluation_interval(held_out, plan, data.rows, run))
-    if world.rank == 0:
-        share = f"{padding_of(feed, plan):.1%} of the places in attention are padding"
-        run.say(f"packing {packing}: {share}" + " in the shapes for XLA" * is_fixed)
-    say_warnings(config, job, plan)
+    feed = feed_of(task, data.rows, data.order, plan, model.config, config.passes.packing, is_fixed)
     step = job.workspace.step = training_step(task, feed, plan, config, job)
     check_agreement(job, start, plan, data)
     checkpoints = make_checkpoints(config, job, start)
-    step.state = restore(config, job, start, plan, step, checkpoints, settings)
-    is_finished = step.state.step == plan.steps or bool(held_out and held_out.stops(step.state))
-    if not is_finished:
-        run.remove(result_file(trains=False))  # of an older model
-        commits = {"model": start.commit, "data_set": data.commit}
-        facts = {"config": job.config, "plan": asdict(plan), "start": start.reason, "hub_commits": commits}
-        run.write_json("run.json", facts | {"environment": environment()})
-    job.has_trained.set()
+    world.on_first(load_start, start, seed, job, step.optimizer, checkpoints)
+    step.state = first_state(plan, settings, start.state, start.continues(checkpoints.folder))
+    if start.state is None or step.state.step != start.state.step:  # the schedule follows the progress
+        step.optimizer.optimizer.iterations.assign(step.state.step)
     phases.ended("model")
     try:
-        if is_fixed and not is_finished:
-            compile_shapes(step, plan, feed, run)
+        if not is_finished(step.state, held_out):
+            run.remove(result_file(trains=False))  # of an older model
+            commits = {"model": start.commit, "data_set": data.commit}
+            facts = {"config": job.config, "plan": asdict(plan), "start": start.reason, "hub_commits": commits}
+            run.write_json("run.json", facts | {"environment": environment()})
+            step.compile(feed.batches_of_shapes(), plan.accumulation)
+        job.has_trained.set()
         place, every = f"the training in {run.folder}", config.loop.log_steps
         state = surviving(world, place, lambda: train(step, feed, plan, checkpoints, run, every, held_out))
     except OutOfMemory as error:
-        raise InputError(f"{error}: {MEMORY_ADVICE}" + ", or give --xla off" * is_fixed) from error
+        advice = "lower --train_batch_size (or --global_batch_size) or --max_seq_length, or raise "
+        advice += "--gradient_accumulation_steps" + ", or give --xla off" * is_fixed
+        raise InputError(f"{error}: {advice}") from error
     except NotFinite as error:
-        raise InputError(f"{error}: {OVERFLOW_ADVICE}") from error
+        raise InputError(f"{error}: lower --learning_rate, or use --precision fp32 or bf16") from error
     finally:
         checkpoints.close()
-    if held_out and held_out.best and state.best and state.best[0] != state.position:
-        state = load_best(job, plan, held_out.best, checkpoints, state)
-    write_model = weights.copied(model, start.tokenizer)
+    position = state.position
+    if held_out and held_out.best and state.best and state.best[0] != position:
+        position, score = state.best
+        best = world.on_first(checkpoint_at, checkpoints.folder, position)
+        run.say(f"the best checkpoint: {best.path.name}, {held_out.best} {score:.4f}")
+        load_on_all(job, best.path)
+    world.on_first(save_model, job, start, task)
+    return state.step if position == state.position else position // plan.global_batch_size
+
+
+def save_model(job: Job, start: Start, task: Task) -> None:
+    """Writes the folder `model` of the run. On rank 0."""
 
     def fill(folder: Path) -> None:
-        write_model(folder)
+        weights.copied(job.model, start.tokenizer)(folder)
         write_json(folder / TASK_FILE, task.settings)
 
-    world.on_first(run.replace_folder, "model", fill)
-    return state.step
+    job.run.replace_folder("model", fill)
 
 
-def compile_shapes(step: TrainingStep, plan: Plan, feed: Feed, run: Run) -> None:
-    """Compiles for every shape before the first step. In the middle of a run all ranks would wait for one."""
-    began = time.perf_counter()
-    number = step.compile(feed.batches_of_shapes(), plan.accumulation)
-    seconds = time.perf_counter() - began
-    run.say(f"XLA compiled the step for {number} shape{'s' * (number != 1)} in {seconds:.1f} s")
-
-
-def say_warnings(config: TrainingSettings, job: Job, plan: Plan) -> None:
+def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
     """Prints what the user may not expect from the plan."""
-    say, model = job.run.say, job.model
-    rates = (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob)
-    rounded = {rate: effective_rate(rate) for rate in rates if effective_rate(rate) != rate}
-    if rounded:
-        shown = ", ".join(f"{rate} becomes {bits:.4g}" for rate, bits in sorted(rounded.items()))
-        say(f"dropout rates are rounded to the random bits used: {shown}")
+    say = job.run.say
     if plan.warmup_steps >= plan.steps:
         say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
-    if model.head_name != "pretraining" and (warning := rate_warning(plan)):
+    if job.model.head_name != "pretraining" and (warning := rate_warning(plan)):
         say(warning)
     if config.collectives.compression != "none" and not job.collectives.compresses:
         say(f"note: --compression changes nothing with the backend {job.collectives.name} on these machines")
+    if held_out:
+        every, patience = held_out.interval(plan), held_out.patience
+        count = math.ceil(plan.steps / every)
+        say(f"evaluation every {every:,} steps, {count:,} in all")
+        if patience is not None and count <= patience + 1:  # it could stop only after the last one
+            say(f"warning: with {count} evaluations --early_stopping_patience {patience} never stops early")
+
+
+def feed_of(
+    task: Task, rows: BatchRows, order: RowOrder, plan: Plan, config: BertConfig, packing: str, is_fixed: bool
+) -> Feed:
+    """The feed of a training of a model with this configuration.
+
+    Args:
+      packing: "auto" divides a step's rows by their tokens and groups them by length; "off" does neither.
+      is_fixed: XLA compiles the whole gradient, for few shapes of batches.
+    """
+    layouts = layouts_of(task, rows, order, plan, packing) if is_fixed else None
+    batch = with_checked_ids(task.batch, config)
+    return Feed(
+        rows=rows,
+        order=order,
+        collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else by_length)),
+        lengths=np.ones_like if packing == "off" else partial(rows.lengths_at, "input_ids"),
+        collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),
+    )
+
+
+def layouts_of(task: Task, rows: BatchRows, order: RowOrder, plan: Plan, packing: str) -> Layouts:
+    """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps. Without packing
+    there is one shape, with rows of the task's greatest length."""
+    sample: list[np.ndarray] = []
+    if packing != "off":
+        steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False).astype(int)
+        for position in (steps * plan.global_batch_size).tolist():
+            numbers = order.rows_at(position, position + plan.global_batch_size)
+            lengths = rows.lengths_at("input_ids", numbers)
+            ranks = divided(lengths, plan.size, plan.accumulation)
+            sample += [lengths[piece] for rank in ranks for piece in rank]
+    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), task.max_seq_length)
 
 
 def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, job: Job) -> TrainingStep:
     """The step of BERT's optimizer with the plan's schedule. That of an earlier training starts anew, with what is
     compiled for it."""
-    model, step, seed = job.model, job.workspace.step, config.loop.seed
-    is_optimized = job.world.device.is_gpu or plan.steps >= OPTIMIZED_FROM
+    model, step, seed, is_gpu = job.model, job.workspace.step, config.loop.seed, job.world.device.is_gpu
+    is_optimized = is_gpu or plan.steps >= OPTIMIZED_FROM
+    schedule = plan.learning_rate, plan.steps, plan.warmup_steps
     if step is not None and model.copies_layers == is_optimized:
         step.restart(seed)
-        change_schedule(step.optimizer.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps)
+        change_schedule(step.optimizer.optimizer, *schedule)
         return step
     model.copies_layers, model.recomputes = is_optimized, config.passes.recompute
     optimizer = AllreduceOptimizer(
-        make_optimizer(config.optimizer, plan.learning_rate, plan.steps, plan.warmup_steps),
+        make_optimizer(config.optimizer, *schedule),
         model.trainable_variables,
         job.world,
         job.collectives,
@@ -172,87 +204,49 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
     def loss(batch: dict, key: object) -> Mapping:
         return task.loss(model(batch, dropout_key=key), batch)
 
+    if not feed.is_fixed:
+        return TrainingStep(loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced")
     # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
-    if feed.is_fixed and job.world.device.is_gpu and can_be_whole:
-        return WholeStep(loss, task.weights, optimizer, seed)
-    as_traced = not (feed.is_fixed or is_optimized)
-    return TrainingStep(loss, task.weights, optimizer, seed, feed.is_fixed, as_traced)
+    return TrainingStep(loss, task.weights, optimizer, seed, "step" if is_gpu and can_be_whole else "gradient")
 
 
 def check_agreement(job: Job, start: Start, plan: Plan, data: TrainingData) -> None:
     """Stops all ranks unless they are about to train the same model in the same way on the same data."""
-    job.world.agree(
-        {
-            "the vocabulary": start.tokenizer and start.tokenizer.digest,
-            "the data": (data.key, len(data.rows)),
-            "the plan": plan,
-            "the start": (start.weights, start.state, start.moments, start.fresh_tensors),
-            "the tensors": [(name, tuple(v.shape)) for name, v in job.model.named_tensors().items()],
-        }
-    )
+    facts = {
+        "the vocabulary": start.tokenizer and start.tokenizer.digest,
+        "the data": (data.key, len(data.rows)),
+        "the plan": plan,
+        "the start": (start.weights, start.state, start.moments, start.fresh_tensors),
+        "the tensors": [(name, tuple(v.shape)) for name, v in job.model.named_tensors().items()],
+    }
+    job.world.agree(facts)
 
 
 def make_checkpoints(config: TrainingSettings, job: Job, start: Start) -> Checkpoints:
     """The run's checkpoints. Those of an earlier run that is not continued are moved to another folder."""
-    copy = lambda: weights.copied(job.model, start.tokenizer)  # noqa: E731
+    copy = partial(weights.copied, job.model, start.tokenizer)
     checkpoints = Checkpoints(job.run.folder / CHECKPOINTS, job.world, copy, config.loop)
     if not start.continues(checkpoints.folder) and (aside := job.world.on_first(set_aside, checkpoints.folder)):
         job.run.say(f"the checkpoints of the previous run are kept in {aside}")
     return checkpoints
 
 
-def restore(
-    config: TrainingSettings,
-    job: Job,
-    start: Start,
-    plan: Plan,
-    step: TrainingStep,
-    checkpoints: Checkpoints,
-    settings: dict[str, object],
-) -> State:
-    """Loads on rank 0 the weights and moments that the run starts from. Returns its state on every rank."""
-    optimizer = step.optimizer
-    job.world.on_first(load_start, config.loop.seed, job, start, optimizer, checkpoints)
-    if start.state is None:
-        job.run.remove("metrics.jsonl")
-        return replace(START, settings=settings)
-    state = replace(start.state, step=resumed_step(start.state, plan), settings=settings)
-    if state.step != start.state.step:  # another number of ranks: the schedule continues at the same progress
-        optimizer.optimizer.iterations.assign(state.step)
-    if not start.continues(checkpoints.folder):
-        state = replace(state, evaluations=[], saved=0)  # its checkpoints are in the other folder
-    return state
-
-
-def load_start(seed: int, job: Job, start: Start, optimizer: AllreduceOptimizer, checkpoints: Checkpoints) -> None:
-    """Loads what the start names into model and optimizer. On rank 0."""
-    say, model = job.run.say, job.model
+def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer, checkpoints: Checkpoints) -> None:
+    """Loads the weights and moments that the run starts from. On rank 0."""
+    say, tensors = job.run.say, job.model.named_tensors()
     if start.weights is None:
         say(f"weights: initial values, seed {seed}: training from scratch")
         return
-    tensors = model.named_tensors()
     fresh = {name: tensors[name].numpy() for name in start.fresh_tensors if start.state is None}
-    new = () if start.state else weights.HEAD_TENSORS[model.head_name]
-    say(f"weights: {weights.load(model, start.weights, new=new)} ({start.reason})")
+    new = () if start.state else weights.HEAD_TENSORS[job.model.head_name]
+    say(f"weights: {weights.load(job.model, start.weights, new=new)} ({start.reason})")
     for name, value in fresh.items():
         tensors[name].assign(value)
-    if start.checkpoint:
-        checkpoints.restore(start.checkpoint, optimizer)
-    elif start.moments:
-        checkpoints.restore(start.moments, optimizer)
-        optimizer.optimizer.iterations.assign(0)  # the schedule is the new run's
+    if moments := start.checkpoint or start.moments:
+        checkpoints.restore(moments, optimizer)
+    if start.moments:
         say(f"moments: {start.moments}")
-
-
-def load_best(job: Job, plan: Plan, name: str, checkpoints: Checkpoints, state: State) -> State:
-    """Gives every rank the model of the best evaluation by the score `name`. Returns the state with its step."""
-    assert state.best is not None
-    position, score = state.best
-    best = job.world.on_first(checkpoint_at, checkpoints.folder, position)
-    job.run.say(f"the best checkpoint: {best.path.name}, {name} {score:.4f}")
-    load_on_all(job, best.path)
-    return replace(state, step=position // plan.global_batch_size)
 
 
 def load_on_all(job: Job, source: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from transformers import BertConfig
 from bert.model import Bert
 from distributed import elastic, launcher, phases
 from distributed.collectives import Collectives, open_collectives
-from distributed.gradient import OutOfMemory, TrainingStep
-from distributed.predict import Forward, traced_once
+from distributed.gradient import OutOfMemory, TrainingStep, traced_once
+from distributed.predict import Forward
 from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
@@ -89,7 +90,7 @@ class Job:
 
     def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so."""
-        facts = {"seconds": round(self.run.seconds(), 1), "world_size": self.world.size}
+        facts = {"seconds": round(time.monotonic() - self.run.began_s, 1), "world_size": self.world.size}
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
         self.run.say(
             f"done: {self.run.folder}" + "".join(f", {name} {value:.4g}" for name, value in scores.items())
@@ -131,7 +132,7 @@ def open_job(
     products = set_precision(machine.precision, machine.tf32)
     collectives = open_collectives(world, machine.backend.backend)
     world.agree({"the configuration": config, "the versions of packages": versions()})
-    with contextlib.closing(Run.of(folder, world)) as run:
+    with contextlib.closing(Run(Path(folder).expanduser(), world.rank == 0)) as run:
         if "output_dir" in config:  # the folder belongs to this run alone
             world.on_first(run.lock)
             world.watchdog.stacks = run.folder / "stacks"

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from bert.batch import rounded_up, with_checked_ids
-from distributed.feed import batch_maker
-from distributed.order import fixed_batches
-from distributed.predict import Forward, predict, traced_once
+from distributed.gradient import traced_once
+from distributed.predict import Forward, predict
 from distributed.rows import Rows
 from tasks.job import Job
 
@@ -18,9 +17,18 @@ PER_TOKEN = ("span", "features")  # heads with an output for each token, and not
 
 
 def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> list[np.ndarray]:
-    """Batches of row numbers, rows of similar length together. With its padding, a batch has at most as many
-    tokens as `batch_size` rows of `max_seq_length`."""
-    return fixed_batches(rounded_up(lengths), batch_size * rounded_up(max_seq_length))
+    """Row numbers in batches of rows of similar length, the longest first; the same for any number of ranks.
+
+    With its padding a batch has at most as many tokens as `batch_size` rows of `max_seq_length`, or one row.
+    """
+    lengths, most_tokens = rounded_up(lengths), batch_size * rounded_up(max_seq_length)
+    by_length = np.argsort(-lengths, kind="stable")
+    batches, start = [], 0
+    while start < len(by_length):
+        size = max(1, most_tokens // max(1, int(lengths[by_length[start]])))
+        batches.append(by_length[start : start + size])
+        start += size
+    return batches
 
 
 class Predictor:
@@ -59,10 +67,10 @@ class Predictor:
             own = np.split(outputs, np.cumsum(lengths[numbers])) if is_per_token else outputs
             return [keep(row, output) for row, output in zip(numbers, own, strict=False)]
 
-        make = batch_maker(rows, self._make_batch)
+        job, make_batch = self._job, self._make_batch
         with self._lock:
             kept = predict(
-                self._job.world, self._job.run, batches, make, self._forward, digest=keep_rows, label=label
+                job.world, job.run, rows, batches, make_batch, self._forward, digest=keep_rows, label=label
             )
         if kept is None:
             return None

@@ -7,8 +7,7 @@ from bert.settings import OptimizerSettings, PassSettings
 from bert.text.settings import TokenizerSettings
 from distributed.collectives import BackendSettings, CollectivesSettings
 from distributed.devices import DeviceSettings
-from distributed.plan import PlanSettings
-from distributed.settings import LoopSettings
+from distributed.plan import LoopSettings, PlanSettings
 from distributed.watchdog import StallSettings
 from ringbase.settings import MOST_ROWS, Settings, flat, setting
 

@@ -16,7 +16,7 @@ def parts(number: int, label: str, unit: str, run: Run) -> Iterator[slice]:
     progress = run.progress(number, label, unit)
     for start in range(0, number, TEXTS_AT_ONCE):
         yield slice(start, start + TEXTS_AT_ONCE)
-        progress.update(min(start + TEXTS_AT_ONCE, number))
+        progress.update(min(TEXTS_AT_ONCE, number - start))
     progress.close()
 
 

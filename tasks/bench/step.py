@@ -23,11 +23,10 @@ from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat, made
-from tasks.batches import feed_of
 from tasks.bench.inputs import model_config
 from tasks.bench.settings import LoadSettings, StepConfig
 from tasks.bench.timing import line_up, medians, write
-from tasks.fit import OPTIMIZED_FROM, training_step
+from tasks.fit import OPTIMIZED_FROM, feed_of, training_step
 from tasks.job import Job, set_precision
 from tasks.settings import TrainingSettings
 from tasks.squad.task import SpanTask

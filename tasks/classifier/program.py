@@ -50,7 +50,7 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
         job.run.say(f"seed {seed}")
         folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
         values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
-        with contextlib.closing(Run.of(folder, job.world)) as run:
+        with contextlib.closing(Run(folder, job.world.rank == 0)) as run:
             results[seed] = run_classifier(made(ClassifierConfig, values), replace(job, run=run, config=values))
     columns = {name: [scores[name] for scores in results.values()] for name in next(iter(results.values()))}
     means = {name: statistics.mean(values) for name, values in columns.items()}
@@ -96,10 +96,10 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
         kept = {name: flat(config)[name] for name in ("task_name", "text_pair_column", "max_seq_length")}
         label_task, held_out = LabelTask(max_seq_length, weight_of_label, kept), None
         if evaluation.during_training:
-            tokens = sum(int(dev.tables["examples"].lengths("input_ids").sum()) for _, dev in dev_sets)
+            num_rows = sum(len(dev.tables["examples"]) for _, dev in dev_sets)
             best = f"eval_{task.metrics[0]}" if evaluation.keeps_best else None
             every, patience = evaluation.eval_steps or "epoch", evaluation.early_stopping_patience
-            held_out = HeldOut(measure=dev_scores, tokens=tokens, every=every, best=best, patience=patience)
+            held_out = HeldOut(measure=dev_scores, num_rows=num_rows, every=every, best=best, patience=patience)
         steps = fit(label_task, training_data(config, task, train_set), start, config.training, job, held_out)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete

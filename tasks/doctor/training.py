@@ -110,7 +110,7 @@ def train_on_trial(
         "xla": xla,
     }  # fmt: skip
     set_precision(precision)
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.closing(Run.of(folder / name, world)) as run:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.closing(Run(folder / name, world.rank == 0)) as run:
         run_squad(made(SquadConfig, inputs | values), Job(world, collectives, run))
     lines = world.on_first((folder / name / "metrics.jsonl").read_text).splitlines()
     return np.array([[line["loss"], line["gradient_norm"]] for line in map(json.loads, lines)])

@@ -62,7 +62,7 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
             ids, offsets = rows.column("input_ids")
             for row, states in enumerate(predictor(rows, config.batch_size, label=None) or ()):
                 yield first + row, ids[offsets[row] : offsets[row + 1]], states
-            bar.update(first + len(rows))
+            bar.update(len(rows))
 
     if run.is_writer:
         write(config, start.words, list(layers), vectors())

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, is_fixed, num_examples, with_checked_ids
 from bert.corpus.masking import Masking, example_keys, mask
-from distributed.feed import batch_maker
-from distributed.predict import predict, traced_once
+from distributed.gradient import traced_once
+from distributed.predict import predict
 from distributed.train import HeldOut
 from ringbase.ragged import padded
 from tasks.job import Job
@@ -116,10 +116,10 @@ def evaluator(settings: EvaluationSettings, job: Job, shards: Shards, max_seq_le
         sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
         return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
 
-    make_batch, forward = batch_maker(shards.rows, with_checked_ids(task.batch, model.config)), traced_once(count)
+    make_batch, forward = with_checked_ids(task.batch, model.config), traced_once(count)
 
     def measure() -> dict[str, float]:
-        outputs = predict(job.world, job.run, batches, make_batch, forward, label="evaluation")
+        outputs = predict(job.world, job.run, shards.rows, batches, make_batch, forward, label="evaluation")
         return job.world.on_first(total, outputs)
 
-    return HeldOut(measure=measure, tokens=int(lengths.sum()), every=settings.eval_steps or "auto")
+    return HeldOut(measure=measure, num_rows=len(rows), every=settings.eval_steps or "auto")

@@ -4,10 +4,10 @@ import json
 import resource
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
+import tqdm
 from harness.mpi import ROOT
 from harness.refusals import refused
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -20,7 +20,7 @@ from distributed.versions import environment
 def test_only_rank_0_writes(tmp_path, capsys):
     run = Run(tmp_path / "run", is_writer=False)
     run.say("text")
-    run.write("sub/file", "text")
+    run.write("file", "text")
     run.replace_folder("model", lambda folder: (folder / "file").touch())
     run.metrics(1, {"loss": 1.0})
     run.progress(1, "training").update(1)
@@ -39,23 +39,21 @@ def test_what_cannot_be_written_is_named(run):
 
 @pytest.mark.parametrize("fills_up", [False, True])
 def test_curves_that_cannot_be_written_do_not_end_the_run(fills_up, run, capsys):
-    """Writing beyond this size of a file fails, as beyond the end of a disk. TensorBoard has a thread for it, and
-    an exception in a thread ends the job."""
+    """Writing beyond this size of a file fails, as beyond the end of a disk."""
     if fills_up:
         run.metrics(1, {"loss": 1.0})
     else:
-        (run.folder / "metrics.jsonl").symlink_to("/dev/full")
         (run.folder / "tensorboard").touch()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 if fills_up else limits[0], limits[1]))
     try:
         for step in range(2, 30):
             run.metrics(step, {"loss": 1.0})
         run.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    lines = capsys.readouterr().err.splitlines()
-    assert [name in line for name, line in zip(("metrics.jsonl", "tensorboard"), lines, strict=True)] == [True] * 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(run.folder) in line
 
 
 def test_events_are_what_tensorboard_reads(run):
@@ -110,7 +108,7 @@ def test_git_is_not_run_in_the_folder_where_the_user_works(tmp_path, monkeypatch
 def clock(monkeypatch):
     """Seconds that the progress sees, set by the test."""
     now = SimpleNamespace(s=1000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: now.s)
+    monkeypatch.setattr(tqdm.std, "time", lambda: now.s)
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
         monkeypatch.delenv(name, raising=False)
     return now
@@ -120,11 +118,12 @@ def clock(monkeypatch):
 def test_without_a_terminal_a_line_comes_every_30_seconds(run, clock, capsys, total, done):
     """The time left is that of the steps since the start; what takes 2 seconds is not worth a line."""
     bar = run.progress(total, "training", initial=done)
-    for step in range(done + 1, total + 1):
+    for _ in range(total - done):
         clock.s += 1
-        bar.update(step, loss="0.25")
+        bar.set_postfix(loss="0.25", refresh=False)
+        bar.update()
     bar.close()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (4 if total > 2 else 0)
     for line, step in zip(lines, (30, 60, 90, 100), strict=False):
-        assert all(part in line for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss 0.25"))
+        assert all(part in line for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25"))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert import batch as batches
 from bert.batch import by_length, in_one_group, rounded_up
 from bert.model import Bert
-from distributed.gradient import batch_signature
+from distributed.gradient import traced_once
 from tasks.classifier.task import LabelTask
 from tasks.pretraining.task import MaskedTask
 from tasks.squad.task import SpanTask
@@ -105,25 +105,17 @@ class Computer:
         weights = {} if self.head == "features" else TASKS[self.head].weights(batch)
         inverse = tf.constant([1 / weight for weight in weights.values()], tf.float32)
         of_key = () if key is None else (tf.constant(key, tf.int32),)
-        function = self._function(batch, grouping, has_key=key is not None)
-        scores, loss, gradients = function(batch, inverse, *of_key)
+        kind = grouping.removesuffix(" more"), key is not None
+        if kind not in self._functions:  # with unknown dimensions, or compiled for these
+            by_xla = partial(tf.function, jit_compile=True, autograph=False)
+            self._functions[kind] = (by_xla if grouping == "compiled" else traced_once)(self._compute)
+        scores, loss, gradients = self._functions[kind](batch, inverse, *of_key)
         names = self.model.named_tensors() if self.head != "features" else ()
         return Computed(
             self._by_row(rows, scores, batch, grouping),
             float(loss),
             {name: tf.convert_to_tensor(part).numpy() for name, part in zip(names, gradients, strict=True)},
         )
-
-    def _function(self, batch: dict, grouping: str, has_key: bool):
-        """With unknown dimensions, or compiled for these."""
-        kind = grouping, has_key
-        if kind not in self._functions:
-            signature = [batch_signature(batch), tf.TensorSpec([None]), *[tf.TensorSpec([2], tf.int32)] * has_key]
-            is_fixed = grouping == "compiled"
-            self._functions[kind] = tf.function(
-                self._compute, None if is_fixed else signature, autograph=False, jit_compile=is_fixed or None
-            )
-        return self._functions[kind]
 
     def _compute(self, batch, inverse, key=None):
         if self.head == "features":

@@ -40,7 +40,7 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
 
     config_class, function = program_of(program)
     config: Any = flags.parse(config_class, argv, prog=f"bert-{program}")
-    with contextlib.closing(Run.of(folder, world)) as run:
+    with contextlib.closing(Run(Path(folder), world.rank == 0)) as run:
         return function(config, Job(world, collectives, run, flat(config)))
 
 

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import PlanSettings, make_plan
+from distributed.plan import LoopSettings, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
-from distributed.settings import LoopSettings
-from distributed.state import START
-from distributed.train import HeldOut, resumed_step
+from distributed.state import first_state
+from distributed.train import HeldOut
 from distributed.train import train as train_loop
 from distributed.world import World
 
@@ -94,12 +92,7 @@ class Toy:
 
     def save(self, position: int, **changes) -> Path:
         """A checkpoint after `position` rows, 10 in each step; `changes` are those of its `State`."""
-        values: dict[str, Any] = {
-            "step": position // 10,
-            "steps": 100,
-            "global_batch_size": 10,
-            "settings": {"--seed": 7},
-        }
+        values: dict[str, Any] = {"step": position // 10, "steps": 100, "global_batch_size": 10, "settings": {}}
         self.checkpoints.save(self.optimizer, State(position, **(values | changes)))
         self.checkpoints.finish()
         return self.folder / folder_name(position)
@@ -118,10 +111,6 @@ class Toy:
         """Those of the complete checkpoints."""
         return [read_state(path).position for path in complete_checkpoints(self.folder)]
 
-    def names(self) -> list[str]:
-        """All that is in the folder."""
-        return sorted(path.name for path in self.folder.iterdir())
-
 
 def train(
     world: World,
@@ -138,7 +127,7 @@ def train(
     held_out: HeldOut | None = None,
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
-    run, feed = Run.of(folder, world), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
+    run, feed = Run(folder, world.rank == 0), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
     flags: dict[str, Any] = {"num_train_steps": steps, "gradient_accumulation_steps": accumulation}
     plan = make_plan(PlanSettings(global_batch_size=global_batch, **flags), NUM_ROWS, world.size)
     settings = {"save_checkpoints_steps": save_every, "save_checkpoints_minutes": save_minutes}
@@ -148,11 +137,9 @@ def train(
         return {"loss": tf.reduce_sum(tf.square(errors(toy.model, batch)))}
 
     def restored() -> State:
-        newest = newest_intact(toy.folder, run.say)
-        if newest is None:
-            return START
-        toy.restore(newest.path)
-        return replace(newest.state, step=resumed_step(newest.state, plan))
+        if newest := newest_intact(toy.folder, run.say):
+            toy.restore(newest.path)
+        return first_state(plan, {}, newest.state if newest else None, True)
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)

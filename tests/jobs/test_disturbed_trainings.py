@@ -51,8 +51,8 @@ def test_a_step_that_one_survivor_has_and_another_has_not_counts_once(folder, un
 
 
 def test_a_killed_training_starts_again_from_its_checkpoint(folder, undisturbed):
-    with started(launch(2, *program("training.py", folder, "1@summed@11"), flags=("--restarts=1",))) as job:
-        job.strike(folder / "1@summed@11")
+    with started(launch(2, *program("training.py", folder, "0@write@8"), flags=("--restarts=1",))) as job:
+        job.strike(folder / "0@write@8")
         done = job.end()
     assert_same_training(done, folder, undisturbed, survivors=2)
 

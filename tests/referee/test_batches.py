@@ -9,8 +9,8 @@ from transformers import BertConfig
 
 from bert import batch as batches
 from bert.batch import with_checked_ids
-from distributed.order import fixed_batches
 from ringbase.errors import InputError
+from tasks.predict import batches_of
 
 
 def test_groups_by_length_have_the_fewest_padded_tokens():
@@ -37,7 +37,7 @@ def test_weights_count_no_padding(grouping):
 
 def test_batches_of_prediction_hold_each_row_once_and_no_more_tokens_than_fit():
     lengths = np.r_[np.full(400, 16), np.random.default_rng(3).integers(9, 61, 200), 700]
-    batches = fixed_batches(lengths, 8 * 64)
+    batches = batches_of(lengths, 8, 64)
     assert sorted(np.concatenate(batches)) == list(range(601))
     assert len(batches[0]) == 1  # longer than a batch
     assert all(len(batch) * lengths[batch].max() <= 8 * 64 for batch in batches[1:])

@@ -100,7 +100,7 @@ with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as 
     first_rank = str(world.rank)
     (folder / f"rank-{first_rank}").write_text(str(os.getpid()))
     elastic.enable(world)
-    held_out = HeldOut(measure=measure, tokens=1, every=10, best="score")
+    held_out = HeldOut(measure=measure, num_rows=1, every=10, best="score")
     optimizer, state = toy.train(
         world,
         watched(open_collectives(world)),
@@ -110,7 +110,7 @@ with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as 
         save_every=4,
         held_out=held_out,
     )
-    digests = world.all_gather(optimizer.replica_digest())
+    digests = world.all_gather(toy.flat(optimizer).tobytes().hex())
     if world.rank == 0:
         weights_at_the_end = toy.flat(optimizer).tolist()
         print(json.dumps({"weights": weights_at_the_end, "digests": digests, "step": state.step}), flush=True)

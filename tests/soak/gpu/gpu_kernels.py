@@ -24,10 +24,9 @@ from bert.optimizer import make_optimizer
 from bert.settings import OptimizerSettings
 from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.gradient import TrainingStep
+from distributed.gradient import TrainingStep, traced_once
 from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer
-from distributed.predict import traced_once
 from distributed.world import World
 from tasks import job
 
@@ -106,7 +105,8 @@ def take_step(head: str, precision: str, optimizer_name: str, grouping: str, rec
     def loss(batch, key):
         return task.loss(model(batch, dropout_key=key), batch)
 
-    step = TrainingStep(loss, task.weights, optimizer, is_fixed=grouping == "compiled")
+    compiled = "gradient" if grouping == "compiled" else "graph"
+    step = TrainingStep(loss, task.weights, optimizer, compiled=compiled)
     step.take([batch, batch], 1, (), StepClock(1))
     if grouping != "compiled":
         traced_once(model)(batch)
