@@ -32,8 +32,7 @@ from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import in_turn, ratio
-from tasks.bench.worlds import alone, last_error, launched
+from tasks.bench.timing import alone, in_turn, last_error, ratio
 from tasks.environment import set_environment
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
@@ -97,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.compare"
     config = flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__))
     set_environment()
-    alone(config.turns, partial(bench_compare, config), prog)
+    alone(config.turns.output_file, partial(bench_compare, config), prog)
 
 
 def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
@@ -140,7 +139,9 @@ class Contest:
 
     def run_ours(self, *program: str, variables: Mapping[str, str] | None = None) -> None:
         """Runs one of our modules on the ranks, with these environment variables. Raises InputError: it failed."""
-        done = run_on_cpus(launched([sys.executable, "-m", *program], self.num_ranks), variables)
+        python = [sys.executable, "-m"]
+        launch = [*python, "distributed.launch", f"-np={self.num_ranks}", "--"]
+        done = run_on_cpus([*launch, *python, *program], variables)
         if done.returncode:
             raise InputError(f"{program[0]} failed: {last_error(done)}")
 
@@ -234,7 +235,7 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
     """
     length, size, num_steps = config.max_seq_length, config.batch_size, config.num_warmup + config.num_steps
     settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
-    source = Source(config.train_file, "--train_file", is_training=True, limit=config.max_train_examples)
+    source = Source(config.train_file, is_training=True, limit=config.max_train_examples)
     words, run = tokenizer.load(None, Path(config.model).expanduser()), Run(Path(), is_writer=False)
     rows = open_windows(settings, source, words, World(), run).tables["windows"]
     if len(rows) < num_steps * size:

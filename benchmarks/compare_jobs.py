@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distributed.phases import VARIABLE
 from tasks.bench.timing import in_turn, medians, ratio
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def ours(contest: "Contest", job: Job) -> dict[str, Any]:
         flags += ["--do_eval", f"--task_name={job.task.upper()}", f"--data_dir={config.glue_dir}"]
         flags.append(f"--seeds={','.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "--seed=42")
     program = "tasks.squad" if job.task == "squad" else "tasks.classifier"
-    variables = {"RINGBERT_CACHE": str(folder / "cache"), VARIABLE: str(folder / "phases")}
+    variables = {"RINGBERT_CACHE": str(folder / "cache"), "RINGBERT_PHASES": str(folder / "phases")}
     start_s, start = time.perf_counter(), time.time()
     contest.run_ours(program, *flags, variables=variables)
     seconds = time.perf_counter() - start_s

@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.bench.timing import in_turn, ratio
-from tasks.bench.worlds import last_error
+from tasks.bench.timing import in_turn, last_error, ratio
 
 PROGRAM = Path(__file__).with_name("timed_process.py")
 SETTINGS = {

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gradient_step
-from distributed.mpirun import Options, build_command, find_mpi
+from distributed.launch import parse_args
+from distributed.mpirun import build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import in_turn, medians, ratio
-from tasks.bench.worlds import alone, last_error
+from tasks.bench.timing import alone, in_turn, last_error, medians, ratio
 from tasks.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.horovod_sums"
     config = flags.parse(SumsConfig, argv, prog=prog, description=str(__doc__))
     set_environment()
-    alone(config.turns, partial(bench_sums, config), prog)
+    alone(config.turns.output_file, partial(bench_sums, config), prog)
 
 
 def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
@@ -86,7 +86,8 @@ def run(config: SumsConfig, folder: Path, model: str, name: str) -> dict[str, fl
     words = (PACKAGES[name], model, str(config.num_ranks), str(threads), str(config.num_pairs), str(report))
     environment = os.environ | {"PYTHONPATH": str(SITE) if is_ours else ""}
     mpi = find_mpi(None if is_ours else config.rival_mpirun)
-    command = build_command(mpi, Options((python, gradient_step.__file__, *words), config.num_ranks), environment)
+    options = parse_args([f"-np={config.num_ranks}", "--", python, str(gradient_step.__file__), *words])
+    command = build_command(mpi, options, environment)
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S)
     except subprocess.TimeoutExpired:

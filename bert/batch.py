@@ -19,7 +19,6 @@ token's row is its place, and `places` and `rows` are left out.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,16 +75,6 @@ def batch_of(fields: dict[str, Any], grouping: Grouping | None = None) -> tuple[
     return fields, batch
 
 
-def token_targets(values: np.ndarray, batch: Batch, missing: int = 0) -> np.ndarray:
-    """A target for each token, in the order of the batch -> one for each row of the hidden state, [R]; `missing`
-    where there is no token."""
-    has_token = batch["attention_mask"] > 0
-    row_of_token = np.flatnonzero(has_token) if is_fixed(batch) else np.arange(has_token.sum())
-    targets = np.full(len(batch["input_ids"]), missing, values.dtype)
-    targets[row_of_token] = values
-    return targets
-
-
 def is_fixed(batch: Batch) -> bool:
     """Whether XLA compiles the whole pass, for the groups of this batch."""
     return isinstance(batch["groups"][0], tuple)
@@ -93,18 +82,6 @@ def is_fixed(batch: Batch) -> bool:
 
 def num_examples(batch: Batch) -> int:
     return int(batch["is_example"].sum())
-
-
-def row_lengths(batch: Batch) -> np.ndarray:
-    """The number of tokens of each example, int64 [n]."""
-    rows, widths = np.array(batch["groups"], np.int64).reshape(-1, 2).T
-    widths = np.repeat(widths, rows)
-    lengths = np.add.reduceat(batch["attention_mask"].astype(np.int64), np.cumsum(widths) - widths)
-    return lengths[batch["is_example"] > 0]
-
-
-def num_places(groups: Groups) -> int:
-    return sum(int(rows) * int(length) for rows, length in groups)
 
 
 def rounded_up(lengths: Any) -> Any:
@@ -123,8 +100,8 @@ def with_checked_ids(collate: Callable[..., Batch], config: "BertConfig") -> Cal
 
     CPUs stop with an error at an id that has none, but GPUs compute on with zeros. Raises InputError.
     """
-    tables = {name: "vocab_size" for name in ("input_ids", "masked_ids")}
-    tables |= {"token_type_ids": "type_vocab_size", "position_ids": "max_position_embeddings"}
+    tables = {"input_ids": "vocab_size", "masked_ids": "vocab_size", "token_type_ids": "type_vocab_size",
+              "position_ids": "max_position_embeddings"}  # fmt: skip
 
     def collate_and_check(fields: dict, **options) -> Batch:
         batch = collate(fields, **options)
@@ -140,47 +117,42 @@ def with_checked_ids(collate: Callable[..., Batch], config: "BertConfig") -> Cal
     return collate_and_check
 
 
-# -- groups -------------------------------------------------------------------------------------------------------
-
-
 def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
     """All rows, in their order, as long as the longest."""
     shape = np.array([len(lengths), rounded_up(np.max(lengths))], np.int32)
     return np.arange(len(lengths)), (shape,)
 
 
-def fixed(groups: Groups) -> Grouping:
-    """The grouping into these pairs of numbers, in descending order of length."""
-    return lambda lengths: (np.argsort(-np.asarray(lengths), kind="stable"), groups)
-
-
-@dataclass(frozen=True)
-class ByLength:
+def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.ndarray, Groups]:
     """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs.
 
     Dynamic programming over the distinct lengths finds the cuts with the fewest places. There are always
     `num_groups` groups, so that one graph serves all batches; some may have no rows.
     """
+    order = _descending(lengths)
+    rounded = rounded_up(np.asarray(lengths, np.int64)[order])
+    shapes = np.full((num_groups, 2), (0, LENGTH_MULTIPLE), np.int32)
+    # A cut saves places only where the length changes, so there are few to try in any batch.
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
+    for number, (start, stop) in enumerate(_cheapest_cuts(edges, rounded, num_groups)):
+        shapes[number] = stop - start, rounded[start]
+    return order, tuple(shapes)
 
-    num_groups: int = NUM_GROUPS
 
-    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
-        order = np.argsort(-np.asarray(lengths), kind="stable")
-        rounded = rounded_up(np.asarray(lengths, np.int64)[order])
-        shapes = np.full((self.num_groups, 2), (0, LENGTH_MULTIPLE), np.int32)
-        # A cut saves places only where the length changes, so there are few to try in any batch.
-        edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
-        for number, (start, stop) in enumerate(_cheapest_cuts(edges, rounded, self.num_groups)):
-            shapes[number] = stop - start, rounded[start]
-        return order, tuple(shapes)
+def _descending(lengths: np.ndarray) -> np.ndarray:
+    return np.argsort(-np.asarray(lengths), kind="stable")
+
+
+def _fixed(groups: Groups) -> Grouping:
+    return lambda lengths: (_descending(lengths), groups)
 
 
 class Layouts:
     """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest places that holds it.
 
-    The layouts are made from a sample of the run's batches, sorted by their number of tokens. The first third of
-    the sample gives a staircase: the maximum of the batches' longest rows, of their second longest rows, and so
-    on. Two thirds give a second staircase, and the whole sample a third one. `ByLength` cuts each into groups. The
+    They are made from a sample of the run's batches, sorted by their number of tokens. The first third of the
+    sample gives a staircase: the maximum of the batches' longest rows, of their second longest rows, and so on.
+    Two thirds give a second staircase, and the whole sample a third one. `by_length` cuts each into groups. The
     last layout holds every batch.
 
     Args:
@@ -197,20 +169,19 @@ class Layouts:
         parts = list(np.maximum.accumulate(parts)) if parts else []
         distinct = set()
         for stair in (*parts, np.full(num_rows, longest)):
-            _, groups = ByLength(GROUPS_OF_LAYOUT)(stair)
+            _, groups = by_length(stair, GROUPS_OF_LAYOUT)
             distinct.add(tuple((int(rows), int(length)) for rows, length in groups if rows))
-        self._layouts = sorted(distinct, key=lambda groups: (num_places(groups), groups))
+        self._layouts = sorted(
+            distinct, key=lambda groups: (sum(rows * length for rows, length in groups), groups)
+        )
         self._widths = np.array([[n for rows, n in groups for _ in range(rows)] for groups in self._layouts])
-
-    def __len__(self) -> int:
-        return len(self._layouts)
 
     def single(self) -> list[Grouping]:
         """Each layout as a grouping of its own, for rows that fit into it."""
-        return [fixed(layout) for layout in self._layouts]
+        return [_fixed(layout) for layout in self._layouts]
 
     def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
-        order = np.argsort(-np.asarray(lengths), kind="stable")
+        order = _descending(lengths)
         assert len(lengths) <= self._widths.shape[1], f"{len(lengths)} rows in {self._widths.shape[1]} places"
         holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"

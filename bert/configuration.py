@@ -10,27 +10,17 @@ from transformers import BertConfig
 from ringbase.errors import InputError, shortened
 from ringbase.json_files import read_object
 
-IDS = (1 << 31) - 1  # the ids of tokens and positions are int32
 REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-# Integers from 1 to this.
-WHOLE = {
-    "vocab_size": IDS,
-    "hidden_size": 1 << 20,
-    "num_hidden_layers": 1000,
-    "num_attention_heads": 1 << 20,
-    "intermediate_size": 1 << 24,
-    "max_position_embeddings": IDS,
-    "type_vocab_size": IDS,
-    "num_labels": 1 << 20,
-}
-# Numbers from the least to less than the most.
-NUMBERS = {
-    "hidden_dropout_prob": (0, 1),
-    "attention_probs_dropout_prob": (0, 1),
-    "classifier_dropout": (0, 1),
+IDS = 1 << 31  # the ids of tokens and positions are int32
+# Numbers from the least to less than the most; integers where the least is one.
+RANGES: dict[str, tuple[float, float]] = {
+    "vocab_size": (1, IDS), "max_position_embeddings": (1, IDS), "type_vocab_size": (1, IDS),
+    "hidden_size": (1, 1 << 20), "intermediate_size": (1, 1 << 24), "num_hidden_layers": (1, 1001),
+    "num_attention_heads": (1, 1 << 20), "num_labels": (1, 1 << 20),
+    "hidden_dropout_prob": (0.0, 1), "attention_probs_dropout_prob": (0.0, 1), "classifier_dropout": (0.0, 1),
     "initializer_range": (1e-10, 10),
     "layer_norm_eps": (1e-30, 1),  # a float32 is divided by its root
-}
+}  # fmt: skip
 CHOICES: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),  # of bert.ops.ACTIVATIONS
     "problem_type": ("regression", "single_label_classification", "multi_label_classification"),
@@ -77,13 +67,11 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
 def _checked(values: Mapping[str, Any]) -> BertConfig:
     if missing := [name for name in REQUIRED if name not in values]:
         raise InputError(f"not a BERT configuration: {missing[0]} is missing")
-    ranges = {name: (1, most) for name, most in WHOLE.items()} | NUMBERS
-    for name, (least, most) in ranges.items():
-        value, is_whole = values.get(name, least), name in WHOLE
-        is_number = type(value) is int or (type(value) is float and not is_whole)
-        if not is_number or value < least or value >= most + is_whole:
-            kind = f"an integer from {least} to" if is_whole else f"a number from {least:g} to less than"
-            raise InputError(f"{name} must be {kind} {most:,}, got {_shown(value)}")
+    for name, (least, most) in RANGES.items():
+        value, kind = values.get(name, least), type(least)
+        if type(value) not in (int, kind) or not least <= value < most:
+            words = f"{'an integer' if kind is int else 'a number'} from {least:g} to less than {most:,}"
+            raise InputError(f"{name} must be {words}, got {_shown(value)}")
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             words = ", ".join(json.dumps(value) for value in allowed)
@@ -93,31 +81,26 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if type(pad) is not int or not 0 <= pad < values["vocab_size"]:
         raise InputError(f"pad_token_id must be null or an integer below vocab_size, got {_shown(pad)}")
-    kept = {name: values[name] for name in (*WHOLE, "hidden_act", "problem_type") if name in values}
-    kept |= {name: float(values[name]) for name in NUMBERS if name in values}
+    kept = {name: type(least)(values[name]) for name, (least, _) in RANGES.items() if name in values}
+    kept |= {name: values[name] for name in ("hidden_act", "problem_type") if name in values}
     return BertConfig(**kept | _labels(values), pad_token_id=pad)
 
 
 def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
     """The labels by number, without `label2id`, which often says something else."""
-    names, number = values.get("id2label"), values.get("num_labels")
-    if names is not None:
-        is_table = isinstance(names, dict) and names and all(isinstance(name, str) for name in names.values())
-        if (
-            not is_table
-            or sorted(names) != sorted(map(str, range(len(names))))
-            or len({*names.values()}) < len(names)
-        ):
-            raise InputError(f"id2label must name the labels 0, 1, …, each once, got {_shown(names)}")
-        if number not in (None, len(names)):
+    table, number = values.get("id2label"), values.get("num_labels", 2)
+    names = [table.get(str(place)) for place in range(len(table))] if isinstance(table, dict) else []
+    if table is not None:
+        if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise InputError(f"id2label must name the labels 0, 1, …, each once, got {_shown(table)}")
+        if number != len(names) and "num_labels" in values:
             raise InputError(f"num_labels is {number}, but id2label names {len(names)} labels")
-    count = len(names) if names else number or 2
-    if values.get("problem_type") == "single_label_classification" and count < 2:
-        raise InputError(f"problem_type single_label_classification needs 2 labels or more, got {count}")
-    if names is None:
+        number = len(names)
+    if values.get("problem_type") == "single_label_classification" and number < 2:
+        raise InputError(f"problem_type single_label_classification needs 2 labels or more, got {number}")
+    if table is None:
         return {}
-    ordered = [names[str(place)] for place in range(count)]
-    return {"id2label": dict(enumerate(ordered)), "label2id": {name: place for place, name in enumerate(ordered)}}
+    return {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
 
 
 def _shown(value: object) -> str:

@@ -26,12 +26,9 @@ def random_words(count: tf.Tensor, seed: tf.Tensor, generator: str = "auto_selec
 
 
 def folded(key: tf.Tensor, on_host: bool = True) -> tf.Tensor:
-    """int32 []: with a place after it, the seed tf.random.experimental.stateless_fold_in(key, place).
-
-    Args:
-      on_host: for graphs that XLA does not compile as a whole. The generator takes its seed from the host, which
-        would wait at every place of the model for a number that a GPU has drawn.
-    """
+    """int32 []: with a place after it, the seed tf.random.experimental.stateless_fold_in(key, place). `on_host` in
+    graphs that XLA does not compile as a whole: the generator takes its seed from the host, which would wait at
+    every place of the model for a number that a GPU has drawn."""
     with tf.device("CPU:0") if on_host else contextlib.nullcontext():
         return tf.random.stateless_uniform([], key, minval=None, maxval=None, dtype=tf.int32)
 
@@ -59,19 +56,16 @@ class Dropout:
         return self.key is not None and self.rate > 0.0
 
     @property
-    def scale(self) -> float:
-        """The factor that multiplies the kept elements."""
+    def scale(self) -> float:  # of the kept elements
         return 1 / (1 - effective_rate(self.rate)) if self.is_on else 1.0
 
     @property
-    def highest_kept(self) -> int:
-        """The largest draw for which an element is kept."""
+    def highest_kept(self) -> int:  # draws up to this keep their element
         steps = 1 << num_bits(self.rate)
         return steps // 2 - 1 - round(self.rate * steps)
 
     def draws(self, shape: Sequence[Any]) -> tf.Tensor:
-        """int8 or int16, uniform over all values of the type, of this shape: numbers, or int32 []; fewer than 2^31
-        elements."""
+        """int8 or int16, uniform over all values of the type, of this shape, of fewer than 2^31 elements."""
         assert self.words is not None
         # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix product before
         # it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.

@@ -4,10 +4,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
+from huggingface_hub import constants
+
 from ringbase.errors import InputError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-MODEL_FILES = ("*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors")
+MODEL_FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
@@ -15,18 +18,15 @@ def download_model(name: str, revision: str | None = None) -> Path:
 
     Raises InputError: the hub has no such model or revision, or cannot be reached and the cache lacks it.
     """
-    from huggingface_hub import constants, snapshot_download
-
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+        return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=MODEL_FILES))
     except (OSError, ValueError) as error:
-        reason = _first_line(error)
+        reason, flag = _first_line(error), f" --model_revision {revision}" if revision else ""
         if constants.HF_HUB_OFFLINE:
             command = f"hf download {name}" + (f" --revision {revision}" if revision else "")
             reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
-        flags = f"--model {name}" + (f" --model_revision {revision}" if revision else "")
         raise InputError(
-            f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
+            f"--model {name}{flag}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
         ) from error
 
 
@@ -44,41 +44,36 @@ def load_data_set(
       where: the flags that named it, for messages.
       revision: the user's `--dataset_revision`. The data are then certainly those of this revision.
       default: the revision to take without the user's.
-
     Raises InputError if it cannot be loaded, or not at this revision.
     """
     import datasets
-    from huggingface_hub import HfApi, constants
 
-    commit, flag = None, f"--dataset_revision {revision}"
-    if revision is not None and Path(name).expanduser().exists():
-        raise InputError(f"{flag}: {name} is a folder here; only the hub has revisions")
+    commit, where = None, f"{where} ({split}){f' --dataset_revision {revision}' if revision else ''}"
+    if revision and Path(name).expanduser().exists():
+        raise InputError(f"{where}: {name} is a folder; only the hub has revisions")
     try:
-        if revision is not None:
-            if constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision):
-                commit = cached_commit(name, revision)
-            commit = commit or HfApi().dataset_info(name, revision=revision).sha
+        if revision and (constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision)):
+            commit = cached_commit(name, revision)
+        if revision and commit is None:
+            commit = huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
-        raise InputError(f"{where} ({split}){f' {flag}' if revision else ''}: {_first_line(error)}") from error
+        raise InputError(f"{where}: {_first_line(error)}") from error
     # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach the hub.
     used = {Path(file["filename"]).parent.name for file in table.cache_files}
     if commit is not None and used != {commit}:
         raise InputError(
-            f"{where} ({split}): {flag} is commit {commit}, but the hub does not answer and the newest copy in "
-            f"the cache is of {', '.join(sorted(used)) or 'an unknown commit'}"
+            f"{where} is commit {commit}, but the hub does not answer and the newest copy in the cache is of "
+            f"{', '.join(sorted(used)) or 'an unknown commit'}"
         )
     return table
 
 
 def cached_commit(name: str, revision: str | None) -> str | None:
     """The commit that the hub's cache notes for a revision of a data set; None if it has no note."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
-    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="dataset"))
+    folder = Path(constants.HF_HUB_CACHE, "--".join(["datasets", *name.split("/")]))
     note = folder / "refs" / (revision or "main")
     return note.read_text().strip() if note.is_file() else None
 

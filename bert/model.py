@@ -21,53 +21,12 @@ from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
 from bert.dropout import Dropout, folded
 from bert.ops import ACTIVATIONS
+from bert.weights import shapes
 
-HEADS = ("span", "classifier", "pretraining", "features")
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
 
 Tensors = dict[str, Any]  # Google's names, or what follows the name of a layer -> values of variables
-
-
-def shapes(config: BertConfig, head: str) -> dict[str, tuple[int, ...]]:
-    """Google's name of each variable of the model -> its shape. Raises ValueError: an unknown head.
-
-    The order stays: checkpoints number the optimizer's moments by it.
-    """
-    hidden, inner, words = config.hidden_size, config.intermediate_size, config.vocab_size
-
-    def dense(scope: str, in_size: int = hidden, out_size: int = hidden) -> dict[str, tuple[int, ...]]:
-        return {f"{scope}/kernel": (in_size, out_size), f"{scope}/bias": (out_size,)}
-
-    def norm(scope: str) -> dict[str, tuple[int, ...]]:
-        return {f"{scope}/LayerNorm/gamma": (hidden,), f"{scope}/LayerNorm/beta": (hidden,)}
-
-    def scores(scope: str, size: int) -> dict[str, tuple[int, ...]]:
-        return {f"{scope}output_weights": (size, hidden), f"{scope}output_bias": (size,)}
-
-    tables = {"word": words, "token_type": config.type_vocab_size, "position": config.max_position_embeddings}
-    shape_of: dict[str, tuple[int, ...]] = {
-        f"bert/embeddings/{table}_embeddings": (size, hidden) for table, size in tables.items()
-    }
-    shape_of |= norm("bert/embeddings")
-    for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
-        for part in ("query", "key", "value"):
-            shape_of |= dense(f"{layer}/attention/self/{part}")
-        shape_of |= dense(f"{layer}/attention/output/dense") | norm(f"{layer}/attention/output")
-        shape_of |= dense(f"{layer}/intermediate/dense", hidden, inner)
-        shape_of |= dense(f"{layer}/output/dense", inner, hidden) | norm(f"{layer}/output")
-    match head:
-        case "span":
-            return shape_of | scores("cls/squad/", 2)
-        case "classifier":
-            return shape_of | scores("", config.num_labels) | dense("bert/pooler/dense")
-        case "pretraining":
-            shape_of |= {"cls/predictions/output_bias": (words,)} | scores("cls/seq_relationship/", 2)
-            shape_of |= dense("cls/predictions/transform/dense") | norm("cls/predictions/transform")
-            return shape_of | dense("bert/pooler/dense")
-        case "features":
-            return shape_of
-    raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
 
 
 # -- between the rows of the hidden state and the rows of attention -----------------------------------------------
@@ -209,8 +168,6 @@ class Bert(keras.Model):
 
     def __init__(self, config: BertConfig, head: str = "features", seed: int = 0):
         super().__init__(name="bert_" + head)
-        if config.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {config.hidden_act!r}")
         self.config, self.head_name = config, head
         self.recomputes = False  # whether the backward pass recomputes the activations within layers
         self.copies_layers = True  # whether training graphs have a copy of the traced layer for each of its calls

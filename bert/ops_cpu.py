@@ -16,12 +16,12 @@ from bert.ops import Heads, Norm, Product, residual_sum, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
-# For each thread: the size of one of the matrices [T, T] over all heads of one turn of the loop. Taking whole rows
-# of MiniLM (12 heads, 384 positions) instead makes a step 7 % slower in float32 and 2 % in bfloat16 (AMD EPYC with
-# 1 MiB of cache per core and 32 MiB shared).
+# For each thread: the size of one of the matrices [T, T] over all heads of one turn of the loop. Whole rows of
+# MiniLM (12 heads, 384 positions) make a step 7 % slower in float32, 2 % in bfloat16 (AMD EPYC, 1 MiB a core).
 TURN_BYTES = 2 << 20
 
 compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
+_threefry = compiled(functools.partial(ops.random_words, generator="threefry"))
 
 
 def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -35,14 +35,6 @@ def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return _threefry(count + -count % unit, seed)
 
 
-@compiled
-def _threefry(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return ops.random_words(count, seed, "threefry")
-
-
-# -- bias, activation, residual and LayerNorm ---------------------------------------------------------------------
-
-
 def column_sums(x: tf.Tensor) -> tf.Tensor:
     """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of TensorFlow's sum over
     rows; both add in float32."""
@@ -50,19 +42,17 @@ def column_sums(x: tf.Tensor) -> tf.Tensor:
 
 
 def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return _of_rows_and_bias(None)(x, bias)
+    return _compiled_activation(None)(x, bias)
 
 
 def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    return _of_rows_and_bias(activation)(x, bias)
+    return _compiled_activation(activation)(x, bias)
 
 
 @functools.cache
-def _of_rows_and_bias(activation: Callable[[tf.Tensor], tf.Tensor] | None) -> Callable[..., tf.Tensor]:
-    """Compiles activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays.
-
-    The matrix product before it could add the bias, but then oneDNN takes up to twice the time.
-    """
+def _compiled_activation(activation: Callable[[tf.Tensor], tf.Tensor] | None) -> Callable[..., tf.Tensor]:
+    """activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays. The matrix
+    product before it could add the bias, but then oneDNN takes up to twice the time."""
 
     @compiled
     def forward(x, bias):
@@ -94,8 +84,7 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
 
 @functools.cache
 def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]:
-    """`residual`, compiled by XLA. Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two
-    numbers per row."""
+    """Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two numbers per row."""
 
     def total_of(branch, bias, hidden, masks):
         return residual_sum(wide(branch) + wide(bias), hidden, scale, *masks)
@@ -136,15 +125,10 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
     return differentiable
 
 
-# -- attention ----------------------------------------------------------------------------------------------------
-
-
 def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
-    """Most of the cost of attention comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and
-    are read as rarely as possible. The gradient needs two of them: the softmax and the draws.
-
-    The heads of long rows are processed a few at a time, and what lies between their products is compiled. That is
-    faster once XLA has compiled it for each value of T.
+    """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and are read as
+    rarely as possible; the gradient needs two of them, the softmax and the draws. The heads of long rows are
+    processed a few at a time, with compiled code between their products, which XLA compiles for each value of T.
     """
     if dropout.key is None:
         return ops.attention(heads, mask, draws, dropout)
@@ -208,8 +192,7 @@ def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_re
 
 @compiled
 def _dropped(probs, draws, highest_kept: int):
-    """Selects on the bits: to select between two bfloat16 numbers, XLA's CPU code would convert them to float32
-    and back."""
+    """Selects on the bits: between two bfloat16 numbers XLA's CPU code would select in float32."""
     bits = {2: tf.uint16, 4: tf.uint32}[probs.dtype.size]
     return tf.bitcast(ops.dropped(tf.bitcast(probs, bits), draws, highest_kept), probs.dtype)
 

@@ -1,9 +1,8 @@
 """The functions of bert/ops.py for a pass that XLA compiles as a whole for a GPU.
 
 A GPU takes about as long for these operations as for the memory that they read and write, so it matters which of
-them XLA joins into one kernel and what it keeps between the passes. The functions write that down: sums are plain
-sums, the backward pass computes again from arrays in the model's dtype instead of keeping float32 copies, and
-`stored` says what stays in memory.
+them XLA joins into one kernel and what it keeps between the passes: sums are plain sums, the backward pass starts
+from arrays in the model's dtype instead of keeping float32 copies, and `stored` says what stays in memory.
 """
 
 from collections.abc import Callable
@@ -26,9 +25,6 @@ def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
     twice nor keeps the arrays from which they came. Outside of XLA every result is in memory."""
     in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     return gen_xla_ops.xla_optimization_barrier(tensors) if in_xla else list(tensors)
-
-
-# -- dropout ------------------------------------------------------------------------------------------------------
 
 
 def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
@@ -65,9 +61,6 @@ def uniform(shape: tf.Tensor, dropout: Dropout, *after: tf.Tensor) -> tf.Tensor:
 
 def permuted(x: tf.Tensor) -> tf.Tensor:
     return x * (x + x + 1)
-
-
-# -- bias, activation, residual and LayerNorm ---------------------------------------------------------------------
 
 
 @tf.custom_gradient
@@ -135,14 +128,9 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
     return differentiable(hidden, *branch, *weights)
 
 
-# -- attention ----------------------------------------------------------------------------------------------------
-
-
 def attention(heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout) -> tf.Tensor:
-    """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix products read
-    this matrix and take the positive part themselves. There are no draws: `kept` computes the numbers where they
-    are needed.
-    """
+    """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix products take
+    the positive part themselves. There are no draws: `kept` computes the numbers where they are needed."""
     scale = heads[0].shape[-1] ** -0.5
 
     @tf.custom_gradient

@@ -18,8 +18,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     rate(step) = rate * step / warmup_steps                     while step < warmup_steps (so step 0 has rate 0)
                = rate * (1 - min(step, train_steps) / train_steps)             afterwards.
 
-    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as it did in the
-    training of the published BERT models.
+    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as for published models.
     """
 
     def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
@@ -53,15 +52,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     """
 
     def __init__(
-        self,
-        learning_rate=5e-5,
-        weight_decay_rate: float = 0.01,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"),
-        **kwargs,
-    ):
+        self, learning_rate=5e-5, weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
+        exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"), **kwargs,
+    ):  # fmt: skip
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
@@ -79,7 +73,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
     def apply_scaled(self, gradients, scale) -> None:
-        """The same as `apply` with scale * gradients, but without a separate pass over memory for the product."""
+        """`apply` with scale * gradients, without a separate pass over memory for the product."""
         self._scale = scale
         try:
             self.apply(gradients)
@@ -96,12 +90,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._updates[kind](*handles, *numbers)
 
     def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
-        """The new parameter, m and v.
-
-        `factors` holds the same numbers three times, once for each computation of the moments. XLA cannot know
-        that and finds nothing to share between the computations, so one loop reads everything once and writes all
-        three.
-        """
+        """The new parameter, m and v. `factors` holds the same numbers three times. XLA cannot know that and finds
+        nothing to share between the three computations of the moments: one loop reads and writes everything."""
 
         def moments(beta_1, beta_2, m_factor, v_factor):
             return beta_1 * m + m_factor * gradient, beta_2 * v + ops.square(v_factor * gradient)
@@ -116,11 +106,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
 
     def _function(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
-        """The update of all variables of one shape, which are passed as resource handles; traced once for them.
-
-        XLA compiles `_step` if they are large. It then makes one pass over memory (LAMB's norms need another) and
-        allocates nothing. It would take ten times as long to compile one graph of all variables.
-        """
+        """The update of all variables of one shape, which are passed as resource handles; traced once for them. If
+        they are large, XLA makes one pass over memory (LAMB's norms need another) and allocates nothing. It would
+        take ten times as long to compile one graph of all variables."""
         handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
         variables_and_gradient = [handle, handle, handle, tf.TensorSpec(shape, dtype)]
 
@@ -182,8 +170,7 @@ OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": LAMB}
 def make_optimizer(
     settings: OptimizerSettings, learning_rate: float, train_steps: int, warmup_steps: int
 ) -> AdamWeightDecay:
-    """The optimizer that the settings name, with BERT's schedule. Call `bert.set_xla_flags` first, so that its
-    compiled code reads memory only once."""
+    """The optimizer of the settings, with BERT's schedule. Call `bert.set_xla_flags` before, for its speed."""
     return OPTIMIZERS[settings.optimizer](WarmupDecay(learning_rate, train_steps, warmup_steps))
 
 

@@ -17,7 +17,6 @@ from transformers import BertConfig
 
 from bert import hub
 from ringbase.errors import InputError, shortened
-from ringbase.files import is_file_name
 from ringbase.json_files import read_object
 
 ARCHITECTURES = {
@@ -27,20 +26,7 @@ ARCHITECTURES = {
     "features": "BertModel",
 }
 PUBLISHED_PREFIX = "bert_model.ckpt"
-POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
-# The tensors of each head, by Google's names: new when training starts, and ignored by models with other heads.
-HEAD_TENSORS = {
-    "span": ("cls/squad/output_weights", "cls/squad/output_bias"),
-    "classifier": ("output_weights", "output_bias", *POOLER),
-    "pretraining": (
-        *(f"cls/predictions/transform/dense/{name}" for name in ("kernel", "bias")),
-        *(f"cls/predictions/transform/LayerNorm/{name}" for name in ("gamma", "beta")),
-        "cls/predictions/output_bias",
-        *(f"cls/seq_relationship/output_{name}" for name in ("weights", "bias")),
-        *POOLER,
-    ),
-    "features": (),
-}
+Shapes = dict[str, tuple[int, ...]]  # by Google's names
 # Entries of checkpoints that are not weights.
 NO_WEIGHTS = re.compile(r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embeddings/position_ids)$")
 
@@ -64,12 +50,91 @@ _TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
 
 
 class MissingTensors(InputError):
-    """The source lacks the tensors `names`, which the model needs, and has others, `unused`, which it has no use
-    for; the names are Google's."""
+    """The source lacks the tensors `names`, which the model needs; the names are Google's."""
 
-    def __init__(self, source: Path, names: list[str], unused: list[str]):
-        self.names, self.unused = names, unused
+    def __init__(self, source: Path, names: list[str]):
+        self.names = names
         super().__init__(f"{source}: tensors that the model needs are missing: {shortened(names)}")
+
+
+# -- names and shapes ---------------------------------------------------------------------------------------------
+
+
+def shapes(config: BertConfig, head: str) -> Shapes:
+    """Each variable of the model. The order stays: checkpoints number the optimizer's moments by it."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    tables = {"word": config.vocab_size, "token_type": config.type_vocab_size}
+    tables |= {"position": config.max_position_embeddings}
+    shape_of: Shapes = {f"bert/embeddings/{table}_embeddings": (size, hidden) for table, size in tables.items()}
+    shape_of |= _norm("bert/embeddings", hidden)
+    for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
+        for part in ("query", "key", "value"):
+            shape_of |= _dense(f"{layer}/attention/self/{part}", hidden, hidden)
+        shape_of |= _dense(f"{layer}/attention/output/dense", hidden, hidden)
+        shape_of |= _norm(f"{layer}/attention/output", hidden) | _dense(
+            f"{layer}/intermediate/dense", hidden, inner
+        )
+        shape_of |= _dense(f"{layer}/output/dense", inner, hidden) | _norm(f"{layer}/output", hidden)
+    return shape_of | head_shapes(config, head)
+
+
+def head_shapes(config: BertConfig, head: str) -> Shapes:
+    """The tensors of a head: new when training starts, and ignored by models with other heads."""
+    hidden, words = config.hidden_size, config.vocab_size
+    pooler, transform = _dense("bert/pooler/dense", hidden, hidden), "cls/predictions/transform"
+    match head:
+        case "span":
+            return _scores("cls/squad/", 2, hidden)
+        case "classifier":
+            return _scores("", config.num_labels, hidden) | pooler
+        case "pretraining":
+            scores = {"cls/predictions/output_bias": (words,), **_scores("cls/seq_relationship/", 2, hidden)}
+            return scores | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
+        case "features":
+            return {}
+    raise ValueError(f"head must be one of {', '.join(ARCHITECTURES)}, got {head!r}")
+
+
+def _dense(scope: str, in_size: int, out_size: int) -> Shapes:
+    return {f"{scope}/kernel": (in_size, out_size), f"{scope}/bias": (out_size,)}
+
+
+def _norm(scope: str, size: int) -> Shapes:
+    return {f"{scope}/LayerNorm/gamma": (size,), f"{scope}/LayerNorm/beta": (size,)}
+
+
+def _scores(scope: str, number: int, size: int) -> Shapes:
+    return {f"{scope}output_weights": (number, size), f"{scope}output_bias": (number,)}
+
+
+def google_name(key: str) -> tuple[str, bool]:
+    """Google's name of a Hugging Face tensor, and whether the matrix must be transposed."""
+    name = key.removeprefix("bert.")
+    if name in _TO_GOOGLE:
+        return _TO_GOOGLE[name], False
+    name = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)  # as they are named in folders from 2019
+    name = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name)
+    name = re.sub(r"_embeddings\.weight$", "_embeddings", name)
+    name = re.sub(r"layer\.(\d+)\.", r"layer_\1/", name)
+    transpose = name.endswith(".weight")
+    name = re.sub(r"\.weight$", "/kernel", name).replace(".", "/")
+    return (name if name.startswith("cls/") else f"bert/{name}"), transpose
+
+
+def hugging_face_name(name: str, head: str) -> tuple[str, bool]:
+    """The inverse of `google_name` for a tensor of a model with this head."""
+    if name in _TO_HUGGING_FACE:
+        return _TO_HUGGING_FACE[name], False
+    key = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
+    key = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    key = re.sub(r"(\.kernel|(?<=_embeddings))$", ".weight", key)
+    return (key.removeprefix("bert.") if head == "features" else key), name.endswith("/kernel")
+
+
+HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in ARCHITECTURES}
+
+
+# -- reading and writing ------------------------------------------------------------------------------------------
 
 
 def find(name_or_path: str, revision: str | None = None) -> Path:
@@ -80,9 +145,7 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
     """
     path = Path(name_or_path).expanduser()
     if revision is not None and path.exists():
-        raise InputError(
-            f"--model_revision {revision}: {name_or_path} is a folder here; only models of the hub have revisions"
-        )
+        raise InputError(f"--model_revision {revision}: {name_or_path} is a folder; only the hub has revisions")
     if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (path / "model.safetensors").is_file():
         return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or _is_tf_checkpoint(path):
@@ -109,21 +172,22 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
         value = tensors.pop(copy, None)
         if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
             raise InputError(f"{source}: {copy} differs from {original}, which BERT uses in its place")
-    wrong = [name for name, v in variables.items() if name in tensors and tensors[name].shape != tuple(v.shape)]
-    missing = [name for name in variables if name not in tensors or name in wrong]
+    shape_of = {name: tuple(variable.shape) for name, variable in variables.items()}
+    missing = [name for name in variables if name not in tensors or tensors[name].shape != shape_of[name]]
     unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
     if absent := [name for name in missing if name not in tensors and name not in new]:
-        raise MissingTensors(source, absent, unused)
+        raise MissingTensors(source, absent)
     if unknown := set(unused).difference(*HEAD_TENSORS.values()):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
         )
-    for name in wrong:
-        if not (name in new and name.startswith("output_")):  # a classifier with another number of labels
+    for name in missing:
+        # Those of a classifier with another number of labels are new.
+        if name in tensors and not (name in new and name.startswith("output_")):
             raise InputError(
                 f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
-                f"{tuple(variables[name].shape)}: do --bert_config_file and --vocab_file belong to this file?"
+                f"{shape_of[name]}: do --bert_config_file and --vocab_file belong to this file?"
             )
     loaded = {name: tensors[name] for name in variables if name not in missing}
     for name, tensor in loaded.items():
@@ -132,8 +196,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
     for name, tensor in loaded.items():
         variables[name].assign(tensor.astype(variables[name].dtype))
     text = f"{len(loaded)} tensors from {source}"
-    if missing:
-        text += f"; new, with their initial values: {', '.join(missing)}"
+    text += f"; new, with their initial values: {', '.join(missing)}" if missing else ""
     return text + (f"; not used by this model: {shortened(unused)}" if unused else "")
 
 
@@ -185,13 +248,11 @@ def _files(source: Path) -> list[Path]:
         return [source]
     if index.is_file():
         shards = read_object(index, f"{index} (--model)").get("weight_map")
-        # Only names in the same folder: an index that was downloaded must not make us read other files.
-        if not isinstance(shards, dict) or not shards or not all(map(is_file_name, shards.values())):
-            raise InputError(f"{index}: weight_map must name safetensors files beside it (--model)")
-        names = sorted(set(shards.values()))
-        if missing := [name for name in names if not (source / name).is_file()]:
-            raise InputError(f"{index}: lists {len(names)} files, missing: {shortened(missing)} (--model)")
-        return [source / name for name in names]
+        # Only files in the same folder: an index that was downloaded must not make us read others.
+        present = [path.name for path in source.iterdir() if path.is_file()]
+        if not isinstance(shards, dict) or not shards or any(name not in present for name in shards.values()):
+            raise InputError(f"{index}: weight_map must name files that are in the same folder (--model)")
+        return [source / name for name in sorted(set(shards.values()))]
     if whole.is_file():
         return [whole]
     pickle = "only a pickle (pytorch_model.bin), which can run code when read"
@@ -217,30 +278,3 @@ def _read_tf(source: Path) -> dict[str, np.ndarray]:
         return {name: reader.get_tensor(name) for name in names}
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:  # IndexError: a truncated data file
         raise InputError(f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}") from error
-
-
-# -- names --------------------------------------------------------------------------------------------------------
-
-
-def google_name(key: str) -> tuple[str, bool]:
-    """Google's name of a Hugging Face tensor, and whether the matrix must be transposed."""
-    name = key.removeprefix("bert.")
-    if name in _TO_GOOGLE:
-        return _TO_GOOGLE[name], False
-    name = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)  # as they are named in folders from 2019
-    name = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name)
-    name = re.sub(r"_embeddings\.weight$", "_embeddings", name)
-    name = re.sub(r"layer\.(\d+)\.", r"layer_\1/", name)
-    transpose = name.endswith(".weight")
-    name = re.sub(r"\.weight$", "/kernel", name).replace(".", "/")
-    return (name if name.startswith("cls/") else f"bert/{name}"), transpose
-
-
-def hugging_face_name(name: str, head: str) -> tuple[str, bool]:
-    """The inverse of `google_name` for a tensor of a model with this head."""
-    if name in _TO_HUGGING_FACE:
-        return _TO_HUGGING_FACE[name], False
-    key = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
-    key = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    key = re.sub(r"(\.kernel|(?<=_embeddings))$", ".weight", key)
-    return (key.removeprefix("bert.") if head == "features" else key), name.endswith("/kernel")

@@ -21,7 +21,7 @@ import tensorflow as tf
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from distributed import records
+from distributed import launcher
 from distributed.arrays import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.settings import LoopSettings
@@ -138,7 +138,7 @@ class Checkpoints:
             for path in self.folder.glob(".*.tmp"):  # left by a killed process, on any machine
                 shutil.rmtree(path, ignore_errors=True)
             replace_folder(final, fill)
-            records.tell("saved")
+            launcher.tell("saved")
         except (OSError, SafetensorError) as error:  # such as a full disk; these errors may not name the file
             raise InputError(
                 f"{final}: the checkpoint cannot be written: {error}; "

@@ -1,17 +1,12 @@
 """Chooses the GPU and the cores of each rank, and sets up TensorFlow for them."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-
-# What the driver compiles on first use is kept in ~/.nv; by default at most 1 GiB.
-CUDA_CACHE_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +27,7 @@ class Device:
     """What this rank computes on.
 
     Attributes:
-      kind: "gpu" or "cpu".
       threads: how many threads this rank computes with.
-      machine_cores: the cores that the ranks of this machine may use together.
       name, bus_id: of the GPU. The bus id is that of the whole card; instances of a card (MIG) have the same.
       may_be_shared: the user allowed ranks to share GPUs.
       notes: one line for each decision that the user should know, the same on every rank of a machine.
@@ -42,7 +35,6 @@ class Device:
 
     kind: Literal["gpu", "cpu"] = "cpu"
     threads: int = 1
-    machine_cores: frozenset[int] = frozenset()
     name: str = ""
     bus_id: str = ""
     may_be_shared: bool = False
@@ -55,36 +47,21 @@ class Device:
 
 def own_cores(world: Any) -> Device:
     """The cores of this rank: its share of those that the ranks of its machine may use."""
-    masks = world.on_node(frozenset(os.sched_getaffinity(0)))
-    mine, allowed, total = masks[world.local_rank], frozenset().union(*masks), os.cpu_count() or 1
+    masks = world.on_node(os.sched_getaffinity(0))
+    mine, total = masks[world.local_rank], os.cpu_count() or 1
     threads = max(1, len(mine) // sum(bool(mask & mine) for mask in masks))
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
     note = f"each rank is bound to {len(mine)} of {total} cores; {advice}"
-    is_bound = max(len(masks) * threads, len(allowed)) < total
-    return Device("cpu", threads, allowed, notes=(note,) if is_bound else ())
-
-
-@contextmanager
-def cores_of_machine(cores: frozenset[int]) -> Iterator[None]:
-    """This thread, with threads that it starts meanwhile, may use these cores; none for its own."""
-    mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores or mine)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, mine)
+    is_bound = max(len(masks) * threads, len(set().union(*masks))) < total
+    return Device("cpu", threads, notes=(note,) if is_bound else ())
 
 
 def use_device(world: Any, settings: DeviceSettings) -> Device:
-    """The device that the settings ask for, which becomes the only one that TensorFlow sees.
-
-    The GPU of a rank is the only one that it sees, or the one with its local rank. Call it before the first
-    TensorFlow operation, on all ranks. Raises InputError when a GPU is required or there, but cannot be used, or
-    when ranks would share one.
-    """
+    """The device that the settings ask for, which becomes the only one that TensorFlow sees: on all ranks, before
+    its first operation. Raises InputError: a GPU cannot be used, or ranks would share one."""
     tf, device = imported_tensorflow(), own_cores(world)
     tf.config.threading.set_intra_op_parallelism_threads(device.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(1, min(device.threads, 2)))
+    tf.config.threading.set_inter_op_parallelism_threads(min(device.threads, 2))
     gpus = visible_gpus(settings.device)
     world.agree({"a GPU: give each rank one, or --device cpu": "it sees one" if gpus else "it sees none"})
     if not gpus:
@@ -107,7 +84,7 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
 
 
 def visible_gpus(device: str = "auto") -> list[Any]:
-    """The GPUs that TensorFlow can compute on here, in its order; an empty list for `device` "cpu".
+    """The GPUs that TensorFlow can compute on here, in its order; none for "cpu".
 
     Raises InputError when a GPU is required but there is none, or when there is one that TensorFlow cannot use.
     """
@@ -138,7 +115,7 @@ def name_and_bus_id() -> tuple[str, str]:
 
 def imported_tensorflow() -> Any:
     """The module. Raises InputError when it is not installed."""
-    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(CUDA_CACHE_BYTES))
+    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))  # for what the driver compiles, in ~/.nv; else 1 GiB
     try:
         import tensorflow as tf
     except ImportError as error:

@@ -1,12 +1,9 @@
 """Training goes on without ranks that died: `bert-launch --elastic`, with Open MPI's ULFM.
 
-MPI reports a death to some of the survivors, in whichever message they wait. `surviving` then revokes the
-communicators, so that those who wait for a living rank hear of it too, joins the survivors' new communicator, and
-calls the work again. Training then begins by giving all of them the variables and the state of the rank that is
-furthest (`TrainingStep.synchronize`).
-
-The operations are those of User Level Failure Mitigation (Bland et al. 2013, "Post-failure recovery of MPI
-communication capability").
+MPI (User Level Failure Mitigation, Bland et al. 2013) reports a death to some of the survivors, in whichever
+message they wait. `surviving` then revokes the communicators, so that those who wait for a living rank hear of it
+too, joins the survivors' new communicator, and calls the work again. Training then begins by giving all of them
+the variables and the state of the rank that is furthest (`TrainingStep.synchronize`).
 """
 
 import contextlib
@@ -19,7 +16,6 @@ from distributed.world import World
 from ringbase.errors import InputError
 
 T = TypeVar("T")
-VARIABLE = "RINGBERT_ELASTIC"  # set by bert-launch --elastic
 
 
 class Elsewhere(Exception):
@@ -28,14 +24,13 @@ class Elsewhere(Exception):
 
 def enable(world: World) -> None:
     """Makes a world elastic if bert-launch asks for it. Raises InputError if MPI cannot go on without a rank."""
-    if world.comm is None or os.environ.get(VARIABLE, "0") == "0":
+    if world.comm is None or os.environ.get("RINGBERT_ELASTIC", "0") == "0":
         return
     try:
         world.comm.Get_failed().Free()
     except (started().Exception, NotImplementedError) as error:
-        raise InputError(
-            f"--elastic needs an MPI with ULFM, such as Open MPI 5 started with --with-ft ulfm ({error})"
-        ) from None
+        needed = "an MPI with ULFM, such as Open MPI 5 started with --with-ft ulfm"
+        raise InputError(f"--elastic needs {needed} ({error})") from None
     world.names = tuple(world.all_gather(f"rank {world.rank} on {started().Get_processor_name()}"))
 
 
@@ -69,7 +64,7 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
             world.derived.clear()
             world.comm = world.comm.Shrink()
             vars(world).update(place_in(world.comm))
-            world.watchdog.restart(world.comm)
+            world.watchdog.start(world.comm, world.fail)
             world.names, places = zip(*world.all_gather((name, place)), strict=True)
     if world.names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error

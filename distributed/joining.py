@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
-from distributed import records
-from distributed.environment import RANK_VARIABLES
+from distributed import launcher
+from distributed.launcher import RANK_VARIABLES
 
 TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
 START_TIMEOUT_S = 600.0  # for all ranks to join, from the first one that waits for the others
@@ -18,51 +18,45 @@ POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a waiting rank
 def communicator() -> tuple[Any, str]:
     """MPI's communicator of all ranks, or None and the reason why there is only one process."""
     try:
-        MPI = started()
+        comm = started().COMM_WORLD
     except ImportError as error:
         return None, f"mpi4py is not installed ({error})"
     except RuntimeError as error:
         return None, f"no MPI library was found ({str(error).splitlines()[0]})"
-    return (MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None), "MPI sees one process"
+    return (comm if comm.size > 1 else None), "MPI sees one process"
 
 
 def started() -> Any:
     """The module mpi4py.MPI, whose first import starts MPI and waits for all ranks.
 
-    SIGALRM ends a rank that waits too long for others: no Python runs meanwhile. Raises ImportError without
-    mpi4py, RuntimeError without an MPI library.
+    SIGALRM ends a rank that waits too long for others. Raises ImportError without mpi4py, RuntimeError without an
+    MPI library.
     """
+    if "mpi4py.MPI" in sys.modules:
+        return sys.modules["mpi4py.MPI"]
     is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))
     if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
         os.environ[TRANSPORTS] = "self"
-    waits = not is_alone and "mpi4py.MPI" not in sys.modules
-    if waits:
-        signal.alarm(math.ceil(float(os.environ.get(records.START_TIMEOUT, START_TIMEOUT_S))))
+    else:
+        signal.alarm(math.ceil(float(os.environ.get(launcher.START_TIMEOUT, START_TIMEOUT_S))))
     try:
         from mpi4py import MPI
     finally:
         if is_alone:
             del os.environ[TRANSPORTS]
-        if waits:
+        else:
             signal.alarm(0)
     return MPI
 
 
 def place_in(comm: Any) -> dict[str, Any]:
     """This process's rank, size, local rank and size, node and number of nodes, by their names in `World`."""
-    from mpi4py import MPI
-
+    MPI = started()
     local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     first = MPI.Group.Translate_ranks(local.group, [0], comm.group)[0]  # no message: a death would block it
     nodes = sorted(set(comm.allgather(first)))
-    return {
-        "rank": comm.rank,
-        "size": comm.size,
-        "local_rank": local.rank,
-        "local_size": local.size,
-        "node": nodes.index(first),
-        "num_nodes": len(nodes),
-    }
+    place = {"rank": comm.rank, "size": comm.size, "local_rank": local.rank, "local_size": local.size}
+    return place | {"node": nodes.index(first), "num_nodes": len(nodes)}
 
 
 def wait_for(request: Any) -> None:
@@ -71,24 +65,3 @@ def wait_for(request: Any) -> None:
     while not request.Test():
         time.sleep(pause)
         pause = min(2 * pause, POLL_S[1])
-
-
-class Library(NamedTuple):
-    """The MPI library that mpi4py uses, by its name in `distributed.mpirun`."""
-
-    name: str
-    version: str
-    is_threaded: bool  # several threads may send messages at the same time
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
-
-
-def library() -> Library | None:
-    """The MPI library that mpi4py uses; None if there is none."""
-    try:
-        MPI = started()
-    except (ImportError, RuntimeError):
-        return None
-    name, version = MPI.get_vendor()
-    return Library(name, ".".join(map(str, version)), MPI.Query_thread() == MPI.THREAD_MULTIPLE)

@@ -24,7 +24,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from distributed.arrays import host_view
+from distributed.arrays import broadcast, host_view
 from distributed.collectives import Collectives
 from distributed.world import World
 
@@ -173,7 +173,7 @@ class AllreduceOptimizer:
 
     def broadcast_variables(self, root: int = 0) -> None:
         """Gives every rank the trainable variables and optimizer state of the rank `root`."""
-        broadcast_variables([*self.trainable, *self.state().values()], self.collectives, self.world, root)
+        broadcast_variables([*self.trainable, *self.state().values()], self.world, root)
 
     def replica_digest(self) -> str:
         """A digest of the trainable variables' bits, equal on every rank."""
@@ -190,13 +190,11 @@ class AllreduceOptimizer:
             self.world.agree({f"the trainable variables after {step} steps": self.replica_digest()})
 
 
-def broadcast_variables(
-    variables: Sequence[keras.Variable], collectives: Collectives, world: World, root: int = 0
-) -> None:
+def broadcast_variables(variables: Sequence[keras.Variable], world: World, root: int = 0) -> None:
     """Gives every rank the values of the rank `root`."""
     with world.operation("the broadcast of the variables"):
-        for variable in variables:
-            variable.assign(collectives.broadcast(tf.convert_to_tensor(variable.value), root))
+        for variable in variables if world.size > 1 else ():
+            variable.assign(broadcast(world.comm, variable.numpy(), root))
 
 
 def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:

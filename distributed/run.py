@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from distributed import records
-from distributed.environment import RANK_VARIABLES
+from distributed import launcher
+from distributed.launcher import RANK_VARIABLES
 from ringbase.errors import InputError, one_line
 from ringbase.files import replace_folder, write_text
 from ringbase.json_files import parse_json
@@ -74,7 +74,7 @@ class Progress:
 def is_terminal() -> bool:
     """Whether standard error goes to a terminal. Under mpirun it is a pipe: there bert-launch tells, or mpirun's
     own standard error is checked."""
-    if sys.stderr.isatty() or os.environ.get(records.TERMINAL) == "1":
+    if sys.stderr.isatty() or os.environ.get(launcher.TERMINAL) == "1":
         return True
     if not any(name in os.environ for name in RANK_VARIABLES):
         return False
@@ -178,7 +178,7 @@ class Run:
             return
         for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             with contextlib.suppress(InputError):
-                match line := parse_json(text, allow_nan=True):
+                match line := parse_json(text):
                     case {"rows": int() | float() as logged_at} if logged_at <= rows:
                         kept.append(f"{json.dumps(line)}\n")
         self.write("metrics.jsonl", "".join(kept))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
-from types import FrameType
+from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -25,14 +25,11 @@ class StopRequest(Event):
             self.can_save = False
 
 
-def install(program: str, is_alone: bool, stop_wanted: StopRequest) -> None:
-    """Sets the handlers of this process.
+def install_handlers(program: str, is_alone: bool, stop_wanted: StopRequest) -> None:
+    """A process that is alone saves before it ends. mpirun kills its ranks half a second after SIGTERM, which is
+    too early to save: there bert-launch turns the signals ENDING into SIGUSR1."""
 
-    A process that is alone saves before it ends. mpirun kills its ranks half a second after SIGTERM, which is too
-    early to save: there bert-launch turns these signals into SIGUSR1.
-    """
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: Any) -> None:
         name = signal.Signals(number).name
         if not stop_wanted.can_save or stop_wanted.is_set():
             print(f"{program}: ended by {name}", file=sys.stderr, flush=True)

@@ -1,24 +1,23 @@
 """Keeps strangers from servers of this process that listen on all networks, as TensorFlow's do.
 
-Linux runs a program, the socket filter, on every packet that arrives for a socket, and drops what it refuses. A
-process needs no rights to give a filter to its own sockets (some kernels want CAP_NET_ADMIN), and connections that
-a listening socket accepts inherit it. A filter is given to a socket that exists, and a server accepts connections
-from its first moment. So another socket, the keeper, holds the port before: while both share it, the keeper gets
-all connections, and refuses them.
-
-Described in socket(7) and in Documentation/networking/filter.rst of Linux.
+Linux runs a program, the socket filter, on every packet that arrives for a socket, and drops what it refuses:
+socket(7), Documentation/networking/filter.rst. A process may give filters to its own sockets (some kernels want
+CAP_NET_ADMIN), and connections that a listening socket accepts inherit them. A server accepts connections before
+it can get a filter. So another socket, the keeper, holds the port before, gets all connections while both share
+it, and refuses them.
 """
 
 import contextlib
 import ctypes
 import ipaddress
 import os
+import random
 import socket
-import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 44, 51  # Python's socket has no names for them
+SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump, return.
 LOAD_OCTET, LOAD_WORD, SHIFT_RIGHT, JUMP_IF_EQUAL, RETURN = 0x30, 0x20, 0x74, 0x15, 0x06
 IP_HEADER = 0xFFF00000  # where SKF_NET_OFF puts it
@@ -30,25 +29,18 @@ ANSWER_S = 0.2  # loopback answers within a millisecond, if it answers
 Program = list[tuple[int, int, int, int]]  # (code, instructions to skip if true, if false, operand)
 
 
-def listening(port: int, shares: bool = False) -> socket.socket:
-    """A socket that listens on a port of all networks, by IPv6 too where there is any, as gRPC's servers do.
+def listening(ports: range) -> socket.socket:
+    """A socket on a free port of all networks, by IPv6 too where there is any, as gRPC's servers listen.
 
-    A later server of this user can share the port (SO_REUSEPORT), as gRPC's do under TF_GRPC_REUSE_PORT=1. Raises
-    OSError if the port is taken, unless this socket `shares` it.
+    A server of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1.
     """
-    is_dual = socket.has_dualstack_ipv6()
-    listener = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if is_dual:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shares)
-        listener.bind(("", port))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    both = socket.has_dualstack_ipv6()
+    kind: dict[str, Any] = {"family": socket.AF_INET6 if both else socket.AF_INET, "dualstack_ipv6": both}
+    for port in random.SystemRandom().sample(ports, 100):
+        with contextlib.suppress(OSError):  # the port is taken
+            socket.create_server(("", port), **kind).close()  # one that shares the port would not notice
+            return socket.create_server(("", port), backlog=1024, reuse_port=True, **kind)
+    raise OSError(f"no free port among {ports.start} to {ports.stop}")
 
 
 def refuse_all(keeper: socket.socket) -> None:
@@ -68,12 +60,8 @@ def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     for source in sorted(sources):
         program += [(JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source))), (RETURN, 0, 0, WHOLE_PACKET)]
     program += [(RETURN, 0, 0, NOTHING)]
-    servers = _others_on_its_port(keeper)
-    for server in servers:
-        with server:
-            _set_program(server, SO_ATTACH_FILTER, program)
-            server.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
-    assert servers, "no server of this process shares the port"
+    for server in _others_on_its_port(keeper):
+        _set_program(server, SO_ATTACH_FILTER, program)
     port = keeper.getsockname()[1]
     keeper.close()
     with contextlib.suppress(TimeoutError):
@@ -88,19 +76,11 @@ def _set_program(listener: socket.socket, option: int, program: Program) -> None
     listener.setsockopt(socket.SOL_SOCKET, option, described)
 
 
-def _others_on_its_port(keeper: socket.socket) -> list[socket.socket]:
-    """Duplicates of this process's other sockets that listen on the keeper's port."""
-    seen, servers = {os.fstat(keeper.fileno()).st_ino}, []
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):  # closed by now
-            status = os.fstat(descriptor)
-            if not stat.S_ISSOCK(status.st_mode) or status.st_ino in seen:
-                continue
-            seen.add(status.st_ino)
-            other = socket.socket(fileno=os.dup(descriptor))
+def _others_on_its_port(keeper: socket.socket) -> Iterator[socket.socket]:
+    """This process's other sockets that listen on the keeper's port."""
+    for descriptor in set(map(int, os.listdir("/proc/self/fd"))) - {keeper.fileno()}:
+        # Suppressed: it is no socket, or closed by now.
+        with contextlib.suppress(OSError), socket.fromfd(descriptor, keeper.family, keeper.type) as other:
             listens = other.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             if listens and other.getsockname()[1:2] == keeper.getsockname()[1:2]:
-                servers.append(other)
-            else:
-                other.close()
-    return servers
+                yield other

@@ -54,7 +54,7 @@ START = State(0, 0, 1, 1, {})
 def read_state(path: Path) -> State:
     """The state of a checkpoint. Raises InputError when it cannot be read or a value is damaged."""
     where = f"{path}: state.json"
-    values = read_object(path / "state.json", where, allow_nan=True)
+    values = read_object(path / "state.json", where)
     position = values.get("position")  # older versions did not store the other two
     values = {"evaluations": [], "evaluated": position, "saved": position, **values}
     numbers = [

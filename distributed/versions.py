@@ -23,26 +23,18 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def git_commit() -> str | None:
-    """The commit of RingBERT's own checkout; None if it is installed otherwise.
-
-    It is not asked of the folder where the user works: a downloaded folder's `.git/config` can name programs that
-    git would run.
-    """
-    checkout = Path(ringbase.__file__).parent.parent
+def environment() -> dict[str, object]:
+    """The facts for run.json; the commit is that of RingBERT's own checkout, if there is one."""
+    checkout, commit = Path(ringbase.__file__).parent.parent, None
+    # Not of the folder where the user works: a downloaded .git/config can name programs that git would run.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(checkout), "describe", "--always", "--dirty"]
     if (checkout / ".git").exists():
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
-    return None
-
-
-def environment() -> dict[str, object]:
-    """Facts that a result depends on besides its flags: versions, machine, git commit of RingBERT."""
+            commit = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
     return {
         "python": platform.python_version(),
         "packages": versions(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "git_commit": git_commit(),
+        "git_commit": commit,
         "command": sys.argv,
     }

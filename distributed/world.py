@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
-from distributed import records, signals
-from distributed.devices import Device, DeviceSettings, cores_of_machine, own_cores, use_device
-from distributed.environment import check_launcher, launched_rank
+from distributed import launcher
+from distributed.devices import Device, DeviceSettings, own_cores, use_device
 from distributed.joining import communicator, place_in, started, wait_for
-from distributed.watchdog import StallError, StallSettings, Watchdog
+from distributed.launcher import check_launcher, launched_rank
+from distributed.signals import StopRequest, install_handlers
+from distributed.watchdog import StallError, StallSettings, Watchdog, by_value
 from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
@@ -34,22 +35,17 @@ class FirstRankError(Exception):
 
 @dataclass(eq=False)
 class World:
-    """This process among the ranks of a job. After a loss `distributed.elastic` changes its place among them.
+    """This process among the ranks of a job; `World()` is alone. After a death `distributed.elastic` changes it.
 
     Attributes:
-      rank, size: the number of this rank, and how many ranks there are.
-      local_rank, local_size: the same among the ranks that share this machine's memory.
+      local_rank, local_size: its number among the ranks that share this machine's memory, and how many these are.
       node, num_nodes: the number of this machine, and how many machines there are.
       comm: the mpi4py communicator of the ranks; None for one rank.
-      device: what this rank computes on.
-      program: the program's name, for messages.
-      user_errors: types of errors to show as one line, without a traceback.
+      is_script: a user's own: its OSErrors keep their traceback and, alone, it keeps its handlers of signals.
       stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
-      watchdog: notices when ranks wait in vain.
       launched_size: how many ranks there were at the start.
-      names: in a job that goes on without ranks that die, the living ones with the numbers that they had at the
-        start; else empty.
-      derived: communicators made from `comm`, which a loss revokes too.
+      names: the living ranks with the numbers that they had at the start; empty unless the job outlives deaths.
+      derived: communicators made from `comm`, which a death revokes too.
     """
 
     rank: int = 0
@@ -61,8 +57,8 @@ class World:
     comm: Any = field(default=None, repr=False)
     device: Device = field(default_factory=Device)
     program: str = "python"
-    user_errors: tuple[type[BaseException], ...] = field(default=(InputError, OSError), repr=False)
-    stop_wanted: signals.StopRequest = field(default_factory=signals.StopRequest, repr=False)
+    is_script: bool = False
+    stop_wanted: StopRequest = field(default_factory=StopRequest, repr=False)
     watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
     launched_size: int = 1
     names: tuple[str, ...] = ()
@@ -78,40 +74,36 @@ class World:
         cls,
         device: DeviceSettings | None = DeviceSettings(),  # noqa: B008 — it is frozen
         program: str | None = None,
-        user_errors: tuple[type[BaseException], ...] = (InputError, OSError),
         stalls: StallSettings | None = StallSettings(),  # noqa: B008
-        saves_on_signals: bool = True,
+        is_script: bool = False,
         comm: Any = None,
     ) -> "World":
         """Joins MPI and gives each local rank its GPU and cores; call it before the first TensorFlow operation.
 
-        Use it as a context manager: if an exception or a `sys.exit` with an error leaves the block on any rank,
-        all ranks end. `user_errors` are shown as one line, other errors with a traceback. With `device` None, for
-        programs that compute nothing, TensorFlow is not imported. With `stalls` None there is no watchdog. With
-        `saves_on_signals` False, a process that is alone keeps its handlers of signals. `comm` is an mpi4py
-        communicator of a part of the processes, instead of all; the process's handlers of signals and of threads'
-        exceptions then stay as they are.
+        An exception or a `sys.exit` with an error that leaves its `with` block on any rank ends all ranks. With
+        `device` None TensorFlow is not imported, and with `stalls` None there is no watchdog. `comm` is an mpi4py
+        communicator of a part of the processes; handlers of signals and of threads' exceptions then stay.
 
         Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
         """
-        program = program or Path(sys.argv[0]).name
         is_part = comm is not None
         comm, why_alone = (comm if comm.size > 1 else None, "") if is_part else communicator()
         place = {} if comm is None else {"comm": comm, "launched_size": comm.size, **place_in(comm)}
-        world = cls(program=program, user_errors=user_errors, **place)
+        program = program or Path(sys.argv[0]).name
+        world = cls(program=program, is_script=is_script, watchdog=Watchdog(stalls), **place)
         with contextlib.ExitStack() as failing:
             failing.push(world)
             if not is_part:
                 check_launcher(world.size, why_alone)
-                if saves_on_signals or world.size > 1:
-                    signals.install(program, world.size == 1, world.stop_wanted)
+                if world.size > 1 or not is_script:
+                    install_handlers(program, world.size == 1, world.stop_wanted)
                 threading.excepthook = world.fail_in_thread
             world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
-        if comm is not None and stalls is not None:
-            world.watchdog.start(comm, stalls, program, world.fail)
+        if comm is not None:
+            world.watchdog.start(comm, world.fail)
         if world.rank == 0:
-            records.tell("joined")
+            launcher.tell("joined")
         return world
 
     @property
@@ -160,34 +152,28 @@ class World:
         """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it failed."""
         if self.size == 1:
             return function(*args)
-        error: BaseException | None = None
-        reason, result = "", cast(T, None)
         with self.operation(f"the work of rank 0 ({name_of(function)})"):
             if self.rank == 0:
                 try:
                     with self.watchdog.working():
                         result = function(*args)
-                except BaseException as caught:
-                    error, reason = caught, f"{type(caught).__name__}: {caught}"
-            reason, result = self.broadcast((reason, result))
-        if error is not None:
-            raise error
+                except BaseException as error:
+                    self.broadcast((f"{type(error).__name__}: {error}", None))
+                    raise
+                return self.broadcast(("", result))[1]
+            reason, received = self.broadcast(("", None))
         if reason:
             raise FirstRankError(reason)
-        return result
+        return cast(T, received)
 
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
-        """Calls `function` on rank 0, then on the first rank of every other machine, while all others wait.
-
-        For work that writes files: on a shared file system the other machines find them already done. Meanwhile
-        the calling rank may use the cores of its machine's other ranks. Returns the result of the first rank here.
-        """
+        """Calls `function` on rank 0, then on the first rank of every other machine, which on a shared file system
+        finds the files already written. Returns the result of the first rank here."""
         with self.operation(f"the work of each machine's first rank ({name_of(function)})"):
-            work = cores_of_machine(self.device.machine_cores)(function)
-            result = self.on_first(work, *args)
+            result = self.on_first(function, *args)
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():
-                    result = work(*args)
+                    result = function(*args)
             return self.on_node(result)[0]
 
     def on_node(self, value: T) -> list[T]:
@@ -195,19 +181,13 @@ class World:
         return [other for node, other in self.all_gather((self.node, value)) if node == self.node]
 
     def agree(self, facts: Mapping[str, object]) -> None:
-        """Checks that all ranks have the same facts (name -> anything with a stable `str`).
-
-        Raises InputError on every rank otherwise; it names the first fact that differs and its value on each rank.
-        """
+        """Raises InputError on every rank unless all have the same facts: name -> anything with a stable `str`."""
         with self.operation("a comparison of the ranks"):
             everyone = self.all_gather({name: str(value) for name, value in facts.items()})
         for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
-            ranks: dict[str, list[str]] = {}
-            for rank, facts_of_rank in enumerate(everyone):
-                ranks.setdefault(facts_of_rank.get(name, "nothing"), []).append(str(rank))
-            if len(ranks) > 1:
-                parts = (f"rank{'s' * (len(at) > 1)} {','.join(at)}: {value}" for value, at in ranks.items())
-                raise InputError(f"the ranks disagree about {name}: {'; '.join(parts)}")
+            values = dict(enumerate(facts_of_rank.get(name, "nothing") for facts_of_rank in everyone))
+            if len(set(values.values())) > 1:
+                raise InputError(f"the ranks disagree about {name}: {by_value(values)}")
 
     def say(self, text: str) -> None:
         """Prints a line to standard error, once for the whole job."""
@@ -224,7 +204,7 @@ class World:
             self.leave(Preempted.STATUS if isinstance(error, Preempted) else 0)
         elif self.comm is not None:
             self.fail(error)
-        elif isinstance(error, self.user_errors):
+        elif self._is_of_user(error):
             # Under another MPI's launcher each process is alone and fails in the same way, and one is enough.
             if launched_rank() == "0":
                 self._report(error)
@@ -249,7 +229,7 @@ class World:
                 has_all = False
         self.watchdog.stop()
         if self.rank == 0:
-            records.tell(f"ended {status}")
+            launcher.tell(f"ended {status}")
         if not has_all:  # MPI_Finalize, which Python would call next, can wait for the dead
             sys.stdout.flush()
             sys.stderr.flush()
@@ -274,10 +254,14 @@ class World:
         if failed.exc_value is not None and not isinstance(failed.exc_value, SystemExit):
             self.fail(failed.exc_value)
 
+    def _is_of_user(self, error: BaseException) -> bool:
+        """Whether one line says all about it."""
+        return isinstance(error, InputError) or (isinstance(error, OSError) and not self.is_script)
+
     def _report(self, error: BaseException) -> int:
         """Prints the error and returns the exit status."""
         place, status = f"rank {self.rank} of {self.size}", FAULT
-        if isinstance(error, (*self.user_errors, StallError)):
+        if isinstance(error, StallError) or self._is_of_user(error):
             status = FAULT if isinstance(error, StallError) else 1
             text = f"error: {one_line(error)}"
         elif isinstance(error, SystemExit):
@@ -286,7 +270,7 @@ class World:
         else:
             text = f"failed on {place}\n{''.join(traceback.format_exception(error))}"
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
-        records.tell(f"ended {status}")
+        launcher.tell(f"ended {status}")
         return status
 
 

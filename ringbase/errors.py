@@ -17,12 +17,10 @@ class Preempted(SystemExit):
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, on one line of at most `LONGEST_LINE` characters: names in a damaged file may be
-    long."""
+    """The message of an error, on one line of at most `LONGEST_LINE` characters: a damaged file has long names."""
+    text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    else:
-        text = str(error) or type(error).__name__
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 203]} … {text[-200:]}"
 

@@ -1,7 +1,7 @@
 """Writes files and folders that appear whole or not at all, and reads text.
 
-Everything is written beside its final place, synced to disk and then renamed. The temporary name holds the host
-and the process, so that two jobs do not collide and the remains of a killed job are recognised.
+All is written beside its place, synced to disk and renamed. Temporary names hold host and process, so that jobs do
+not collide and the remains of a killed one are recognised.
 """
 
 import contextlib
@@ -23,15 +23,12 @@ from ringbase.errors import InputError
 
 MOST_BYTES = 4 << 30  # of a text that is read into memory
 READ_BYTES = 1 << 20
-LONGEST_NAME = 255  # bytes, of Linux' file systems
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the `with` block ends without an exception.
-
-    After an exception the old file is unchanged and nothing is left beside it.
-    """
+    """A new file that takes the place of `path` when the `with` block ends without an exception; after one the old
+    file is unchanged and nothing is left beside it."""
     temporary = _temporary_name(path)
     try:
         with temporary.open("wb") as file:
@@ -95,20 +92,11 @@ def _decoded(raw: bytes, where: str) -> str:
         raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def is_file_name(name: object) -> bool:
-    """Whether a value from a file is the name of a file in the same folder, without a path."""
-    if not isinstance(name, str) or name in ("", ".", "..") or {"/", "\0"} & set(name):
-        return False
-    return len(name.encode()) <= LONGEST_NAME
-
-
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
-    """Puts the folder that `fill(folder)` writes in the place of `final`.
-
-    The old one is set aside as `NAME.old` and removed at the end, so one of the two is always there, complete.
-    """
+    """Puts the folder that `fill(folder)` writes in the place of `final`. The old one is set aside as `NAME.old`
+    and removed at the end, so one of the two is always there, complete."""
+    old = final.with_name(f"{final.name}.old")
     with _filled_beside(final, fill) as new:
-        old = final.with_name(f"{final.name}.old")
         if final.exists():
             if old.exists():  # left by a kill between the two renames
                 remove_folder(old)
@@ -125,10 +113,8 @@ def remove_folder(folder: Path) -> None:
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
-    """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call built it.
-
-    When another process builds the same folder at the same time, the first to finish wins.
-    """
+    """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call built it. When
+    another process builds it at the same time, the first to finish wins."""
     if final.is_dir():
         return False
     with _filled_beside(final, build) as new:
@@ -176,10 +162,7 @@ def _temporary_name(final: Path) -> Path:
     for path in final.parent.glob(f"{glob.escape(prefix)}*.tmp"):
         # After a reboot, or in a restarted container, this process may have the number of a dead one.
         if path == own or not Path("/proc", path.suffixes[-2][1:]).exists():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     return own
 
 

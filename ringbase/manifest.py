@@ -1,9 +1,10 @@
 """The manifest of a checkpoint: the names, sizes and SHA-256 of its files. A folder that matches it is intact."""
 
+import os
 from pathlib import Path
 
 from ringbase.errors import InputError
-from ringbase.files import is_file_name, write_json
+from ringbase.files import write_json
 from ringbase.hashing import sha256
 from ringbase.json_files import read_object
 
@@ -26,10 +27,8 @@ def position_of(folder: Path) -> int | None:
 
 
 def check_intact(folder: Path) -> None:
-    """Raises InputError, with the reason, unless all bytes of the folder's files match its manifest.
-
-    Reads regular files of the folder only, and no more bytes than the manifest names.
-    """
+    """Raises InputError, with the reason, unless all bytes of the folder's files match its manifest. Reads regular
+    files of the folder only, and no more bytes than the manifest names."""
     _, digests = _complete(folder)
     if changed := [name for name, digest in digests.items() if sha256(folder / name) != digest]:
         raise InputError(f"{', '.join(changed)} changed since it was written")
@@ -41,18 +40,16 @@ def _complete(folder: Path) -> tuple[int, dict[str, str]]:
     digests: dict[str, str] = {}
     match read_object(folder / NAME, NAME):
         case {"format": int(version), "position": int(position), "files": dict(files)} if version == FORMAT:
-            pass
+            present = os.listdir(folder)
         case _:
             raise InputError(f"{NAME} is damaged, or of another version of RingBERT")
     for name, facts in files.items():
         match facts:
-            case [int(size), str(digest)] if is_file_name(name):
+            case [int(size), str(digest)]:
                 digests[name] = digest
             case _:
                 raise InputError(f"{NAME} is damaged (its entry {name!r})")
         path = folder / name
-        if not path.is_file() or path.is_symlink():
-            raise InputError(f"{name} is missing, or not a regular file")
-        if path.stat().st_size != size:
-            raise InputError(f"{name} has {path.stat().st_size} bytes, not {size}")
+        if name not in present or not path.is_file() or path.is_symlink() or path.stat().st_size != size:
+            raise InputError(f"{name} is missing, or no regular file of {size} bytes")
     return position, digests

@@ -21,8 +21,7 @@ def offsets_of(lengths: np.ndarray | Iterable[int]) -> np.ndarray:
 def joined(rows: Iterable[np.ndarray]) -> Ragged:
     """The ragged array of these rows."""
     rows = list(rows)
-    values = np.concatenate(rows) if rows else np.empty(0, np.int32)
-    return values, offsets_of(len(row) for row in rows)
+    return np.concatenate(rows or [np.empty(0, np.int32)]), offsets_of(map(len, rows))
 
 
 def gather(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

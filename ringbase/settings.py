@@ -1,13 +1,13 @@
 """Settings dataclasses: fields with a default, a sentence of help, aliases and a type, and checks of ranges.
 
-A dataclass of settings stands beside the component that uses it. A program's configuration holds those of its
-components as parts. Command lines, TOML files and run.json are flat: each flag belongs to one part.
-
-A field is another dataclass of settings, or a bool, int, float, str, Literal, or a union of these and None.
+They stand beside the components that use them; a program's configuration holds those of its components as parts.
+Its flags, TOML files and run.json are flat. A field is a part, or a bool, int, float, str, Literal, or a union of
+these and None.
 """
 
 import contextlib
 import dataclasses
+import re
 import sys
 import types
 import typing
@@ -19,8 +19,6 @@ T = TypeVar("T")
 GROUPS = (  # headings of --help, in this order
     "data", "output", "model", "examples", "masks", "training", "evaluation", "prediction", "machine",
 )  # fmt: skip
-
-
 # Limits beyond which a setting is a mistake: it would fill the memory, or never end, before the first step.
 MOST_SEED = (1 << 32) - 1
 MOST_ROWS = 1 << 20  # of a step or of a batch of predictions
@@ -28,36 +26,27 @@ LONGEST_ROW = 1 << 16  # tokens
 MOST_STEPS = 1_000_000_000
 MOST = (1 << 63) - 1  # of any number
 LONGEST_SHOWN = 80  # characters of a value in a message
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Settings:
-    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`.
-
-    Making one checks every value; a class extends `check` for what concerns several of them. Both raise
-    ValueError.
-    """
+    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`. Making one checks every
+    value and raises ValueError; a class extends `check` for what concerns several values."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, options = getattr(self, field.name), field.metadata
-            if isinstance(value, int | float):
-                _check_range(field.name, value, options.get("at_least", -MOST), options.get("at_most", MOST))
-            elif isinstance(value, str) and ("\0" in value or not is_unicode(value)):
+            value = getattr(self, field.name)
+            least, most = (field.metadata.get(key, end) for key, end in (("at_least", -MOST), ("at_most", MOST)))
+            if isinstance(value, int | float) and not least <= value <= most:
+                limit = f"at most {most:,}" if value > most else f"at least {least}"
+                limit = f"between {least} and 1" if most == 1 else limit
+                raise ValueError(f"--{field.name} must be {limit}, got {value:,}")
+            if isinstance(value, str) and ("\0" in value or not is_unicode(value)):
                 raise ValueError(f"--{field.name} must be UTF-8 text without NUL characters, got {shown(value)}")
         self.check()
 
     def check(self) -> None:
         """Raises ValueError if the values contradict each other."""
-
-
-def _check_range(name: str, value: float, at_least: float, at_most: float) -> None:
-    if at_least <= value <= at_most:
-        return
-    if at_most == 1:
-        raise ValueError(f"--{name} must be between {at_least} and 1, got {value}")
-    if value > at_most:
-        raise ValueError(f"--{name} must be at most {at_most:,}, got {value:,}")
-    raise ValueError(f"--{name} must be at least {at_least}, got {value}")
 
 
 def setting(default: Any = dataclasses.MISSING, help: str = "", group: str = "", **options: Any) -> Any:
@@ -67,26 +56,17 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", group: str = "",
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field of a dataclass of settings, with the arguments of `setting`.
-
-    Attributes:
-      help: one sentence, with the unit of a number.
-      group: the heading under which `--help` lists it.
-      aliases: other names of the flag, without dashes.
-      shown_default: the text that `--help` shows for a default of None, which stands for a value computed later.
-      is_positional: the words of a command line that belong to no flag set these fields, in their order.
-      at_least, at_most: the range of a number; None and words are always allowed.
-    """
+    """One field of a dataclass of settings, with the arguments of `setting`."""
 
     name: str
     type: Any
-    help: str = ""
-    group: str = ""
-    aliases: tuple[str, ...] = ()
+    help: str = ""  # one sentence, with the unit of a number
+    group: str = ""  # the heading under which `--help` lists it
+    aliases: tuple[str, ...] = ()  # other names of the flag, without dashes
     default: Any = None
-    shown_default: str | None = None
-    is_positional: bool = False
-    at_least: float = -MOST
+    shown_default: str | None = None  # what `--help` shows for a default of None, a value computed later
+    is_positional: bool = False  # set, in order, by the words of a command line that belong to no flag
+    at_least: float = -MOST  # of a number
     at_most: float = MOST
 
     @property
@@ -117,10 +97,8 @@ def fields_of(settings_class: Any) -> tuple[Field, ...]:
 
 
 def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
-    """The settings with these flat values, each handed to the part that has a field of its name.
-
-    Raises ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown.
-    """
+    """The settings with these flat values, each handed to the part that has a field of its name. Raises
+    ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown."""
     if unknown := values.keys() - {field.name for field in fields_of(settings_class)}:
         raise TypeError(f"{settings_class.__name__} has no {min(unknown)}")
     arguments = {}
@@ -151,12 +129,8 @@ def _is_part(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Settings)
 
 
-# -- types --------------------------------------------------------------------------------------------------------
-
-BOOLEAN_WORDS = {
-    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
-    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
-}
+BOOLEAN_WORDS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)
+BOOLEAN_WORDS |= dict.fromkeys(("false", "f", "no", "n", "0"), False)
 _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
@@ -170,11 +144,8 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def of_type(value: Any, annotation: Any) -> Any:
-    """Returns `value`, converted to float if the type is float.
-
-    Raises ValueError unless the type matches exactly: True is not an integer, "3" is not a number, and infinity is
-    not allowed.
-    """
+    """Returns `value`, converted to float if the type is float. Raises ValueError unless the type matches exactly:
+    True is not an integer, "3" is not a number, and infinity is not allowed."""
     for choice in alternatives(annotation):
         if choice is float:
             if type(value) in (int, float) and abs(value) <= sys.float_info.max:
@@ -214,10 +185,6 @@ def shown(value: Any) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8; half a surrogate pair in JSON, or an argument in another encoding,
-    cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    """Whether a text can be written as UTF-8: JSON, or an argument in another encoding, may hold half a surrogate
+    pair."""
+    return not SURROGATE.search(text)

@@ -16,7 +16,7 @@ SAMPLES = 5
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    dev = read(Source(str(folder / "data/dev.json"), "dev.json", is_training=False))
+    dev = read(Source(str(folder / "data/dev.json"), is_training=False))
     predictions = read_json(folder / "trained/predictions.json")
     first_of = {}  # the first entry of each context: the answer of a model that ignores the question
     for question in dev.questions:

@@ -1,10 +1,7 @@
 """bert-ask: answers a question from a text file, with a model that bert-squad has trained.
 
-    bert-ask squad_output "Who wrote it?" context.txt
-    cat context.txt | bert-ask squad_output "Who wrote it?" - --top_k 3 --json
-
-Each line of the output is an answer: its probability, a tab, and its text. `tasks.predictors.Answer` says what the
-probability means.
+bert-ask squad_output "Who wrote it?" context.txt
+cat context.txt | bert-ask squad_output "Who wrote it?" - --top_k 3 --json
 """
 
 import json
@@ -14,23 +11,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ringbase.files import read_standard_input, read_text
-from ringbase.settings import Field, Settings, fields_of, setting
+from ringbase.settings import Settings, fields_of, setting
 from tasks import flags
 from tasks.squad.settings import MOST_CANDIDATES, AnswerSettings, WindowSettings
 
-DESCRIPTION = "Answer a question from a text, with a model that bert-squad has trained."
-# The flags of bert-squad that are those of the run unless they are given.
-OPTIONS = [
-    field
-    for part in (WindowSettings, AnswerSettings)
-    for field in fields_of(part)
-    if field.name != "allow_unknown"
-]
+AS_THE_RUN = "as the run in FOLDER, else as bert-squad"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(Settings):
-    """The arguments and flags of bert-ask that are its own."""
+    """Answer a question from a text, with a model that bert-squad has trained."""
 
     folder: str = setting(
         help="a run's folder, its model/, a Hugging Face folder or a hub name", is_positional=True
@@ -45,23 +35,17 @@ class Arguments(Settings):
     )
 
 
-def unless_given(field: Field) -> Any:
-    shown = "as the run in FOLDER, else as bert-squad"
-    limits: dict[str, Any] = {"at_least": field.at_least, "at_most": field.at_most}
-    return setting(None, field.help, field.group, shown_default=shown, **limits)
-
-
-Config: Any = make_dataclass(
-    "Config",
-    [(field.name, field.type | None, unless_given(field)) for field in OPTIONS],
-    bases=(Arguments,),
-    frozen=True,
-    kw_only=True,
-)
+OPTIONS = [  # the flags of bert-squad that are those of the run unless they are given
+    (each.name, each.type | None, setting(
+        None, each.help, each.group, shown_default=AS_THE_RUN, at_least=each.at_least, at_most=each.at_most,
+    ))
+    for part in (WindowSettings, AnswerSettings) for each in fields_of(part) if each.name != "allow_unknown"
+]  # fmt: skip
+Config: Any = make_dataclass("Config", OPTIONS, bases=(Arguments,), frozen=True, kw_only=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    config = flags.parse(Config, argv, prog="bert-ask", description=DESCRIPTION)
+    config = flags.parse(Config, argv, prog="bert-ask", description=Arguments.__doc__)
     if not flags.is_first():
         return  # one process of an MPI job is enough, and reads standard input
     with flags.reporting("bert-ask"):
@@ -71,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             context = read_text(Path(config.context).expanduser(), f"CONTEXT {config.context}")
         from tasks.predictors import QuestionAnswering
 
-        options = {name: getattr(config, name) for name in ("precision", "model_revision")}
-        options |= {field.name: getattr(config, field.name) for field in OPTIONS}
+        names = ["precision", "model_revision", *(name for name, *_ in OPTIONS)]
+        options = {name: getattr(config, name) for name in names}
         answers = QuestionAnswering(config.folder, **options)(config.question, context, top_k=config.top_k)
     if config.json:
         answered = {"question": config.question, "answers": [asdict(answer) for answer in answers]}

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 from transformers import BertConfig
 
-from bert.batch import ByLength, Layouts, in_one_group, with_checked_ids
+from bert.batch import Layouts, by_length, in_one_group, with_checked_ids
 from distributed.feed import Feed
 from distributed.order import RowOrder, divided
 from distributed.plan import Plan
@@ -31,7 +31,7 @@ def feed_of(
     return Feed(
         rows=rows,
         order=order,
-        collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else ByLength())),
+        collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else by_length)),
         lengths=None if packing == "off" else lengths,
         is_fixed=is_fixed,
         collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),

@@ -258,7 +258,7 @@ def load_best(job: Job, plan: Plan, name: str, checkpoints: Checkpoints, state: 
 def load_on_all(job: Job, source: Path) -> None:
     """Gives every rank the weights in a folder or TensorFlow checkpoint."""
     job.world.on_first(lambda: job.run.say(f"weights: {weights.load(job.model, source)}"))
-    broadcast_variables(job.model.trainable_variables, job.collectives, job.world)
+    broadcast_variables(job.model.trainable_variables, job.world)
 
 
 def load_for_prediction(job: Job, start: Start) -> None:

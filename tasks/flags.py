@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import ringbase
-from distributed.environment import launched_rank
+from distributed.launcher import launched_rank
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_text
 from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, made
@@ -55,22 +55,30 @@ def parse(
     """
     fields = fields_of(config_class)
     try:
-        given = _read_command_line(sys.argv[1:] if argv is None else argv, fields)
+        given = read_command_line(sys.argv[1:] if argv is None else argv, fields)
         if "help" in given:
             stop(usage.of_program(fields, prog, description or str(config_class.__doc__)), 0)
         if "version" in given:
             stop(f"ringbert {ringbase.__version__}", 0)
-        if "config" in given:
-            given = _read_file(given["config"], fields) | given
-        values = {field.name: given[field.name] for field in fields if field.name in given}
-        if missing := [usage.name_of(field) for field in fields if field.is_required and field.name not in values]:
-            raise InputError(f"{' and '.join(missing)} must be given")
-        notes, config = old_flags.notes_on(given), made(config_class, values)
+        config, notes = configured(config_class, given)
     except ValueError as error:
         _refuse(prog, one_line(error))
     for note in notes:
         _print_on_first(note, sys.stderr)
     return config
+
+
+def configured(config_class: type[Config], given: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """The configuration of the flags that `read_command_line` gives, and a note on each that is ignored. Raises
+    ValueError."""
+    fields = fields_of(config_class)
+    if "config" in given:
+        given = _read_file(given["config"], fields) | dict(given)
+    values = {field.name: given[field.name] for field in fields if field.name in given}
+    if missing := [usage.name_of(field) for field in fields if field.is_required and field.name not in values]:
+        raise InputError(f"{' and '.join(missing)} must be given")
+    notes = old_flags.notes_on(given)
+    return made(config_class, values), notes
 
 
 def parse_command(
@@ -100,7 +108,7 @@ def stop(text: str, status: int) -> NoReturn:
 # -- the command line ---------------------------------------------------------------------------------------------
 
 
-def _read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
+def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
     """The value of each flag on the command line; the last value of a repeated flag. `--help` ends the reading.
 
     A word without a flag is the value of the next positional field. Raises InputError.
@@ -190,7 +198,7 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
             raise InputError(f"{where}: {key[:LONGEST_SHOWN]}: tables, lists and dates are not supported")
         flags.append(f"--{key}={str(value).lower() if isinstance(value, bool) else value}")
     try:
-        return _read_command_line(flags, fields)
+        return read_command_line(flags, fields)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

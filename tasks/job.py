@@ -12,7 +12,7 @@ import tensorflow as tf
 from transformers import BertConfig
 
 from bert.model import Bert
-from distributed import elastic, phases, records
+from distributed import elastic, launcher, phases
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import OutOfMemory, TrainingStep
 from distributed.predict import Forward, traced_once
@@ -108,7 +108,7 @@ def run_on_ranks(
         phases.ended("ranks")
         elastic.enable(world)
         has_trained = Event()
-        if os.environ.get(records.HAS_SAVED) == "1":
+        if os.environ.get(launcher.HAS_SAVED) == "1":
             has_trained.set()
 
         def attempt() -> None:
@@ -131,7 +131,7 @@ def open_job(
     products = set_precision(machine.precision, machine.tf32)
     collectives = open_collectives(world, machine.backend.backend)
     world.agree({"the configuration": config, "the versions of packages": versions()})
-    with contextlib.closing(Run.of(folder, world)) as run, contextlib.closing(collectives):
+    with contextlib.closing(Run.of(folder, world)) as run:
         if "output_dir" in config:  # the folder belongs to this run alone
             world.on_first(run.lock)
             world.watchdog.stacks = run.folder / "stacks"

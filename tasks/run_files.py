@@ -6,12 +6,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import read_text
-from ringbase.json_files import kind_of, parse_json, read_object
-from ringbase.settings import MOST_STEPS
+from ringbase.json_files import parse_json, read_object
 from tasks.environment import result_file
 
 LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
@@ -30,7 +28,7 @@ class RunFiles:
     """
 
     name: str
-    plan: dict[str, Any]
+    plan: dict[str, float]
     machine: str
     command: list[str]
     steps: list[dict[str, float]]
@@ -63,23 +61,18 @@ def read_run(folder: Path, name: str) -> RunFiles:
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
-    run = read_object(path)
-    plan, environment = (_part(path, run, key, dict) for key in ("plan", "environment"))
-    _part(path, plan, "learning_rate", int, float)
-    if min(_part(path, plan, key, int) for key in ("steps", "size", "global_batch_size")) < 1:
-        raise InputError(f"{path}: damaged: the numbers of the plan must be positive")
-    results = [folder / result_file(trains) for trains in (True, False)]
-    scores = [_scores(result) for result in results if result.is_file()]
-    return RunFiles(
-        name=name,
-        plan=plan,
-        machine=str(environment.get("machine", "")),
-        command=[str(word) for word in _part(path, environment, "command", list)],
-        steps=steps,
-        evaluations=[line for line in metrics if "loss" not in line],
-        num_damaged=num_damaged,
-        scores=next(filter(None, scores), {}) if scores else None,
-    )
+    files = [path, *(file for trains in (True, False) if (file := folder / result_file(trains)).is_file())]
+    run, *results = [read_object(file) for file in files]
+    try:
+        plan = {key: int(run["plan"][key]) for key in ("steps", "size", "global_batch_size")}
+        rate, environment = float(run["plan"]["learning_rate"]), run["environment"]
+        machine, command = str(environment["machine"]), [str(word) for word in environment["command"]]
+        scores = [{name: _figure(float(value)) for name, value in each["scores"].items()} for each in results]
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise InputError(f"{', '.join(map(str, files))}: damaged: {error!r:.200}") from error
+    best = next(filter(None, scores), {}) if scores else None
+    others = [line for line in metrics if "loss" not in line]
+    return RunFiles(name, {**plan, "learning_rate": rate}, machine, command, steps, others, num_damaged, best)
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
@@ -91,29 +84,13 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines, 1):
         try:
-            figures = parse_json(line, allow_nan=True)
-        except InputError:
-            figures = None
-        is_step = isinstance(figures, dict) and type(figures.get("step")) is int
-        if is_step and 0 <= figures["step"] <= MOST_STEPS and {int, float} >= set(map(type, figures.values())):
-            metrics.append({name: _figure(value) for name, value in figures.items()})
-        else:
+            figures = parse_json(line)
+            step = int(figures["step"])
+            metrics.append({**{name: _figure(float(value)) for name, value in figures.items()}, "step": step})
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged
 
 
-def _scores(path: Path) -> dict[str, float]:
-    scores = _part(path, read_object(path, allow_nan=True), "scores", dict)
-    return {name: _figure(_part(path, scores, name, int, float)) for name in scores}
-
-
 def _figure(value: float) -> float:
     return value if abs(value) < LARGEST else math.nan
-
-
-def _part(path: Path, value: dict[str, Any], key: str, *types: type) -> Any:
-    """What stands under a key of an object in the file. Raises InputError: it is missing or of another type."""
-    if type(value.get(key)) not in types:
-        needed, got = kind_of(types[-1]()), kind_of(value.get(key))
-        raise InputError(f"{path}: damaged: {key} must be {needed}, got {got}")
-    return value[key]

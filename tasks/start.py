@@ -103,8 +103,8 @@ def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs
         checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
     path, state = checkpoint.path, checkpoint.state
     reason = f"checkpoint {path}, step {state.step} of {state.steps}"
-    start = _start(config, path, reason, run.say, needs, path, state)
-    return replace(start, commit=_commit_of_run(path.parent.parent))
+    start = _start(config, path, run.say, needs)
+    return replace(start, checkpoint=path, state=state, reason=reason, commit=_commit_of_run(path.parent.parent))
 
 
 def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Start:
@@ -119,7 +119,7 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
     commit = hub.commit_of(source) if source is not None else None
     reason = f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
-    return replace(_start(config, source, reason, say, needs), commit=commit)
+    return replace(_start(config, source, say, needs), reason=reason, commit=commit)
 
 
 def settings_of(weights: Path) -> Mapping[str, Any]:
@@ -144,25 +144,8 @@ def _commit_of_run(folder: Path) -> str | None:
     return None
 
 
-def _start(
-    config: ModelSettings,
-    source: Path | None,
-    reason: str,
-    say: Callable[[str], None],
-    needs: Needs,
-    checkpoint: Path | None = None,
-    state: State | None = None,
-) -> Start:
-    """The start whose weights are in `source`."""
-    bert_config = _bert_config(config, source, needs.max_seq_length, say)
-    folder = source if source is None or source.is_dir() else source.parent
-    tokenizer = _tokenizer(config, folder, bert_config.vocab_size, say, needs)
-    return Start(bert_config, tokenizer, source, checkpoint, state, reason)
-
-
-def _bert_config(
-    config: ModelSettings, source: Path | None, max_seq_length: int, say: Callable[[str], None]
-) -> BertConfig:
+def _start(config: ModelSettings, source: Path | None, say: Callable[[str], None], needs: Needs) -> Start:
+    """The start whose weights are in `source`, with its configuration and tokenizer."""
     bert_config = None
     if config.bert_config_file:
         bert_config = configuration.config_from_file(config.bert_config_file, say)
@@ -172,12 +155,13 @@ def _bert_config(
         raise InputError(
             "no model configuration: give --bert_config_file, or --model with a folder or hub name that has one"
         )
-    if max_seq_length > bert_config.max_position_embeddings:
+    if needs.max_seq_length > bert_config.max_position_embeddings:
         raise InputError(
             f"--max_seq_length must be at most the model's {bert_config.max_position_embeddings} positions, "
-            f"got {max_seq_length}"
+            f"got {needs.max_seq_length}"
         )
-    return bert_config
+    folder = source if source is None or source.is_dir() else source.parent
+    return Start(bert_config, _tokenizer(config, folder, bert_config.vocab_size, say, needs), source)
 
 
 def _tokenizer(
@@ -197,16 +181,11 @@ def _tokenizer(
     )
     if words.case_problem:
         say(f"warning: {words.case_problem}")
+    sizes = f"{words.source} has {words.vocab_size} entries, the model's configuration {vocab_size}"
     if words.vocab_size > vocab_size:
-        raise InputError(
-            f"{words.source} has {words.vocab_size} entries, the model's configuration {vocab_size}: "
-            "--vocab_file does not belong to this model"
-        )
+        raise InputError(f"{sizes}: --vocab_file does not belong to this model")
     if words.vocab_size < vocab_size:
-        say(
-            f"warning: {words.source} has {words.vocab_size} entries, the model's configuration {vocab_size}: "
-            "the others are never used"
-        )
+        say(f"warning: {sizes}: the others are never used")
     return words
 
 

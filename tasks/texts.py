@@ -1,6 +1,6 @@
 """From texts to rows of tokens: what SQuAD, the classifier and bert-features share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,6 +18,11 @@ def parts(number: int, label: str, unit: str, run: Run) -> Iterator[slice]:
         yield slice(start, start + TEXTS_AT_ONCE)
         progress.update(min(start + TEXTS_AT_ONCE, number))
     progress.close()
+
+
+def encoded(texts: Sequence[str], label: str, tokenizer: Tokenizer, run: Run) -> list[np.ndarray]:
+    """The token ids of each text, with a progress bar."""
+    return [ids for part in parts(len(texts), label, "text", run) for ids in tokenizer.encode_ids(texts[part])]
 
 
 def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:

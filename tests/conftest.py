@@ -41,7 +41,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if SPMD in item.path.parents:
         item.add_marker("slow")
-        item.add_marker(pytest.mark.timeout(0))  # harness/spmd.py has limits of its own
+        item.add_marker(pytest.mark.timeout(0))  # tests/spmd/conftest.py has limits of its own
     elif HERE / "soak" not in item.path.parents:
         item.add_marker(pytest.mark.timeout(LONGER.get(item.path.name, MOST_S)))
 

@@ -5,16 +5,16 @@ Every choice is a function of the seed, the unit and the duplicate, so all worke
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from bert.corpus import masking
-from bert.corpus.columns import record_batch
+from bert.corpus.masking import Masking, example_keys, mask
 from bert.corpus.settings import ExampleSettings
+from bert.corpus.shards import record_batch
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer
 from ringbase.ragged import Ragged, gather, offsets_of
@@ -23,8 +23,6 @@ PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file 
 BATCH_CHARACTERS = 1 << 20  # tokenized at once
 MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
 ORDER, MASKS = 0, 1  # uses of an example's random keys
-
-T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -37,20 +35,20 @@ class Part(NamedTuple):
 
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:
     """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are left out."""
-    for part in _in_batches(documents, lambda document: sum(map(len, document)), PART_CHARACTERS):
-        encoded = [encoder(batch) for batch in _in_batches(chain.from_iterable(part), len, BATCH_CHARACTERS)]
+    for part in _in_batches(documents, PART_CHARACTERS):
+        encoded = [encoder(list(chain.from_iterable(batch))) for batch in _in_batches(part, BATCH_CHARACTERS)]
         tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
         sizes = np.diff(offsets_of(lengths > 0)[offsets_of(map(len, part))])
         if len(tokens):
             yield Part(tokens, offsets_of(lengths[lengths > 0]), offsets_of(sizes[sizes > 0]))
 
 
-def _in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) -> Iterator[list[T]]:
+def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[list[list[str]]]:
     batch, size = [], 0
-    for item in items:
-        batch.append(item)
-        size += size_of(item)
-        if size >= enough:
+    for document in documents:
+        batch.append(document)
+        size += sum(map(len, document))
+        if size >= characters:
             yield batch
             batch, size = [], 0
     if batch:
@@ -58,37 +56,37 @@ def _in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) ->
 
 
 def make_examples(
-    part: Part,
-    settings: ExampleSettings,
-    tokenizer: Tokenizer,
-    masks: masking.Masking | None,
-    place: tuple[int, int, int],
-    schema: pa.Schema,
+    part: Part, settings: ExampleSettings, tokenizer: Tokenizer, place: tuple[int, int, int], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The examples of a part, with the columns of a shard and `key`, by which a shard is sorted.
+    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted.
 
     `place` is the numbers of the unit, the part and the duplicate; with the seed it decides every choice.
     """
-    draws = random.Random(str((settings.random_seed, *place)))
+    draws, pool = random.Random(str((settings.random_seed, *place))), part.tokens
     if settings.next_sentence:
         a, b, is_random = _next_sentence_plan(part, settings, draws)
-        pool = part.tokens
     else:
         a, pool = _full_row_plan(part, settings.max_seq_length - 2, tokenizer.sep_id, draws if place[-1] else None)
-        b, is_random = np.zeros((len(a), 0), np.int64), np.zeros(len(a), np.int8)
-    values, offsets, a_tokens = _assembled(a, b, pool, tokenizer)
+        b, is_random = None, np.zeros(len(a), np.int8)
+    # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]: spans [n, 5 or 3, 2] of the pool and these two behind it.
+    cls, sep = (np.broadcast_to(len(pool) + np.arange(2) + n, a.shape) for n in range(2))
+    spans = np.stack([cls, a, sep] if b is None else [cls, a, sep, b, sep], axis=1)
+    lengths = spans[:, :, 1] - spans[:, :, 0]
+    pool = np.concatenate([pool, np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype)])
+    values, offsets = gather(pool, spans[:, :, 0].ravel(), lengths.ravel()), offsets_of(lengths.sum(axis=1))
 
     def keys(use: int) -> np.ndarray:
-        return masking.example_keys(settings.random_seed, *place, np.arange(len(a)), use)
+        return example_keys(settings.random_seed, *place, np.arange(len(a)), use)
 
     columns: dict[str, np.ndarray | Ragged] = {
         "key": keys(ORDER),
         "input_ids": (values, offsets),
-        "sentence_a_tokens": a_tokens,
+        "sentence_a_tokens": lengths[:, :3].sum(axis=1),
         "is_random_next": is_random,
     }
-    if masks is not None:
-        masked = masking.mask(values, offsets, keys(MASKS), masks)
+    if settings.has_static_masks:
+        limits = settings.masked_lm_prob, settings.max_predictions_per_seq, settings.do_whole_word_mask
+        masked = mask(values, offsets, keys(MASKS), Masking.of(tokenizer, *limits))
         columns["input_ids"] = masked.values, offsets
         columns["masked_lm_positions"] = masked.positions, masked.position_offsets
         columns["masked_lm_ids"] = masked.original_ids, masked.position_offsets
@@ -157,18 +155,3 @@ def _full_row_plan(part: Part, room: int, sep_id: int, draws: random.Random | No
     separators[starts[1:] + np.arange(len(starts) - 1)] = True
     begin, stop = begin + separators[begin], stop - separators[stop - 1]  # no [SEP] at a row's ends
     return np.stack([begin, stop], axis=1)[begin < stop], pool
-
-
-def _assembled(a: np.ndarray, b: np.ndarray, pool: np.ndarray, tokenizer: Tokenizer):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP]: values, offsets, the number of tokens of type 0."""
-    a_tokens = a[:, 1] - a[:, 0] + 2
-    offsets = offsets_of(a_tokens + (b[:, 1] - b[:, 0] + 1 if b.shape[1] else 0))
-    values = np.empty(offsets[-1], pool.dtype)
-    is_special = np.zeros(offsets[-1], bool)
-    first, sep_id = offsets[:-1], tokenizer.sep_id
-    for places, special in ((first, tokenizer.cls_id), (first + a_tokens - 1, sep_id), (offsets[1:] - 1, sep_id)):
-        values[places] = special
-        is_special[places] = True
-    both = np.concatenate([a, b], axis=1).reshape(-1, 2)
-    values[~is_special] = gather(pool, both[:, 0], both[:, 1] - both[:, 0])
-    return values, offsets, a_tokens.astype(np.int32)

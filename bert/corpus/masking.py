@@ -13,28 +13,23 @@ import numpy as np
 from bert.text.tokenizer import Tokenizer
 from ringbase.hashing import mixed
 from ringbase.ragged import offsets_of
+from ringbase.settings import LONGEST_ROW
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary
-LONGEST = 1 << 16  # tokens in an example
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio of 2⁶⁴: splitmix64's step from one state to the next
+_LARGEST = np.uint64((1 << 64) - 1)
 
 
 @dataclass(frozen=True)
 class Masking:
-    """The parameters of masking.
-
-    Attributes:
-      special_ids: of [CLS] and [SEP], which are never predicted.
-      masked_lm_prob: share of an example's tokens to predict; special tokens count too.
-      continues_word: bool [vocab_size], True for pieces that continue a word (`##ing`). If given, whole words are
-        masked.
-    """
+    """The parameters of masking."""
 
     vocab_size: int
     mask_id: int
-    special_ids: tuple[int, ...]
-    masked_lm_prob: float = 0.15
+    special_ids: tuple[int, ...]  # of [CLS] and [SEP], which are never predicted
+    masked_lm_prob: float = 0.15  # share of an example's tokens to predict; special tokens count too
     max_predictions_per_seq: int = 20
-    continues_word: np.ndarray | None = None
+    continues_word: np.ndarray | None = None  # bool [vocab_size]: continues a word (`##ing`); masks whole words
 
     @classmethod
     def of(
@@ -69,13 +64,17 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     """
     lengths = np.diff(offsets)
     length = int(lengths.max(initial=0))
-    assert length <= LONGEST, f"an example of {length} tokens"
+    assert length <= LONGEST_ROW, f"an example of {length} tokens"
     inside = np.arange(length) < lengths[:, None]
     candidate = inside.copy()
     candidate[inside] = ~np.isin(values, masking.special_ids)
-    wanted = masking.num_predictions(lengths)
+    # A hash of each key and position. Its last bits are the position, so that no two of a row are equal, and their
+    # order does not depend on the sorting algorithm.
+    position = np.arange(length, dtype=np.uint64)
+    hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
+    hashes = (hashes & ~np.uint64(LONGEST_ROW - 1)) | position
 
-    hashes, chosen = _hashes(keys, length), candidate
+    wanted, chosen = masking.num_predictions(lengths), candidate
     if candidate.any() and masking.continues_word is not None:
         continues = np.zeros_like(inside)
         continues[inside] = masking.continues_word[values]
@@ -83,12 +82,15 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     elif candidate.any():
         chosen = _smallest(hashes, candidate, wanted)
 
-    token_places = np.flatnonzero(chosen[inside])  # in `values`
-    rows, positions = np.nonzero(chosen)
     masked = np.array(values, np.int32)
-    original_ids = masked[token_places]
-    masked[token_places] = _replacements(hashes[rows, positions], original_ids, masking)
-    return Masked(masked, positions.astype(np.int32), offsets_of(chosen.sum(axis=1)), original_ids)
+    places = np.flatnonzero(chosen[inside])  # in `values`
+    original_ids = masked[places]
+    draws = mixed(hashes[chosen] + _STEP)
+    share = (draws >> np.uint64(32)) / 2.0**32
+    word = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(masking.vocab_size)) >> np.uint64(32)
+    other = np.where(share < MASKED_SHARE + KEPT_SHARE, original_ids, word.astype(np.int32))
+    masked[places] = np.where(share < MASKED_SHARE, np.int32(masking.mask_id), other)
+    return Masked(masked, np.nonzero(chosen)[1].astype(np.int32), offsets_of(chosen.sum(axis=1)), original_ids)
 
 
 def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
@@ -100,9 +102,6 @@ def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
     for part in parts:
         state = mixed(state + (np.atleast_1d(part).astype(np.uint64) + np.uint64(1)) * _STEP)
     return state
-
-
-# -- choosing -----------------------------------------------------------------------------------------------------
 
 
 def _smallest(hashes: np.ndarray, candidate: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -137,28 +136,3 @@ def _whole_words(
         if not room.any():
             break
     return candidate & np.take_along_axis(taken, start, axis=1)
-
-
-def _replacements(hashes: np.ndarray, original_ids: np.ndarray, masking: Masking) -> np.ndarray:
-    """The id that replaces each predicted token."""
-    draws = mixed(hashes + _STEP)
-    share = (draws >> np.uint64(32)) / 2.0**32
-    word = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(masking.vocab_size)) >> np.uint64(32)
-    other = np.where(share < MASKED_SHARE + KEPT_SHARE, original_ids, word.astype(np.int32))
-    return np.where(share < MASKED_SHARE, np.int32(masking.mask_id), other)
-
-
-# -- random numbers -----------------------------------------------------------------------------------------------
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio of 2⁶⁴: splitmix64's step from one state to the next
-_LARGEST = np.uint64((1 << 64) - 1)
-
-
-def _hashes(keys: np.ndarray, length: int) -> np.ndarray:
-    """A hash of each (key, position), uint64 [n, length].
-
-    No two hashes of a row are equal, so that their order does not depend on the sorting algorithm.
-    """
-    position = np.arange(length, dtype=np.uint64)
-    hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
-    return (hashes & ~np.uint64(LONGEST - 1)) | position

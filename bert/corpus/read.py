@@ -3,21 +3,23 @@
 import io
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from bert.corpus.sentences import MOST_DOCUMENT_BYTES, gather_documents
 from bert.corpus.settings import TextSettings
-from bert.corpus.units import Piece, Unit, find_units, load_data_set
+from bert.corpus.units import Piece, Unit, find_units, load_data_set, packing_of
 from ringbase.errors import InputError, one_line
 from ringbase.json_files import parse_json
 
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 ROWS_AT_ONCE = 1024
+MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, to limit memory
+SHORT_LINE = 40  # characters: in hard-wrapped prose a shorter line ends its paragraph, or is a heading or verse
 
 
 def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
@@ -26,11 +28,19 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
     Raises InputError with the file and the place: invalid UTF-8, damaged compression, no JSON, no such column.
     """
     for piece in unit:
-        if piece.kind == "text":
-            yield from gather_documents(_lines_of(piece, text), text.document_separator, text.split_sentences)
-        else:
-            for document in _texts_of(piece, text):
-                yield from gather_documents(document.split("\n"), "file", text.split_sentences)
+        where = f"--{'dataset_name' if piece.kind == 'hub' else 'input_file'} {piece.path}"
+        try:
+            if piece.kind == "text":
+                yield from gather_documents(
+                    _lines(piece, text, where), text.document_separator, text.split_sentences
+                )
+                continue
+            for value, place in _values(piece, text, where):
+                if not isinstance(value, str | None):
+                    raise InputError(f"{place}: {text.text_column} is not text: {value!r:.60} (--text_column)")
+                yield from gather_documents((value or "").split("\n"), "file", text.split_sentences)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{where}: damaged or cut short: {one_line(error)}") from error
 
 
 def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:
@@ -45,108 +55,138 @@ def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]
             left -= len(sentence.encode())
 
 
-# -- lines --------------------------------------------------------------------------------------------------------
+def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[object, str]]:
+    """The values in the text column of a piece, and their places for messages."""
+    column, stop = text.text_column, piece.stop or 0
+    if piece.kind == "json":
+        for line in filter(str.strip, _lines(piece, text, where)):
+            place = f"{where}: the line {line.strip()!r:.60}"
+            try:
+                value = parse_json(line)[column]  # Python's own writer writes NaN
+            except (InputError, KeyError, TypeError) as error:
+                raise InputError(f"{place}: expected a key {column} (--text_column): {one_line(error)}") from error
+            yield value, place
+    elif piece.kind == "parquet":
+        with pa.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
+            groups = range(piece.start, stop)
+            for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=[column]):
+                yield from ((value, where) for value in batch.column(0).to_pylist())
+    else:
+        table = load_data_set(text).select_columns([column])
+        for start in range(piece.start, stop, ROWS_AT_ONCE):
+            rows = table[start : min(start + ROWS_AT_ONCE, stop)][column]
+            yield from ((value, where) for value in rows)
 
 
-def _lines_of(piece: Piece, text: TextSettings) -> Iterator[str]:
-    path = piece.path
-    if piece.stop is None:
-        yield from _unpacked_lines(path)
-        return
-    with open(path, "rb") as file:
-        blanks = {"blank": 1, "blanks": 2, "file": 0}[text.document_separator] if piece.kind == "text" else 0
-        start, stop = (_boundary(file, path, place, blanks) for place in (piece.start, piece.stop))
-        file.seek(start)
-        yield from _lines(file, path, start, stop)
+def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
+    """The lines of the documents that begin in a piece."""
+    with pa.OSFile(piece.path) as raw:
+        stream = pa.input_stream(raw, compression=packing_of(piece.path))
+        with io.BufferedReader(stream, READ_BYTES) as file:
+            position, stop = 0, 1 << 62
+            if piece.stop is not None:
+                blanks = {"blank": 1, "blanks": 2, "file": 0}[text.document_separator] * (piece.kind == "text")
+                size = os.path.getsize(piece.path)
+                places = (piece.start, piece.stop)
+                position, stop = (_boundary(file, where, place, size, blanks) for place in places)
+                file.seek(position)
+            while position < stop and (data := _line(file, where, position)):
+                try:
+                    line = data.decode()
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{where}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not UTF-8 "
+                        f"({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
+                    ) from error
+                yield line if position else line.removeprefix("\ufeff")
+                position += len(data)
 
 
-def _unpacked_lines(path: str) -> Iterator[str]:
-    kind = "gzip" if path.lower().endswith(".gz") else "zstd"
-    with pa.OSFile(path) as packed:
-        try:
-            with io.BufferedReader(pa.input_stream(packed, compression=kind), READ_BYTES) as file:
-                yield from _lines(file, path, 0, 1 << 62)
-        except OSError as error:
-            raise InputError(f"--input_file {path}: damaged or cut short: {error}") from error
-
-
-def _boundary(file: IO[bytes], path: str, place: int, blanks: int) -> int:
+def _boundary(file: IO[bytes], where: str, place: int, size: int, blanks: int) -> int:
     """The start of the first document at or after byte `place`, which follows this many blank lines; there one
     unit ends and the next begins. A document that continues for more than 1 MiB after `place` is cut."""
-    size = os.fstat(file.fileno()).st_size
     if place == 0 or place >= size:
         return min(place, size)
     file.seek(place - 1)
-    position = place - 1 + len(_line(file, path, place))
+    position = place - 1 + len(_line(file, where, place))
     seen = 0
     while seen < blanks and position < min(size, place + MOST_DOCUMENT_BYTES):
-        line = _line(file, path, position)
+        line = _line(file, where, position)
         position += len(line)
         seen = 0 if line.strip() else seen + 1
     return position
 
 
-def _line(file: IO[bytes], path: str, position: int) -> bytes:
+def _line(file: IO[bytes], where: str, position: int) -> bytes:
     line = file.readline(MOST_LINE_BYTES + 1)
     if len(line) > MOST_LINE_BYTES:
         raise InputError(
-            f"--input_file {path}: the line at byte {position:,} is longer than {MOST_LINE_BYTES >> 20} MiB: "
+            f"{where}: the line at byte {position:,} is longer than {MOST_LINE_BYTES >> 20} MiB: "
             "is this text? A line must be a sentence, or a paragraph with --split_sentences"
         )
     return line
 
 
-def _lines(file: IO[bytes], path: str, position: int, stop: int) -> Iterator[str]:
-    """The lines that start in [position, stop); `position` is the start of a line."""
-    while position < stop and (data := _line(file, path, position)):
-        try:
-            line = data.decode()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"--input_file {path}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not UTF-8 "
-                f"({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
-            ) from error
-        yield line if position else line.removeprefix("\ufeff")
-        position += len(data)
+# -- documents and sentences --------------------------------------------------------------------------------------
 
 
-# -- texts in columns ---------------------------------------------------------------------------------------------
+def gather_documents(
+    lines: Iterable[str], separator: Literal["blank", "blanks", "file"], running: bool
+) -> Iterator[list[str]]:
+    """Lines -> documents, each a list of sentences.
+
+    With `running`, the lines are running text and are cut into sentences; otherwise each line is a sentence.
+    """
+    needed = {"blank": 1, "blanks": 2, "file": 1 << 62}[separator]
+    document, paragraph = list[str](), list[str]()
+    size = blanks = 0
+    for line in itertools.chain(lines, [None]):
+        if text := (line or "").strip():
+            blanks = 0
+            size += len(text)
+            (paragraph if running else document).append(text)
+            if size < MOST_DOCUMENT_BYTES and not (running and len(text) < SHORT_LINE):
+                continue
+        else:
+            blanks += 1
+        if paragraph:
+            document += split_sentences(" ".join(paragraph))
+            paragraph = []
+        if document and (blanks >= needed or size >= MOST_DOCUMENT_BYTES or line is None):
+            yield document
+            document, size = [], 0
 
 
-def _texts_of(piece: Piece, text: TextSettings) -> Iterator[str]:
-    """The text column of a piece; a null is an empty text."""
-    column, where = text.text_column, f"--input_file {piece.path}"
-    if piece.kind == "json":
-        for line in filter(str.strip, _lines_of(piece, text)):
-            yield from _json_text(line, column, where)
-    elif piece.kind == "parquet":
-        try:
-            with pa.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
-                groups = range(piece.start, piece.stop or 0)
-                for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=[column]):
-                    yield from _checked(batch.column(0).to_pylist(), where, column)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{where}: damaged Parquet file: {one_line(error)}") from error
-    else:
-        table, stop = load_data_set(text).select_columns([column]), piece.stop or 0
-        for start in range(piece.start, stop, ROWS_AT_ONCE):
-            rows = table[start : min(start + ROWS_AT_ONCE, stop)][column]
-            yield from _checked(rows, f"--dataset_name {piece.path}", column)
+# The end of a sentence: punctuation, closing quotes or brackets, white space. Full-width punctuation (Chinese and
+# Japanese) needs no white space.
+_CLOSING = r"[\"'”’»)\]_]*"
+_END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？]+[”’」』）]*\s*")
+_OPENING = "\"'“‘«([_-—"
+_ABBREVIATIONS = frozenset(
+    re.findall(
+        r"\S+",
+        "mr mrs ms dr st messrs mme mlle prof rev hon capt col gen lt sgt esq jr sr vs etc e.g i.e cf no nos vol"
+        " viz fig inc ltd co corp jan feb mar apr jun jul aug sep sept oct nov dec u.s u.k a.m p.m ph.d",
+    )
+)
 
 
-def _checked(values: Iterable[object], where: str, column: str) -> Iterator[str]:
-    for value in values:
-        if value is not None and not isinstance(value, str):
-            raise InputError(f"{where}: column {column} is not text: {value!r:.60} (--text_column)")
-        yield value or ""
+def split_sentences(text: str) -> list[str]:
+    """Cuts running text into sentences: after `.`, `!`, `?` or `…` before white space, and after `。！？`.
 
-
-def _json_text(line: str, column: str, where: str) -> Iterator[str]:
-    where = f"{where}: the line {line.strip()!r:.60}"
-    try:
-        value = parse_json(line, allow_nan=True)  # of other columns; Python's own writer writes NaN
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-    if not isinstance(value, dict) or column not in value:
-        raise InputError(f"{where}: no key {column} (--text_column)")
-    return _checked([value[column]], where, column)
+    There is no cut before a lower-case letter, or at a full stop after a common English abbreviation or a single
+    capital letter (an initial).
+    """
+    sentences, start = [], 0
+    for match in _END.finditer(text):
+        stop = match.end()
+        following = text[stop : stop + 4].lstrip(_OPENING)[:1]
+        if following.islower():
+            continue
+        if text[match.start()] == "." and match.end() - match.start() == 2:
+            word = text[max(start, text.rfind(" ", 0, match.start()) + 1) : match.start()].lstrip(_OPENING)
+            if word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
+                continue
+        sentences.append(text[start:stop].strip())
+        start = stop
+    return list(filter(None, [*sentences, text[start:].strip()]))

@@ -3,11 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert.text.settings import UnknownSettings
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, flat, setting
-
-MOST_DUPLICATES = 10_000
-MOST_SHARDS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,16 +11,13 @@ class TextSettings(Settings):
     """Which text to read, and how."""
 
     input_file: str | None = setting(
-        None,
-        "text, JSON lines (.jsonl .ndjson .json) or Parquet, the first two also as .gz or .zst; globs, separated "
-        "by commas",
-        "data",
-    )
+        None, "text, JSON lines (.jsonl .ndjson .json) or Parquet, the first two also as .gz or .zst; globs, "
+        "separated by commas", "data",
+    )  # fmt: skip
     dataset_name: str | None = setting(
-        None,
-        "instead of files, a data set of the Hugging Face hub or a folder that `datasets` can load (split train)",
-        "data",
-    )
+        None, "instead of files, a data set of the Hugging Face hub or a folder that `datasets` can load (split "
+        "train)", "data",
+    )  # fmt: skip
     dataset_config: str | None = setting(None, "configuration of --dataset_name, if it has several", "data")
     dataset_revision: str | None = setting(
         None, "commit, tag or branch of the hub data set --dataset_name", "data", shown_default="main"
@@ -33,17 +26,13 @@ class TextSettings(Settings):
         "text", "column or key that holds the text, in every format except plain text", "data"
     )
     split_sentences: bool = setting(
-        False,
-        "read running text: join the lines of a paragraph and cut it into sentences; a blank line, or a line of "
-        "fewer than 40 characters, ends a paragraph. Without it, each line is a sentence",
-        "data",
-    )
+        False, "read running text: join the lines of a paragraph and cut it into sentences; a blank line, or a "
+        "line of fewer than 40 characters, ends a paragraph. Without it, each line is a sentence", "data",
+    )  # fmt: skip
     document_separator: Literal["blank", "blanks", "file"] = setting(
-        "blank",
-        "what ends a document of plain text: a blank line, two or more of them (for books with a blank line "
-        "between paragraphs), or only the end of the file. Documents are cut after 1 MiB",
-        "data",
-    )
+        "blank", "what ends a document of plain text: a blank line, two or more of them (for books with a blank "
+        "line between paragraphs), or only the end of the file. Documents are cut after 1 MiB", "data",
+    )  # fmt: skip
 
     def check(self) -> None:
         if (self.input_file is None) == (self.dataset_name is None):
@@ -62,40 +51,29 @@ class ExampleSettings(Settings):
     """The settings that decide the examples, besides the text and the vocabulary. The defaults are Google's."""
 
     max_seq_length: int = setting(
-        128,
-        "maximum number of tokens in an example, including [CLS] and [SEP]",
-        "examples",
-        at_least=5,
-        at_most=LONGEST_ROW,
-    )
+        128, "maximum number of tokens in an example, including [CLS] and [SEP]", "examples",
+        at_least=5, at_most=LONGEST_ROW,
+    )  # fmt: skip
     next_sentence: bool = setting(
-        True,
-        "make examples for next-sentence prediction by Google's rules; with --nonext_sentence, rows are filled to "
-        "the last token with consecutive sentences, with [SEP] between documents",
-        "examples",
-    )
+        True, "make examples for next-sentence prediction by Google's rules; with --nonext_sentence, rows are "
+        "filled to the last token with consecutive sentences, with [SEP] between documents", "examples",
+    )  # fmt: skip
     short_seq_prob: float = setting(
         0.1, "share of the documents that get a shorter target length", "examples", at_least=0, at_most=1
     )
     dupe_factor: int | None = setting(
-        None,
-        "number of times that examples are made from the whole text",
-        "examples",
-        shown_default="1 with dynamic masks, 10 with static ones",
-        at_least=1,
-        at_most=MOST_DUPLICATES,
-    )
+        None, "number of times that examples are made from the whole text", "examples",
+        shown_default="1 with dynamic masks, 10 with static ones", at_least=1, at_most=10_000,
+    )  # fmt: skip
     random_seed: int = setting(12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED)
 
     format: Literal["arrow", "tfrecord"] = setting("arrow", "format of the shards; tfrecord is Google's", "output")
 
     masking: Literal["dynamic", "static"] | None = setting(
-        None,
-        "dynamic: masks are drawn each time an example is read, with the settings below unless bert-pretraining "
-        "gets others. static: masks are stored in the shards",
-        "masks",
+        None, "dynamic: masks are drawn each time an example is read, with the settings below unless "
+        "bert-pretraining gets others. static: masks are stored in the shards", "masks",
         shown_default="dynamic; static for tfrecord",
-    )
+    )  # fmt: skip
     masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks")
     max_predictions_per_seq: int = setting(
         20, "maximum number of predictions in an example", "masks", at_least=1, at_most=LONGEST_ROW
@@ -105,14 +83,12 @@ class ExampleSettings(Settings):
     def check(self) -> None:
         if not 0 < self.masked_lm_prob <= 1:
             raise ValueError(f"--masked_lm_prob must be above 0 and at most 1, got {self.masked_lm_prob}")
-        if self.format == "tfrecord" and self.masking == "dynamic":
-            raise ValueError("--format tfrecord needs --masking static")
-        if self.format == "tfrecord" and not self.next_sentence:
-            raise ValueError("--format tfrecord needs --next_sentence")
+        if self.format == "tfrecord" and (self.masking == "dynamic" or not self.next_sentence):
+            raise ValueError("--format tfrecord needs --masking static and --next_sentence")
 
     @property
     def has_static_masks(self) -> bool:
-        return (self.masking or ("static" if self.format == "tfrecord" else "dynamic")) == "static"
+        return self.masking == "static" or self.format == "tfrecord"
 
     @property
     def num_duplicates(self) -> int:
@@ -131,13 +107,9 @@ class BuildSettings(Settings):
 
     text: TextSettings
     examples: ExampleSettings
-    unknown: UnknownSettings
+    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
     output_dir: str = setting(help="folder of the shards", group="output", aliases=("output_file",))
     num_shards: int | None = setting(
-        None,
-        "number of shards",
-        "output",
-        shown_default="one for each 256 MiB of text, up to 16 for less",
-        at_least=1,
-        at_most=MOST_SHARDS,
-    )
+        None, "number of shards", "output", shown_default="one for each 256 MiB of text, up to 16 for less",
+        at_least=1, at_most=100_000,
+    )  # fmt: skip

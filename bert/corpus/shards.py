@@ -14,70 +14,102 @@ size is ready at once.
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from bert.corpus.columns import values_and_offsets, values_of
+from bert.corpus.settings import ExampleSettings
+from bert.corpus.tfrecord import write_records
 from bert.corpus.units import find_files
 from ringbase.errors import InputError, one_line
 from ringbase.files import replacing, write_json
 from ringbase.hashing import digest, sha256
 from ringbase.json_files import read_object
+from ringbase.ragged import Ragged
 
 # Bump when the meaning of a shard's columns changes. Shards of version 1 have no checksums of batches: they are
 # checked whole, by their SHA-256, before their first row is used.
 FORMAT_VERSION, WITHOUT_CHECKSUMS = 2, 1
-MANIFEST, WORK, TOKENIZER = "manifest.json", ".work", "tokenizer"
+MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
+CHECKSUM = b"crc32c"
 
 Manifest = dict[str, Any]
-Write = Callable[[BinaryIO, Iterable[pa.RecordBatch], pa.Schema, Mapping[str, Any]], list[int]]
-CHECKSUM = b"crc32c"
+
+# -- writing; without pyarrow's own conversions of arrays, which import pandas: 0.3 s in every worker -----------
+
+
+def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
+    """The columns of a shard."""
+    id_type = pa.uint16() if vocab_size <= 1 << 16 else pa.int32()
+    fields = [("input_ids", pa.large_list(id_type)), ("sentence_a_tokens", pa.int32())]
+    if settings.next_sentence:
+        fields.append(("is_random_next", pa.int8()))
+    if settings.has_static_masks:
+        fields += [("masked_lm_positions", pa.large_list(pa.int32())), ("masked_lm_ids", pa.large_list(id_type))]
+    return pa.schema(fields)
+
+
+def record_batch(columns: Mapping[str, np.ndarray | Ragged], schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema, of numbers or of lists; other columns are left out."""
+
+    def array(values: np.ndarray | Ragged, kind: pa.DataType) -> pa.Array:
+        if isinstance(values, tuple):
+            return pa.LargeListArray.from_arrays(array(values[1], pa.int64()), array(values[0], kind.value_type))
+        data = np.ascontiguousarray(values, kind.to_pandas_dtype())
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(data)])
+
+    return pa.record_batch([array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def in_order(batch: pa.RecordBatch, keys: np.ndarray) -> pa.RecordBatch:
+    """The rows in the order of their keys."""
+    order = np.argsort(keys, kind="stable")
+    return batch.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
 
 
 def write_shard(
-    path: Path, write: Write, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
+    path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Writes a shard by `write`, which is `write_arrow` or `write_records`; its entry for the manifest."""
+    """Writes Arrow or TFRecords, by the file's name; returns the shard's entry for a manifest with `settings`."""
+    sizes = list[int]()
     with replacing(path) as file:
-        sizes = write(file, batches, schema, settings)
-    facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "sha256": sha256(path)}
-    return facts | {"batches": sizes}
+        if path.suffix == ".arrow":
+            with pa.ipc.new_file(file, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, len(sizes)))})
+                    sizes.append(len(batch))
+        else:
+            for batch in batches:
+                write_records(file, batch, settings["max_seq_length"], settings["max_predictions_per_seq"])
+                sizes.append(len(batch))
+    facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "batches": sizes}
+    return facts | {"sha256": sha256(path)}
 
 
-def write_arrow(
-    file: BinaryIO, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
-) -> list[int]:
-    """Writes the file of a shard; returns the number of rows in each batch. `settings` are the manifest's."""
-    sizes = []
-    with pa.ipc.new_file(file, schema) as writer:
-        for number, batch in enumerate(batches):
-            writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, number, settings))})
-            sizes.append(len(batch))
-    return sizes
-
-
-def _checksum(batch: pa.RecordBatch, number: int, settings: Mapping[str, Any]) -> int:
-    """The CRC32C of a batch: of the corpus' settings, and of its place, size, types of columns and values."""
+def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
+    """The CRC32C of a batch: of `facts`, of its size and the types of its columns, and of its values."""
     columns = [(field.name, str(field.type)) for field in batch.schema]
-    checksum = google_crc32c.value(digest(settings, number, len(batch), columns).encode())
+    checksum = google_crc32c.value(digest(*facts, len(batch), columns).encode())
     for column in batch.columns:
-        arrays = values_and_offsets(column) if pa.types.is_large_list(column.type) else (values_of(column),)
-        for array in arrays:
-            checksum = google_crc32c.extend(checksum, array.tobytes())
+        is_list = pa.types.is_large_list(column.type)
+        values = np.from_dlpack(column.flatten() if is_list else column)
+        checksum = google_crc32c.extend(checksum, values.tobytes())
+        if is_list:
+            offsets = np.from_dlpack(column.offsets)
+            checksum = google_crc32c.extend(checksum, (offsets - offsets[0]).tobytes())
     return checksum
 
 
-class Shard:
-    """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed.
+# -- reading ------------------------------------------------------------------------------------------------------
 
-    Every use of a row can raise InputError, which names the shard: its bytes were changed, or it is not the shard
-    that the manifest describes.
-    """
+
+class Shard:
+    """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed; then
+    InputError names a shard that is not what the manifest describes."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any], flag: str):
         self.path, self.facts, self._settings, self._flag = path, facts, settings, flag
@@ -99,25 +131,36 @@ class Shard:
             if number not in self._checked and "batches" in self.facts:
                 batch.validate()
                 expected = int(metadata[CHECKSUM]), self.starts[number + 1] - self.starts[number]
-                if expected != (_checksum(batch, number, self._settings), len(batch)):
+                if expected != (_checksum(batch, self._settings, number), len(batch)):
                     raise ValueError(f"batch {number} is not as it was written")
                 self._checked.add(number)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-            raise error if isinstance(error, InputError) else self._damaged(one_line(error)) from error
+            raise InputError(
+                f"{self._flag}: {self.path} is damaged: {one_line(error)}: copy or build the corpus again "
+                f"(bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
+            ) from error
         return batch
 
     @functools.cached_property
     def _reader(self) -> Any:
         if "batches" not in self.facts and sha256(self.path) != self.facts["sha256"]:
-            raise self._damaged("it is not what the manifest of its folder says")
+            raise ValueError("it is not what the manifest of its folder says")
         with pa.memory_map(str(self.path)) as source:
             return pa.ipc.open_file(source.read_buffer())
 
-    def _damaged(self, problem: str) -> InputError:
-        return InputError(
-            f"{self._flag}: {self.path} is damaged: {problem}: copy the corpus again or build it again "
-            f"(bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
-        )
+
+def open_shards(files: Mapping[Path, Manifest], flag: str = "--input_file") -> tuple[list[Shard], Manifest]:
+    """The Arrow shards that `find_shards` returned, not yet read, and their manifest; of several folders the first
+    one's, with the `shards` of all. Raises InputError if their settings differ."""
+    first_path, first = next(iter(files.items()))
+    shards = []
+    for path, manifest in files.items():
+        names = ("settings", "tokenizer_digest")
+        if different := differences(*({name: facts[name] for name in names} for facts in (first, manifest))):
+            raise InputError(f"{flag}: {first_path.parent} and {path.parent} differ: {different}")
+        facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
+        shards.append(Shard(path, facts, manifest["settings"], flag))
+    return shards, first | {"shards": [shard.facts for shard in shards]}
 
 
 # -- the manifest: settings, and the size, digest and number of examples of each shard ----------------------------
@@ -133,9 +176,10 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
     """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or cannot be read."""
     path = folder / MANIFEST
     if not path.is_file():
-        if (folder / WORK).is_dir():
-            raise InputError(f"{flag}: {folder} is unfinished: run the same bert-corpus build command again")
-        raise InputError(f"{flag}: {folder} has no {MANIFEST}: bert-corpus build writes one when it has finished")
+        raise InputError(
+            f"{flag}: {folder} has no {MANIFEST}, which bert-corpus build writes last: run the same command again "
+            "to finish it; TFRecord files of other programs are given as FOLDER/*"
+        )
     manifest = read_object(path, f"{flag} {path}")
     version, others = manifest.get("format_version"), {k: v for k, v in manifest.items() if k != "digest"}
     if version == WITHOUT_CHECKSUMS or (version == FORMAT_VERSION and manifest.get("digest") == digest(others)):
@@ -148,31 +192,28 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The settings that differ, also within settings, each with both values; "" if none differ."""
-    parts: list[str] = []
+    parts = []
     for name in dict.fromkeys([*one, *other]):
         first, second = one.get(name), other.get(name)
-        if isinstance(first, dict) and isinstance(second, dict):
+        if isinstance(first, dict) and isinstance(second, dict) and first != second:
             parts.append(differences(first, second))
         elif first != second:
             parts.append(f"{name} ({first} and {second})")
-    return ", ".join(filter(None, parts))
-
-
-# -- finding ------------------------------------------------------------------------------------------------------
+    return ", ".join(parts)
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
-    """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder.
+    """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder:
+    {} for TFRecord files of others.
 
-    They are shards of `bert-corpus build`, or TFRecord files of others, whose manifest is {}. In a folder with a
-    manifest, only the files that it names are used. Raises InputError: nothing matches, or both formats do; the
-    shards that a glob covers are not those of the manifest, or not of their size.
+    Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not those of the
+    manifest, or not of their size.
     """
     shards: dict[Path, Manifest] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
-        if any(Path(name, file).exists() for file in (MANIFEST, WORK)):
-            read_manifest(Path(name), flag)  # an unfinished corpus is refused as such
+        if os.path.isdir(name):
+            read_manifest(Path(name), flag)  # before its files are looked for: there may be none yet
             name = os.path.join(name, "*")
         files = list(map(Path, find_files(name, flag)))
         for folder in dict.fromkeys(path.parent for path in files):
@@ -188,10 +229,7 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
                 raise InputError(f"{flag}: {problems[0]}: copy it again, or build the corpus again")
             shards.update(dict.fromkeys(sorted(named), manifest))
     if len({path.suffix == ".arrow" for path in shards}) != 1:
-        reason = (
-            "Arrow and TFRecord shards match, but they must be of one format" if shards else "no shard matches"
-        )
-        raise InputError(f"{flag} {patterns}: {reason}")
+        raise InputError(f"{flag} {patterns}: no shard matches, or both Arrow and TFRecord shards do")
     return shards
 
 
@@ -200,35 +238,9 @@ def is_arrow(shards: Iterable[Path]) -> bool:
     return any(path.suffix == ".arrow" for path in shards)
 
 
-def open_shards(patterns: str, flag: str = "--input_file") -> tuple[list[Shard], Manifest]:
-    """All Arrow shards that comma-separated globs match, and their manifest. Their content is not read yet.
-
-    A folder stands for all shards of its manifest. Shards of several folders must have the same settings; then
-    `shards` of the returned manifest lists those of all folders, and `counts` are the first folder's. Raises
-    InputError as `find_shards`, and if the settings differ.
-    """
-    files = find_shards(patterns, flag)
-    if not is_arrow(files):
-        raise InputError(f"{flag}: {next(iter(files))} is no Arrow shard")
-    first_path, first = next(iter(files.items()))
-    shards = []
-    for path, manifest in files.items():
-        names = ("settings", "tokenizer_digest")
-        if different := differences(*({name: facts[name] for name in names} for facts in (first, manifest))):
-            raise InputError(f"{flag}: {first_path.parent} and {path.parent} differ: {different}")
-        facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
-        shards.append(Shard(path, facts, manifest["settings"], flag))
-    return shards, first | {"shards": [shard.facts for shard in shards]}
-
-
-# -- verifying ----------------------------------------------------------------------------------------------------
-
-
 def verify(folder: Path) -> Manifest:
-    """Compares every byte of a corpus and its tokenizer with its manifest, which it returns.
-
-    Raises InputError that names each file that is missing, damaged or not in the manifest.
-    """
+    """Compares every byte of a corpus and its tokenizer with its manifest, which it returns. Raises InputError
+    that names each file that is missing, damaged or not in the manifest."""
     manifest = read_manifest(folder, "--input_dir")
     expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
     expected |= {folder / TOKENIZER / name: value for name, value in manifest.get("tokenizer_files", {}).items()}

@@ -8,14 +8,13 @@ those of google-research/bert `create_pretraining_data.py`.
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from bert.corpus.columns import values_and_offsets, values_of
 from ringbase.ragged import offsets_of
 
 FLOATS, INTEGERS = 2, 3  # the lists of a Feature
@@ -23,50 +22,44 @@ ONE = np.float32(1).tobytes()
 
 
 def write_records(
-    file: BinaryIO, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
-) -> list[int]:
-    """Writes examples, which have the columns of a shard with static masks, padded with 0 as in Google's files.
-    Returns the number of rows in each batch."""
-    max_seq_length, max_predictions_per_seq = settings["max_seq_length"], settings["max_predictions_per_seq"]
-    sizes = []
-    for batch in batches:
-        records: list[bytes] = []
-        lists = (_packed(batch.column(name)) for name in ("input_ids", "masked_lm_positions", "masked_lm_ids"))
-        numbers = (values_of(batch.column(name)).tolist() for name in ("sentence_a_tokens", "is_random_next"))
-        for (ids, tokens), (positions, used), (originals, _), first, label in zip(*lists, *numbers, strict=True):
-            padding, unused = bytes(max_seq_length - tokens), bytes(max_predictions_per_seq - used)
-            features = (
-                _feature("input_ids", ids + padding)
-                + _feature("input_mask", b"\1" * tokens + padding)
-                + _feature("segment_ids", bytes(first) + b"\1" * (tokens - first) + padding)
-                + _feature("masked_lm_positions", positions + unused)
-                + _feature("masked_lm_ids", originals + unused)
-                + _feature("masked_lm_weights", ONE * used + 4 * unused, FLOATS)
-                + _feature("next_sentence_labels", bytes([label]))
-            )
-            example = _tag(1, len(features)) + features
-            length = len(example).to_bytes(8, "little")
-            records += (length, _checksum(length), example, _checksum(example))
-        file.write(b"".join(records))
-        sizes.append(len(batch))
-    return sizes
+    file: BinaryIO, batch: pa.RecordBatch, max_seq_length: int, max_predictions_per_seq: int
+) -> None:
+    """Writes examples, which have the columns of a shard with static masks, padded with 0 as in Google's files."""
+    records: list[bytes] = []
+    lists = (_packed(batch.column(name)) for name in ("input_ids", "masked_lm_positions", "masked_lm_ids"))
+    numbers = (np.from_dlpack(batch.column(name)).tolist() for name in ("sentence_a_tokens", "is_random_next"))
+    for (ids, tokens), (positions, used), (originals, _), first, label in zip(*lists, *numbers, strict=True):
+        padding, unused = bytes(max_seq_length - tokens), bytes(max_predictions_per_seq - used)
+        features = (
+            _feature("input_ids", ids + padding)
+            + _feature("input_mask", b"\1" * tokens + padding)
+            + _feature("segment_ids", bytes(first) + b"\1" * (tokens - first) + padding)
+            + _feature("masked_lm_positions", positions + unused)
+            + _feature("masked_lm_ids", originals + unused)
+            + _feature("masked_lm_weights", ONE * used + 4 * unused, FLOATS)
+            + _feature("next_sentence_labels", bytes([label]))
+        )
+        example = _tag(1, len(features)) + features
+        length = len(example).to_bytes(8, "little")
+        records += (length, _checksum(length), example, _checksum(example))
+    file.write(b"".join(records))
 
 
 def _packed(column: pa.Array) -> Iterator[tuple[bytes, int]]:
     """The values of each row as varints, and their number. A varint is groups of 7 bits, lowest first; all but the
     last group set the top bit."""
-    values, offsets = values_and_offsets(column)
+    offsets = np.from_dlpack(column.offsets)
+    values = np.from_dlpack(column.flatten()).astype(np.int32)[:, None]
     places = np.arange(-(-int(values.max(initial=1)).bit_length() // 7))
-    rest = values[:, None].astype(np.int32) >> (7 * places).astype(np.int32)
+    rest = values >> (7 * places).astype(np.int32)
     used = (rest > 0) | (places == 0)
     groups = (rest & 127).astype(np.uint8) | (rest > 127).astype(np.uint8) << np.uint8(7)
-    packed, ends = groups[used].tobytes(), offsets_of(used.sum(axis=1))[offsets].tolist()
+    packed, ends = groups[used].tobytes(), offsets_of(used.sum(axis=1))[offsets - offsets[0]].tolist()
     rows = (packed[start:stop] for start, stop in itertools.pairwise(ends))
     return zip(rows, np.diff(offsets).tolist(), strict=True)
 
 
 def _feature(name: str, packed: bytes, kind: int = INTEGERS) -> bytes:
-    """An entry of the map of features."""
     return _head(name, kind, len(packed)) + packed
 
 

@@ -7,9 +7,8 @@ import functools
 import glob
 import itertools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -20,12 +19,11 @@ from ringbase.errors import InputError, one_line
 
 LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
 NUM_UNITS = 64  # if their size is then between these limits, so that all workers end at about the same time
-COMPRESSION_RATIO = 4  # assumed: bytes of text per byte of a compressed file
+PACKED_RATIO = 4  # assumed: bytes of text per byte of a compressed file
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a file: bytes [start, stop) of text or JSON lines, row groups of Parquet, rows of a data set.
 
     A compressed file is one piece, with `stop` None. `size`: its bytes of text, about.
@@ -47,7 +45,7 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
     Raises InputError, which names the glob, if a glob matches no file.
     """
     files: dict[str, None] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
         # A file name may have brackets.
         matches = [path for path in [*sorted(glob.glob(name, recursive=True)), name] if os.path.isfile(path)]
@@ -55,8 +53,6 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
             reason = f"this is a folder: give '{pattern}/*'" if os.path.isdir(name) else "no file matches"
             raise InputError(f"{flag} {pattern}: {reason}")
         files.update(dict.fromkeys(matches))
-    if not files:
-        raise InputError(f"{flag} '{patterns}' names no file")
     return list(files)
 
 
@@ -67,24 +63,19 @@ def find_units(text: TextSettings) -> list[Unit]:
     """
     unit_bytes = LARGEST_UNIT_BYTES
     if text.dataset_name is not None:
-        pieces = _pieces_of_data_set(text)
+        pieces = list(_pieces_of_data_set(text, unit_bytes))
     else:
-        sizes = dict(input_sizes(text))
-        total = sum(size * (COMPRESSION_RATIO if _is_compressed(path) else 1) for path, size in sizes.items())
-        unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, total // NUM_UNITS))
-        of_files = (_pieces_of_file(path, size, text, unit_bytes) for path, size in sizes.items() if size)
-        pieces = list(itertools.chain.from_iterable(of_files))
+        sizes = {p: size * (PACKED_RATIO if packing_of(p) else 1) for p, size in input_sizes(text) if size}
+        unit_bytes = min(unit_bytes, max(SMALLEST_UNIT_BYTES, sum(sizes.values()) // NUM_UNITS))
+        pieces = [piece for path, size in sizes.items() for piece in _pieces_of_file(path, size, text, unit_bytes)]
     if not pieces:
         raise InputError(f"{text.source}: all of it is empty")
     ends = list(itertools.accumulate(piece.size for piece in pieces))
     total, count = max(ends[-1], 1), -(-ends[-1] // unit_bytes) or 1
-
-    def unit_of(piece_and_end: tuple[Piece, int]) -> int:
-        piece, end = piece_and_end
-        return min((2 * end - piece.size) * count // (2 * total), count - 1)
-
-    by_unit = itertools.groupby(zip(pieces, ends, strict=True), unit_of)
-    return [tuple(piece for piece, _ in unit) for _, unit in by_unit]
+    units: dict[int, list[Piece]] = {}
+    for piece, end in zip(pieces, ends, strict=True):
+        units.setdefault(min((2 * end - piece.size) * count // (2 * total), count - 1), []).append(piece)
+    return list(map(tuple, units.values()))
 
 
 def input_sizes(text: TextSettings) -> list[tuple[str, int]]:
@@ -102,40 +93,37 @@ def load_data_set(text: TextSettings) -> Any:
     return hub.load_data_set(str(text.dataset_name), config, "train", where, text.dataset_revision)
 
 
-def _is_compressed(path: str) -> bool:
-    return path.lower().endswith((".gz", ".zst"))
+def packing_of(path: str) -> str | None:
+    """How a file is compressed, by its name; None if it is not."""
+    return {".gz": "gzip", ".zst": "zstd"}.get(os.path.splitext(path.lower())[1])
 
 
-def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -> list[Piece]:
+def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -> Iterator[Piece]:
     name = path.lower().removesuffix(".gz").removesuffix(".zst")
-    if name.endswith(".parquet"):
-        return _pieces_of_parquet(path, text)
     kind: Literal["text", "json"] = "json" if name.endswith(JSON_LINES) else "text"
-    if _is_compressed(path):
-        return [Piece(path, kind, 0, None, COMPRESSION_RATIO * size)]
-    number = -(-size // unit_bytes)
-    edges = [part * size // number for part in range(number + 1)]
-    return [Piece(path, kind, start, stop, stop - start) for start, stop in itertools.pairwise(edges)]
+    if name.endswith(".parquet"):
+        try:
+            with pa.parquet.ParquetFile(path) as file:
+                metadata, columns = file.metadata, file.schema_arrow.names
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InputError(f"--input_file {path}: not a Parquet file: {one_line(error)}") from error
+        _check_column(text.text_column, columns, f"--input_file {path}")
+        for group in range(metadata.num_row_groups):
+            yield Piece(path, "parquet", group, group + 1, metadata.row_group(group).total_byte_size)
+    elif packing_of(path):
+        yield Piece(path, kind, 0, None, size)
+    else:
+        number = -(-size // unit_bytes)
+        for start, stop in itertools.pairwise(part * size // number for part in range(number + 1)):
+            yield Piece(path, kind, start, stop, stop - start)
 
 
-def _pieces_of_parquet(path: str, text: TextSettings) -> list[Piece]:
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            metadata, columns = file.metadata, file.schema_arrow.names
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"--input_file {path}: not a Parquet file: {one_line(error)}") from error
-    _check_column(text.text_column, columns, f"--input_file {path}")
-    sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
-    return [Piece(path, "parquet", group, group + 1, size) for group, size in enumerate(sizes)]
-
-
-def _pieces_of_data_set(text: TextSettings) -> list[Piece]:
+def _pieces_of_data_set(text: TextSettings, unit_bytes: int) -> Iterator[Piece]:
     table = load_data_set(text)
     _check_column(text.text_column, table.column_names, text.source)
-    step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
-    edges = [*range(0, len(table), step), len(table)]
-    pairs = itertools.pairwise(edges)
-    return [Piece(str(text.dataset_name), "hub", start, stop, LARGEST_UNIT_BYTES) for start, stop in pairs]
+    step = max(1, unit_bytes * len(table) // max(1, table.data.nbytes))
+    for start in range(0, len(table), step):
+        yield Piece(str(text.dataset_name), "hub", start, min(start + step, len(table)), unit_bytes)
 
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:

@@ -1,5 +1,6 @@
 """Sentences of a corpus -> the token ids that `Tokenizer.encode` gives, several times faster for WordPiece."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from string import punctuation
@@ -8,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert.corpus.columns import values_of
 from bert.text.tokenizer import Tokenizer
-from ringbase.ragged import gather, joined, offsets_of
+from ringbase.ragged import gather, joined
 
 MOST_CACHED_WORDS, MOST_CACHED_CHARACTERS = 1 << 18, 1 << 21
-WORDS_AT_ONCE = 1 << 10
+MARK = "!"  # between words that are tokenized together; no other character decomposes into it
 
 # A line end or a punctuation mark is a word. A blank belongs to the word that follows it.
 _IS_MARK = np.zeros(256, bool)
@@ -28,14 +28,12 @@ class Encoder:
     """Sentences -> token ids.
 
     WordPiece looks at one word at a time, so each distinct word is tokenized once and its ids are then copied.
-    Other tokenizers get whole sentences.
+    Other tokenizers, and vocabularies without "!", get whole sentences.
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer, to_id = tokenizer, tokenizer.backend.token_to_id
-        self._by_word = _splits_at_white_space(json.loads(tokenizer.backend.to_str()))
-        self._mark = next((mark for mark in punctuation if to_id(mark) is not None), "")
-        self._mark_id = to_id(self._mark)
+        self._tokenizer, self._mark_id = tokenizer, tokenizer.backend.token_to_id(MARK)
+        self._by_word = self._mark_id is not None and _splits_at_white_space(tokenizer.backend.to_str())
         self._forget()
 
     def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -44,46 +42,34 @@ class Encoder:
         Sentences must not contain line ends.
         """
         if not self._by_word:
-            return self._encode(sentences)
+            ids, offsets = joined(self._tokenizer.encode_ids(sentences))
+            return ids, np.diff(offsets)
         if len(self._numbers) > MOST_CACHED_WORDS or self._characters > MOST_CACHED_CHARACTERS:
             self._forget()
         words = _words_of("".join(f"{sentence}\n" for sentence in sentences).encode())
-        distinct, places = words.dictionary.to_pylist(), values_of(words.indices)
+        distinct, places = words.dictionary.to_pylist(), np.from_dlpack(words.indices)
         self._learn([word for word in distinct if word not in self._numbers])
         numbers = np.fromiter(map(self._numbers.__getitem__, distinct), np.int64, len(distinct))[places]
         starts = self._offsets[numbers]
         lengths = self._offsets[numbers + 1] - starts
-        line_ends = np.flatnonzero(places == distinct.index("\n")) if sentences else places[:0]
+        line_ends = np.flatnonzero(numbers == self._numbers.get("\n"))
         return gather(self._values, starts, lengths), np.diff(np.cumsum(lengths)[line_ends], prepend=0)
 
     def _forget(self) -> None:
-        """Empties the memory of words: their numbers, and the ids of each number as a ragged array."""
-        self._numbers: dict[str, int] = {}
-        self._values, self._offsets, self._characters = np.empty(0, np.int32), np.zeros(1, np.int64), 0
+        """Empties the memory of words: the number of each, and the ids of each number as a ragged array."""
+        self._numbers, self._characters = {MARK: 0}, 0
+        self._values, self._offsets = np.array([self._mark_id or 0], np.int32), np.arange(2)
 
     def _learn(self, words: list[str]) -> None:
         """Numbers new words and adds their ids."""
-        self._numbers.update(zip(words, range(len(self._numbers), len(self._numbers) + len(words)), strict=True))
         self._characters += sum(map(len, words))
-        starts = range(0, len(words), WORDS_AT_ONCE)
-        parts = [self._encode_words(words[start : start + WORDS_AT_ONCE]) for start in starts]
-        self._values = np.concatenate([self._values, *(values for values, _ in parts)])
-        self._offsets = offsets_of(np.concatenate([np.diff(self._offsets), *(lengths for _, lengths in parts)]))
-
-    def _encode_words(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of single words, and the number of each word's, in one call of the Rust library: joins the words
-        with a punctuation mark, which no other word contains."""
-        if self._mark and self._mark not in words:
-            (ids,) = self._tokenizer.encode_ids([f" {self._mark} ".join([*words, ""])])
-            is_mark = ids == self._mark_id
-            ends = np.flatnonzero(is_mark)
-            if len(ends) == len(words):  # there are more if a letter decomposes into the mark
-                return ids[~is_mark], np.diff(ends, prepend=-1) - 1
-        return self._encode(words)
-
-    def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids, offsets = joined(self._tokenizer.encode_ids(texts))
-        return ids, np.diff(offsets)
+        (ids,) = self._tokenizer.encode_ids([f" {MARK} ".join([*words, ""])])
+        is_mark = ids == self._mark_id
+        self._numbers.update(zip(words, itertools.count(len(self._numbers))))
+        self._values = np.concatenate([self._values, ids[~is_mark]])
+        lengths = np.diff(np.flatnonzero(is_mark), prepend=-1) - 1
+        assert len(lengths) == len(words)
+        self._offsets = np.append(self._offsets, self._offsets[-1] + np.cumsum(lengths))
 
 
 def _words_of(text: bytes) -> pa.DictionaryArray:
@@ -104,8 +90,9 @@ def _words_of(text: bytes) -> pa.DictionaryArray:
     return pc.dictionary_encode(words)
 
 
-def _splits_at_white_space(parts: dict) -> bool:
+def _splits_at_white_space(backend: str) -> bool:
     """Whether it works like BERT's: no token or normalization crosses white space, punctuation or ideographs."""
+    parts = json.loads(backend)
     kinds = [(parts.get(name) or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
     if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
         return False

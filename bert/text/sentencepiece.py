@@ -4,6 +4,7 @@ One object then serves training on all cores, SQuAD answers and `transformers`. 
 `normalizer.cc` (the model's own character map, then blanks), `unigram_model.cc` and `bpe_model.cc`.
 """
 
+import collections
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,8 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ringbase.errors import InputError
+from ringbase.files import read_text
+from ringbase.json_files import SMALL_BYTES, read_json
 
 BLANK = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces in sentencepiece_model.proto
@@ -28,18 +31,18 @@ BASIC_PLANE = (*range(1, 0xD800), *range(0xE000, 0x10000))
 INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # categories of blanks and of characters without a width
 
 
-def convert(path: Path, order: list[str] | None, source: str, lower_case: bool) -> tuple[Tokenizer, list[str]]:
+def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Tokenizer, list[str]]:
     """The `tokenizers.Tokenizer` that gives the ids of a `.model` file, and the names of its special tokens.
 
     Args:
-      order: pieces in the order of their ids, from the file `source`; None for the model's own order. They must
-        include every piece that the model can produce. (KoBERT's own code would map the others to [UNK].)
+      vocab_file: lists the pieces in the order of their ids; None for the model's own order. It must include every
+        piece that the model can produce. (KoBERT's own code would map the others to [UNK].)
       lower_case: lower-case the text first, as ALBERT does (`lower_casing`).
-    Raises InputError: a special token is missing, `order` lacks pieces of the model, or `tokenizers` cannot
-      represent this kind of model. An error of a library: the file is missing or damaged.
+    Raises InputError: a special token or a piece is missing, or `tokenizers` cannot represent this kind of model.
+      An error of a library: the file is missing or damaged.
     """
-    model = _read(path)
-    order = [piece.piece for piece in model.pieces] if order is None else order
+    model, source = _read(path), str(vocab_file or path)
+    order = pieces_of(vocab_file) if vocab_file else [piece.piece for piece in model.pieces]
     listed = set(order)
     types = {piece.piece: piece.type for piece in model.pieces}
     unknown = next((piece for piece in types if types[piece] == UNKNOWN and piece in listed), "")
@@ -69,16 +72,14 @@ def convert(path: Path, order: list[str] | None, source: str, lower_case: bool) 
 def _read(path: Path) -> ModelProto:
     content = path.read_bytes()
     model = ModelProto.FromString(content)
-    if not model.pieces:
-        raise InputError(f"{path}: a SentencePiece model without pieces; is the file truncated?")
     SentencePieceProcessor(model_proto=content)  # checks the pieces
-    spec = model.trainer_spec
-    if spec.model_type not in (UNIGRAM, BPE):
-        raise InputError(f"{path}: model type {spec.model_type} is neither 1 (unigram) nor 2 (BPE)")
-    if spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
-        raise InputError(f"{path}: train it without treat_whitespace_as_suffix and with escape_whitespaces")
-    if unused := sum(piece.type == UNUSED for piece in model.pieces):
-        raise InputError(f"{path}: {unused} of {len(model.pieces)} pieces are marked unused: train it again")
+    spec, has_unused = model.trainer_spec, any(piece.type == UNUSED for piece in model.pieces)
+    has_other_blanks = spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces
+    if spec.model_type not in (UNIGRAM, BPE) or has_other_blanks or has_unused:
+        raise InputError(
+            f"{path}: only unigram and BPE models can be used, which mark the beginning of words by {BLANK} and "
+            "have no unused pieces: train it again"
+        )
     return model
 
 
@@ -93,29 +94,21 @@ def _pieces_model(model: ModelProto, order: list[str], unknown: str, usable: Map
     scores = {piece: entry.score for piece, entry in usable.items()}
     if model.trainer_spec.model_type == UNIGRAM:
         best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
-        scores |= {
-            piece: len(piece.encode()) * best - 0.1 for piece in symbols
-        }  # as there, so that they always win
+        scores |= {piece: len(piece.encode()) * best - 0.1 for piece in symbols}  # so that they always win
         pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
         return models.Unigram(pieces, order.index(unknown), byte_fallback)
     normal = {piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}
-    pairs = ((piece, k, piece[:k], piece[k:]) for piece in normal for k in range(1, len(piece)))
+    cuts = ((piece, k, piece[:k], piece[k:]) for piece in normal for k in range(1, len(piece)))
     # SentencePiece merges the pair whose result has the best score.
-    merges = sorted((-normal[piece], k, a, b) for piece, k, a, b in pairs if a in normal and b in normal)
-    return models.BPE(
-        {piece: number for number, piece in enumerate(order)},
-        [(a, b) for _, _, a, b in merges],
-        unk_token=unknown,
-        fuse_unk=True,
-        byte_fallback=byte_fallback,
-        ignore_merges=bool(symbols),  # they have no merges
-    )
+    merges = sorted((-normal[piece], k, a, b) for piece, k, a, b in cuts if a in normal and b in normal)
+    ids, pairs = {piece: number for number, piece in enumerate(order)}, [(a, b) for _, _, a, b in merges]
+    options = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
+    return models.BPE(ids, pairs, **options, ignore_merges=bool(symbols))  # symbols have no merges
 
 
 def lower_casing() -> normalizers.Normalizer:
     """Decomposes, strips accents and lower-cases, like google-research/albert's preprocess_text; then composes
-    again, so that Hangul syllables stay whole.
-    """
+    again, so that Hangul syllables stay whole."""
     steps = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.NFC()]
     return normalizers.Sequence(steps)
 
@@ -157,7 +150,32 @@ def _pre_tokenizers(add_prefix: bool, usable: Mapping[str, Any], never: list[str
     return [pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme=scheme, split=split), *splits]
 
 
-# -- special tokens, also of WordPiece ----------------------------------------------------------------------------
+# -- vocabulary files and special tokens, also of WordPiece -----------------------------------------------------
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a vocabulary, the tokens in the order of their ids. Raises InputError: one is blank."""
+    where = f"--vocab_file {path}"
+    lines = read_text(path, where, SMALL_BYTES).removesuffix("\n").split("\n")
+    lines = [line.removesuffix("\r") for line in lines]
+    if "" in lines:
+        raise InputError(f"{where}: line {lines.index('') + 1} is blank; each line must hold the token of its id")
+    return lines
+
+
+def pieces_of(path: Path) -> list[str]:
+    """The pieces in the order of their ids: the lines of a text file up to a tab, as in SentencePiece's `.vocab`
+    files, or a list in JSON, perhaps under `idx_to_token` like KoBERT's (GluonNLP's format)."""
+    where = f"--vocab_file {path}"
+    values = read_json(path, where) if path.suffix == ".json" else [line.split("\t")[0] for line in lines_of(path)]
+    if isinstance(values, dict):
+        values = values.get("idx_to_token")
+    if not isinstance(values, list) or not values or not all(isinstance(piece, str) for piece in values):
+        raise InputError(f"{where}: neither a list of pieces nor an object with one under idx_to_token")
+    piece, count = collections.Counter(values).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{where}: the piece {piece!r:.40} is listed {count} times")
+    return values
 
 
 def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
@@ -184,9 +202,6 @@ def add_special(backend: Tokenizer, names: Sequence[str], others: Iterable[str] 
         special_tokens=[(cls, backend.token_to_id(cls)), (sep, backend.token_to_id(sep))],
     )
     return backend
-
-
-# -- spans --------------------------------------------------------------------------------------------------------
 
 
 def blanks(normalizer) -> np.ndarray:

@@ -22,13 +22,6 @@ class TokenizerSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnknownSettings(Settings):
-    """Whether to accept a text that the vocabulary hardly covers: see `check_unknown`."""
-
-    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
-
-
-@dataclass(frozen=True, kw_only=True)
 class VocabularySettings(Settings):
     """Which vocabulary is trained."""
 

@@ -1,11 +1,12 @@
 """WordPiece and SentencePiece behind one interface: text -> token ids, and the characters of each."""
 
+import contextlib
 import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
 from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 
@@ -14,13 +15,14 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert.text import sentencepiece
-from bert.text.tokenizer_files import check_case, library_errors, read_ids, read_lines, stated_case
-from ringbase.errors import InputError
+from ringbase.errors import InputError, one_line
+from ringbase.json_files import kind_of, read_object
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10
 MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
+LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # besides "uncased" ones
 
 
 class Tokenizer:
@@ -39,12 +41,7 @@ class Tokenizer:
     kind: Literal["wordpiece", "sentencepiece"]
 
     def __init__(
-        self,
-        backend: RustTokenizer,
-        lower_case: bool,
-        source: str,
-        names: Sequence[str],
-        spm: bytes | None = None,
+        self, backend: RustTokenizer, lower_case: bool, source: str, names: Sequence[str], spm: bytes | None = None
     ):
         """`names` are those of the special tokens; `spm` is the SentencePiece model's file, for `save`."""
         self.backend, self.lower_case, self.source = backend, lower_case, source
@@ -61,11 +58,11 @@ class Tokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
         if len(set(ids)) < len(ids) or self.vocab_size > MOST_IDS:
             raise InputError(
-                f"{source}: ids must be below {MOST_IDS:,}, and different for {', '.join(names)}; they are "
-                f"{', '.join(map(str, ids))}, and the largest is {self.vocab_size - 1:,}"
+                f"{source}: ids must be below {MOST_IDS:,}, got {self.vocab_size - 1:,}, and those of the special "
+                f"tokens must differ, got {ids}"
             )
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
-        # Id -> token. A token that the vocabulary lists twice has its last id; the first has another name.
+        # A token that the vocabulary lists twice has its last id; the first has another name.
         self._tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
         for token, number in vocabulary.items():
             self._tokens[number] = token
@@ -75,11 +72,8 @@ class Tokenizer:
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
-        """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked.
-
-        These are pieces that start with ## (WordPiece) or do not start with ▁ (SentencePiece), never special
-        tokens.
-        """
+        """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked: those with ## in
+        front (WordPiece) or without ▁ (SentencePiece), never special tokens."""
         mark, is_mark_of_first = ("##", False) if self.kind == "wordpiece" else (sentencepiece.BLANK, True)
         table = np.array([token.startswith(mark) != is_mark_of_first for token in self._tokens], bool)
         added = self.backend.get_added_tokens_decoder().items()
@@ -135,9 +129,6 @@ class Tokenizer:
             (folder / "spiece.model").write_bytes(self._spm)
 
 
-# -- from files ---------------------------------------------------------------------------------------------------
-
-
 def load(
     vocab_file: str | None = None,
     folder: Path | None = None,
@@ -149,31 +140,26 @@ def load(
 
     A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the first of these
     that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if there is one; vocab.txt.
+    Without `do_lower_case` the folder's files decide, else it is true for WordPiece only. The names of Google's
+    published checkpoints, if `checkpoint_name` is one, tell their case.
 
-    Args:
-      do_lower_case: None means the value in the folder's tokenizer files, else True for WordPiece and False for
-        SentencePiece.
-      checkpoint_name: the model's. The names of Google's published checkpoints tell their case.
-    Raises InputError: there is no vocabulary; `do_lower_case` contradicts the tokenizer's files or the
-      checkpoint's name; a special token is missing; the SentencePiece model and the vocabulary file do not belong
-      together.
+    Raises InputError: there is no vocabulary; a file is damaged, or lacks a special token; `do_lower_case`
+    contradicts the files or the name; the SentencePiece model and the vocabulary do not belong together.
     """
-    vocabulary = Path(vocab_file).expanduser() if vocab_file else None
-    model = Path(spm_model_file).expanduser() if spm_model_file else None
-    stated, backend = None if folder is None else stated_case(folder), None
+    vocabulary, model = (Path(name).expanduser() if name else None for name in (vocab_file, spm_model_file))
+    stated, backend = None if folder is None else _stated_case(folder), None
     if folder is not None and not (vocabulary or model):
         if (folder / "tokenizer.json").is_file():
             backend = _read(folder / "tokenizer.json")
-            stated = _case_of(backend) if stated is None else stated
+            stated = _lower_cases(backend) if stated is None else stated
         else:
-            files = [*folder.glob("*.model")]
-            model = files[0] if len(files) == 1 else None
+            model = _model_in(folder)
             vocabulary = folder / "vocab.txt" if (folder / "vocab.txt").is_file() else None
         if None not in (stated, do_lower_case) and stated != do_lower_case:
             raise InputError(f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={stated}")
     is_wordpiece = isinstance(backend.model, models.WordPiece) if backend else model is None
     lower_case = next(value for value in (do_lower_case, stated, is_wordpiece) if value is not None)
-    check_case(lower_case, checkpoint_name)
+    _check_case(lower_case, checkpoint_name)
     if folder is not None and backend is not None:
         return _saved(backend, lower_case, folder)
     if model is not None:
@@ -187,7 +173,7 @@ def load(
 
 def _wordpiece(path: Path, lower_case: bool) -> Tokenizer:
     """google-research/bert `tokenization.py`. A token that is listed twice has its last id."""
-    vocabulary = {token: number for number, token in enumerate(read_lines(path))}
+    vocabulary = {token: number for number, token in enumerate(sentencepiece.lines_of(path))}
     names = sentencepiece.special_names(vocabulary, str(path))
     backend = RustTokenizer(models.WordPiece(vocabulary, unk_token=names[1]))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
@@ -197,15 +183,14 @@ def _wordpiece(path: Path, lower_case: bool) -> Tokenizer:
 
 
 def _sentencepiece(path: Path, vocab_file: Path | None, lower_case: bool) -> Tokenizer:
-    with library_errors(f"--spm_model_file {path}"):
-        order = None if vocab_file is None else read_ids(vocab_file)
-        backend, names = sentencepiece.convert(path, order, str(vocab_file or path), lower_case)
+    with _library_errors(f"--spm_model_file {path}"):
+        backend, names = sentencepiece.convert(path, vocab_file, lower_case)
         return Tokenizer(backend, lower_case, str(path), names, path.read_bytes())
 
 
 def _read(path: Path) -> RustTokenizer:
     """What a tokenizer.json holds, ours or another's. Raises InputError: neither WordPiece nor SentencePiece."""
-    with library_errors(f"--model {path}"):
+    with _library_errors(f"--model {path}"):
         backend = RustTokenizer.from_file(str(path))
         if backend.normalizer:  # a damaged character map panics when it meets a character
             backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
@@ -218,24 +203,58 @@ def _read(path: Path) -> RustTokenizer:
 
 def _saved(backend: RustTokenizer, lower_case: bool, folder: Path) -> Tokenizer:
     source, core = str(folder / "tokenizer.json"), json.loads(backend.to_str())["model"]
-    with library_errors(source):
+    with _library_errors(source):
         unknown = core["vocab"][core["unk_id"]][0] if core["type"] == "Unigram" else core["unk_token"]
     names = sentencepiece.special_names(backend.get_vocab(), source, unknown)
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
         backend.normalizer.lowercase = lower_case
-    files = [*folder.glob("*.model")]
-    spm = files[0].read_bytes() if len(files) == 1 else None
+    model = _model_in(folder)
+    spm = model.read_bytes() if model else None
     return Tokenizer(sentencepiece.add_special(backend, names), lower_case, source, names, spm)
 
 
-def _case_of(backend: RustTokenizer) -> bool:
-    """Whether a saved tokenizer lower-cases."""
-    if isinstance(backend.normalizer, normalizers.BertNormalizer):
-        return backend.normalizer.lowercase
-    return '"Lowercase"' in json.dumps(json.loads(backend.to_str())["normalizer"])
+def _model_in(folder: Path) -> Path | None:
+    files = [*folder.glob("*.model")]
+    return files[0] if len(files) == 1 else None
 
 
-# -- unknown tokens -----------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def _library_errors(where: str) -> Iterator[None]:
+    """Turns errors of the libraries that read tokenizers into InputError. They have no class in common, and panics
+    of the Rust library are no `Exception`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{where}: damaged or unusable: {one_line(error)[:300]}") from error
+
+
+def _stated_case(folder: Path) -> bool | None:
+    """Whether a folder's tokenizer_config.json asks for lower-casing; None: unstated."""
+    path = folder / "tokenizer_config.json"
+    stated = read_object(path, f"--model {path}").get("do_lower_case") if path.is_file() else None
+    if isinstance(stated, bool | None):
+        return stated
+    raise InputError(f"--model {path}: do_lower_case must be true or false, got {kind_of(stated)}")
+
+
+def _lower_cases(backend: RustTokenizer) -> bool:
+    normalizer = json.dumps(json.loads(backend.to_str())["normalizer"])
+    return '"Lowercase"' in normalizer or '"lowercase": true' in normalizer
+
+
+def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
+    """Google's `validate_case_matches_checkpoint`: the folder names of published checkpoints tell their case."""
+    path = PurePath(checkpoint_name)
+    name = (path.parent if "ckpt" in path.name else path).name.lower()
+    words = re.split("[_-]", name)
+    is_uncased = "uncased" in words or name in LOWER_CASE_CHECKPOINTS
+    if is_uncased != do_lower_case and (is_uncased or "cased" in words):
+        given, wanted = (f"--do_lower_case={value}" for value in (do_lower_case, is_uncased))
+        raise InputError(f"{given} does not match checkpoint {checkpoint_name}: use {wanted}")
 
 
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
@@ -245,12 +264,7 @@ def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
 
 
 def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown: bool) -> None:
-    """Raises InputError when more than 10 % of the tokens are [UNK], unless `allow_unknown`.
-
-    Args:
-      share: the share of [UNK] among the tokens, 0.0 to 1.0.
-      where: the name of the text, for the message.
-    """
+    """Raises InputError when this share of a text's tokens, more than 10 %, is [UNK], unless `allow_unknown`."""
     if share > MOST_UNKNOWN_SHARE and not allow_unknown:
         raise InputError(
             f"{where}: {share:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "

@@ -28,35 +28,31 @@ NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettings) -> Path:
     """Trains on a stream of texts, read once; returns `output_dir/vocab.txt` or `output_dir/spiece.model`.
 
-    The folder also gets tokenizer.json and tokenizer_config.json, so that it loads by itself (`tokenizer.load`,
-    `transformers.AutoTokenizer`). Ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK]. The same texts in the same order
-    give the same bytes. Memory holds a count of each distinct word (WordPiece), or all texts (SentencePiece).
+    The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. Ids 0 to 4 are [PAD] [UNK]
+    [CLS] [SEP] [MASK]. The same texts in the same order give the same bytes. Memory holds a count of each distinct
+    word (WordPiece), or all texts (SentencePiece).
 
-    Raises InputError: the text is empty; it has too few or too many different pieces for `vocab_size`; the folder
+    Raises InputError: the text is empty, or has too few or too many different pieces for `vocab_size`; the folder
     already holds a tokenizer; WordPiece with lower-casing, which takes Hangul syllables apart, for Korean text.
     """
-    if present := [name for name in FILES if (output_dir / name).exists()]:
+    present = [name for name in FILES if (output_dir / name).exists()]
+    if present or (output_dir.exists() and not output_dir.is_dir()):
         raise InputError(
-            f"--output_dir {output_dir} already holds {', '.join(present)}: remove them, or give another folder"
+            f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give another folder"
         )
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"--output_dir {output_dir} is a file: give a folder")
     name = "vocab.txt" if settings.kind == "wordpiece" else "spiece.model"
 
     def fill(folder: Path) -> None:
-        if settings.kind == "wordpiece":
-            lines = _wordpiece(sentences, settings)
-            (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        else:
-            (folder / name).write_bytes(_sentencepiece(sentences, settings))
+        train_kind = _wordpiece if settings.kind == "wordpiece" else _sentencepiece
+        (folder / name).write_bytes(train_kind(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
     add_to_folder(output_dir, fill, last="tokenizer.json")
     return output_dir / name
 
 
-def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[str]:
-    """The tokens in the order of their ids: special ones, characters, then what joining frequent pairs gives."""
+def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
+    """A line for each token: special ones, characters, what joining frequent pairs gives."""
     words = _words(sentences, settings.lower_case)
     kept = _frequent_characters(words, settings.character_coverage)
     firsts = {word[0] for word in words} & kept
@@ -71,16 +67,12 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[s
     extra = others - firsts  # the trainer accepts `##x` only if it knows `x`
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # As special tokens the characters keep this order. The trainer's own order of them, and with it the choice
+    # between equally frequent pairs, changes from run to run.
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size + len(extra),
-        min_frequency=settings.min_frequency,
-        # As special tokens they keep this order. The trainer's own order of them, and with it the choice between
-        # equally frequent pairs, changes from run to run.
-        special_tokens=[*initial, *sorted(extra)],
-        limit_alphabet=0,
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
+        vocab_size=size + len(extra), min_frequency=settings.min_frequency, limit_alphabet=0,
+        special_tokens=[*initial, *sorted(extra)], continuing_subword_prefix="##", show_progress=False,
+    )  # fmt: skip
     trained.train_from_iterator(_repeated(words), trainer)
     ids = trained.get_vocab(with_added_tokens=False)
     pieces = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in extra]
@@ -89,7 +81,7 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> list[s
             f"--vocab_size {size} is more than the {len(pieces)} entries that the text gives with --min_frequency "
             f"{settings.min_frequency}: give more text, or a smaller size"
         )
-    return pieces
+    return "".join(f"{piece}\n" for piece in pieces).encode()
 
 
 def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
@@ -142,23 +134,12 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> by
     written = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=lowered,
-            model_writer=written,
-            model_type=settings.kind,
-            vocab_size=settings.vocab_size,
-            character_coverage=settings.character_coverage,
-            shuffle_input_sentence=False,
-            max_sentence_length=LONGEST_LINE_BYTES,
-            num_threads=SPM_THREADS,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece="[PAD]",
-            unk_piece="[UNK]",
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-            minloglevel=3,
-        )
+            sentence_iterator=lowered, model_writer=written, model_type=settings.kind,
+            vocab_size=settings.vocab_size, character_coverage=settings.character_coverage,
+            shuffle_input_sentence=False, max_sentence_length=LONGEST_LINE_BYTES, num_threads=SPM_THREADS,
+            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=3,
+        )  # fmt: skip
     except RuntimeError as error:  # such as "Vocabulary size too high (9000). Please set it to a value <= 5012."
         reason = " ".join(str(error).split()).split("] ")[-1]
         raise InputError(f"--vocab_size {settings.vocab_size}, {len(texts):,} texts: {reason}") from error

@@ -1,24 +1,19 @@
 """Sums over ranks, with one module per backend (`BACKENDS`).
 
 A backend's module has `open(world, name) -> Collectives`, called before the first TensorFlow operation, because
-TensorFlow's own collectives must be configured by then. Control messages use `World` instead.
+TensorFlow's own collectives must be configured by then. Control messages and broadcasts use MPI instead.
 """
 
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 
-if TYPE_CHECKING:  # it imports NumPy, for which `--help` does not wait
-    from distributed.world import World
-
-Tensor: TypeAlias = Any  # TensorFlow's; it is not imported before the flags are read
-
-# Name -> module in this folder.
-BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi", "local": "local"}
+# Name -> module in this folder. With "local" there is one rank, and nothing to send.
+BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,46 +36,40 @@ class CollectivesSettings(Settings):
     )
 
 
-class Collectives(Protocol):
-    """The methods of a backend. Every rank calls the same methods in the same order, with equal shapes.
+class Collectives:
+    """The backend for one rank, and what every backend has.
 
     Attributes:
       compresses: whether gradients can be sent in fewer bytes than they have.
       in_graph: whether XLA can compile a function that calls `all_reduce_sum`.
     """
 
-    name: str
-    compresses: bool
-    in_graph: bool
+    name = "local"
+    compresses = False
+    in_graph = True
 
-    def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Any], compresses: bool = False) -> list[Any]:
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
 
-        All tensors have one dtype and a known shape. With `compresses`, large float32 tensors cross the network as
-        bfloat16, in half the bytes, if the backend can; small ones, such as loss sums, never do.
+        All ranks call it in the same order, with tensors of one dtype and equal, known shapes. With `compresses`,
+        large float32 tensors cross the network as bfloat16, in half the bytes, if the backend can. Small ones,
+        such as loss sums, never do.
         """
-        ...
-
-    def broadcast(self, value: Tensor, root: int = 0) -> Tensor:
-        """The value of the rank `root` on every rank."""
-        ...
-
-    def close(self) -> None:
-        """Releases the backend's resources; no other call may follow."""
-        ...
+        return list(tensors)
 
 
-def open_collectives(world: "World", backend: str = "auto") -> Collectives:
+def open_collectives(world: Any, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
         backend = "local" if world.size == 1 else "mpi"
         if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").own_gpus(world):
             backend = "nccl"
-    if backend == "local" and world.size > 1:
-        raise InputError(f"--backend local is for one rank, but there are {world.size}: use --backend auto")
-    if backend != "local" and world.comm is None:
-        raise InputError(f"--backend {backend} needs several ranks, which mpirun or bert-launch starts")
-    if world.is_elastic and BACKENDS[backend] == "tensorflow":
+    if (backend == "local") != (world.comm is None):
+        ranks = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
+        raise InputError(f"--backend {backend} needs {ranks}, and there are {world.size}: use --backend auto")
+    if backend == "local":
+        return Collectives()
+    if world.is_elastic and backend != "mpi":
         raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
     with world.operation(f"the start of the backend {backend}"):
         return module_of(backend).open(world, backend)

@@ -1,34 +1,42 @@
 """Sums over MPI, through host memory.
 
-The ranks of a machine sum in shared memory (machine_memory.py). With several machines, one rank of each then sends
-every other machine its share of the machine's sum, adds up the shares that it receives and sends the result to
-all. So each value crosses the network once each way, in large messages, however many ranks a machine has. Values
-may be sent as bfloat16. Ranks that share no memory count as machines.
+The ranks of a machine sum in memory that they share. MPI's Allreduce moves every value through main memory several
+times; here the ranks pass each other their values through a few MiB that stay in cache, each adds up one share of
+them, and the result is written once per machine. With several machines, one rank of each then sends every other
+machine its share of the machine's sum, adds up the shares that it receives and sends the result to all. So each
+value crosses the network once each way. Ranks that share no memory count as machines.
 """
 
+import functools
+import mmap
+import os
+import secrets
+import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from distributed import arrays
 from distributed.arrays import ALIGNMENT_BYTES, aligned, as_tensor, host_view
-from distributed.collectives.machine_memory import MachineMemory
+from distributed.collectives import Collectives
 from distributed.world import World
 
 LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
+# The ranks of a machine wait for each other after each piece. Where other programs use their cores, a rank may get
+# its core only some milliseconds later: there large pieces are two to four times as fast, with the same sums.
+SLOT_BYTES = 1 << 24  # for one piece of a rank's vector
+CACHED_BYTES = 1 << 21  # a piece that stays in cache until the others have read it
+SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
+TRIED_EVERY = 16  # sums after which small pieces are tried again
+COUNTER_BYTES = 64  # a cache line
+
+Layout = tuple[tuple[int, ...], int, np.ndarray, list[tf.Tensor]]  # that of `_layout_of`
+Segment = tuple[int, int, int, int]  # which part, from where to where in it, and where in a piece
 
 
-class Layout(NamedTuple):
-    """Tensors side by side in memory that all calls reuse, each at the start of a cache line."""
-
-    starts: tuple[int, ...]
-    total: np.ndarray
-    tensors: list[tf.Tensor]  # of the same memory
-
-
-class MpiCollectives:
+class MpiCollectives(Collectives):
     """Sums with mpi4py's buffer calls; works with every MPI and every device.
 
     Made on all ranks of `world`. Its communicator may change after a death; the backend is then opened anew on it.
@@ -42,17 +50,19 @@ class MpiCollectives:
         self._open()
 
     def _open(self) -> None:
-        world, self._comm = self._world, self._world.comm
+        world, self._comm, problem = self._world, self._world.comm, ""
         self._layouts: dict[tuple, Layout] = {}
-        self._memory: MachineMemory | None = None
-        self.why_not_shared = ""  # the reason if the ranks of this machine cannot share memory
+        self._slots: np.ndarray | None = None  # two for each rank of this machine
         self._machine = self._part_of(world.comm, world.node)
         if self._machine.size > 1:
             try:
-                self._memory = MachineMemory(self._machine)
+                memory = shared_bytes(self._machine, COUNTER_BYTES + self._machine.size * 2 * SLOT_BYTES)
+                self._slots = memory[COUNTER_BYTES:].reshape(self._machine.size, 2, SLOT_BYTES)
+                self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:
-                self.why_not_shared = str(error)
-                self._machine = self._part_of(self._machine, self._machine.rank)
+                problem, self._machine = str(error), self._part_of(self._machine, self._machine.rank)
+        if reason := next(filter(None, world.all_gather(problem)), None):
+            world.say(f"warning: a machine's ranks share no memory ({reason}): MPI sums, more slowly")
         self._heads = self._part_of(world.comm, self._machine.rank)  # with this local rank, on all machines
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
@@ -66,64 +76,134 @@ class MpiCollectives:
         """What is compressed is rounded once per machine, and once more after the sum in float32."""
         if self._world.comm is not self._comm:
             self._open()
-        own, sums = [host_view(tensor) for tensor in tensors], list(tensors)
-        is_rounded = [compresses and self.compresses and part.size >= LEAST_COMPRESSED for part in own]
-        for rounds in sorted(set(is_rounded)):
-            places = [place for place, each in enumerate(is_rounded) if each == rounds]
-            for place, total in zip(places, self._sum([own[place] for place in places], rounds), strict=True):
-                sums[place] = total
-        return sums
-
-    def _sum(self, own: list[np.ndarray], rounds: bool) -> list[tf.Tensor]:
-        layout, parts = self._layout_of(own, rounds), [part.reshape(-1) for part in own]
-        if self._memory is not None:
-            self._memory.sum(parts, layout.starts, layout.total)
+        own = [host_view(tensor) for tensor in tensors]
+        starts, rounded, total, sums = self._layout_of(own, compresses and self.compresses)
+        parts = [part.reshape(-1) for part in own]
+        if self._slots is not None:
+            self._sum_on_machine(self._slots, parts, starts, total)
         else:
-            for start, part in zip(layout.starts, parts, strict=True):
-                layout.total[start : start + part.size] = part
+            for start, part in zip(starts, parts, strict=True):
+                total[start : start + part.size] = part
         if self._num_machines > 1:
             if self._machine.rank == 0:
-                self._exchange(layout.total, rounds)
+                self._exchange(total[:rounded], np.asarray, np.asarray)
+                self._exchange(total[rounded:], _rounded, _widened)
             self._machine.Barrier()
-        return layout.tensors
+        return list(sums)
 
-    def _exchange(self, total: np.ndarray, rounds: bool) -> None:
+    def _sum_on_machine(
+        self, both_slots: np.ndarray, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray
+    ) -> None:
+        """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of this rank's."""
+        comm, rank, size = self._machine, self._machine.rank, self._machine.size
+        large_left, start_s = int(self._large_left[0]), time.perf_counter()
+        step = (SLOT_BYTES if large_left else CACHED_BYTES) // total.itemsize
+        pieces = pieces_of(starts, tuple(part.size for part in own), step, rank, size)
+        for number, (start, theirs, mine) in enumerate(pieces):
+            # Two slots alternate: after the barrier this piece is complete, and the one before it has been read.
+            slots = both_slots[:, number % 2].view(total.dtype)
+            for place, low, high, at in theirs:
+                slots[rank, at : at + high - low] = own[place][low:high]
+            comm.Barrier()
+            for place, low, high, at in mine:
+                parts = [slots[other, at : at + high - low] for other in range(size)]
+                parts[rank] = own[place][low:high]
+                added = np.add(parts[0], parts[1], out=total[start + at : start + at + high - low])
+                for part in parts[2:]:
+                    np.add(added, part, out=added)
+        if rank == 0 and total.nbytes > CACHED_BYTES:  # after a barrier, before which all ranks have read it
+            is_slow = time.perf_counter() - start_s > SLOW_S * total.nbytes / CACHED_BYTES
+            self._large_left[0] = large_left - 1 if large_left else TRIED_EVERY if is_slow else 0
+        comm.Barrier()
+
+    def _exchange(self, total: np.ndarray, pack: Any, unpack: Any) -> None:
         """Replaces each machine's sum by the sum over machines."""
-        pack, unpack = (_rounded, _widened) if rounds else (np.asarray, np.asarray)
-        sent = pack(total)
-        received = np.empty_like(sent)
-        self._heads.Alltoall(sent, received)
-        added = unpack(received).reshape(self._num_machines, -1).sum(0, total.dtype)
-        self._heads.Allgather(pack(added), received)
-        total[:] = unpack(received)
+        if total.size:
+            sent = pack(total)
+            received = np.empty_like(sent)
+            self._heads.Alltoall(sent, received)
+            added = unpack(received).reshape(self._num_machines, -1).sum(0, total.dtype)
+            self._heads.Allgather(pack(added), received)
+            total[:] = unpack(received)
 
-    def _layout_of(self, parts: Sequence[np.ndarray], rounds: bool) -> Layout:
-        key = (rounds, parts[0].dtype, *(part.shape for part in parts))
+    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> Layout:
+        """How these arrays are parts of one vector: where each begins, at a cache line; where those begin that are
+        sent as bfloat16; memory for the sum, which all calls reuse; and tensors of the same memory."""
+        key = (compresses, parts[0].dtype, *(part.shape for part in parts))
         if key not in self._layouts:
-            line = ALIGNMENT_BYTES // parts[0].itemsize
-            *starts, end = np.cumsum([0, *(-(-part.size // line) * line for part in parts)]).tolist()
-            size = -(-end // self._num_machines) * self._num_machines
-            total = (self._memory.vector if self._memory else aligned)(size, parts[0].dtype)
+            line, starts, ends = ALIGNMENT_BYTES // parts[0].itemsize, [0] * len(parts), [0, 0]
+            is_rounded = [compresses and part.size >= LEAST_COMPRESSED for part in parts]
+            for rounds in (False, True):
+                end = ends[0]
+                for place in (place for place, each in enumerate(is_rounded) if each == rounds):
+                    starts[place], end = end, end + -(-parts[place].size // line) * line
+                unit = line * self._num_machines  # every machine gets an equal share
+                ends[rounds] = -(-end // unit) * unit
+            total = self._vector(ends[1], parts[0].dtype)
             tensors = [
                 as_tensor(total[start : start + part.size].reshape(part.shape))
                 for start, part in zip(starts, parts, strict=True)
             ]
-            self._layouts[key] = Layout(tuple(starts), total, tensors)
+            self._layouts[key] = tuple(starts), ends[0], total, tensors
         return self._layouts[key]
 
-    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
-        return tf.convert_to_tensor(arrays.broadcast(self._world.comm, value.numpy(), root))
-
-    def close(self) -> None:
-        self._layouts.clear()
-        self._memory = None
+    def _vector(self, size: int, dtype: np.dtype) -> np.ndarray:
+        """Zeros [size] that the ranks of this machine share, if they share memory."""
+        if self._slots is None:
+            return aligned(size, dtype)
+        return shared_bytes(self._machine, max(size * dtype.itemsize, 1))[: size * dtype.itemsize].view(dtype)
 
 
 def open(world: World, name: str) -> MpiCollectives:
-    collectives = MpiCollectives(world)
-    if reason := next(filter(None, world.all_gather(collectives.why_not_shared)), None):
-        world.say(f"warning: ranks of a machine share no memory ({reason}): MPI sums their gradients, more slowly")
-    return collectives
+    return MpiCollectives(world)
+
+
+@functools.lru_cache(maxsize=64)
+def pieces_of(
+    starts: tuple[int, ...], sizes: tuple[int, ...], step: int, rank: int, num_ranks: int
+) -> list[tuple[int, list[Segment], list[Segment]]]:
+    """Where each piece of `step` numbers begins, what this rank passes to the others, and what it adds itself."""
+
+    def segments(piece: int, low: int, high: int) -> list[Segment]:
+        return [
+            (place, max(low - start, 0), min(high - start, size), max(low, start) - piece)
+            for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
+            if start < high and low < start + size
+        ]
+
+    pieces, end = [], max(start + size for start, size in zip(starts, sizes, strict=True))
+    for start in range(0, end, step):
+        stop = min(start + step, end)
+        first, last = (start + (stop - start) * share // num_ranks for share in (rank, rank + 1))
+        theirs = segments(start, start, first) + segments(start, last, stop)
+        pieces.append((start, theirs, segments(start, first, last)))
+    return pieces
+
+
+def shared_bytes(comm: Any, size: int) -> np.ndarray:
+    """Zeros, uint8 [size], the same memory on every rank of a machine.
+
+    No file system knows its name, so nothing is left when the ranks are killed, and the size of /dev/shm does not
+    limit it. Raises OSError on every rank if they cannot share memory, as in different containers.
+    """
+    name, descriptor, problem, memory = f"ringbert-{secrets.token_hex(8)}", -1, "", None
+    if comm.rank == 0:
+        descriptor = os.memfd_create(name)
+        os.truncate(descriptor, size)
+    place, name = comm.bcast((f"/proc/{os.getpid()}/fd/{descriptor}", name))
+    try:
+        if name not in os.readlink(place):  # in another container, rank 0's process id may be another process's
+            raise OSError(f"{place} belongs to another process")
+        with Path(place).open("r+b", buffering=0) as file:
+            memory = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+    except OSError as error:
+        problem = str(error)
+    problems = list(filter(None, comm.allgather(problem)))
+    if comm.rank == 0:
+        os.close(descriptor)
+    if problems or memory is None:
+        raise OSError(problems[0])
+    return memory
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

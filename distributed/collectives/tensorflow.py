@@ -1,18 +1,14 @@
 """Sums with TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between CPUs.
 
-With NCCL, gradients never pass through host memory. The ring runs the same code on CPUs, where MPI with shared
-memory is faster. Every process runs a TensorFlow server, which must be started before the first TensorFlow
-operation; the servers learn each other's addresses over MPI.
-
-These servers have no password, and whoever reaches one can read files as the user who trains. TensorFlow binds
-them to all networks ("0.0.0.0:" is a constant of its grpc_server_lib.cc), so each gets a socket filter that lets
-only the job's machines connect.
+With NCCL, gradients never pass through host memory. The ring runs the same code on CPUs, where MPI is faster.
+Every process runs a TensorFlow server, which is started before the first TensorFlow operation. Whoever reaches it
+can read files as the user who trains, and TensorFlow binds it to all networks (a constant of its
+grpc_server_lib.cc): so a socket filter lets only the job's machines connect.
 """
 
 import contextlib
 import ipaddress
 import os
-import random
 import socket
 from collections.abc import Sequence
 
@@ -22,21 +18,22 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 # There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
 from tensorflow.python.eager import context
 
-from distributed import arrays, socket_filter
+from distributed import socket_filter
+from distributed.collectives import Collectives
 from distributed.world import World
 from ringbase.errors import InputError
 
 OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may connect
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
+ADVICE = f"set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, or use --backend mpi"
 JOB = "worker"
 GROUP_KEYS = {"nccl": 1, "ring": 2}
 CONNECT_S = 20  # time limit for a rank to accept a connection
-# Below the ports that Linux assigns to connections, so that no connection takes the port between the check and the
-# start of the server.
-PORTS = range(15000, 32000)
-# Parts of a rank's share that are sent at the same time. With TensorFlow's default, -1, the ring takes 2 to 3
-# times as long for 88 MB.
-SUBDIVISIONS = {"nccl": -1, "ring": 16}
+PORTS = range(15000, 32000)  # below those that Linux assigns to connections
+SUBDIVISIONS = {
+    "nccl": -1,
+    "ring": 16,
+}  # sent at the same time; with -1, the default, a ring is slow
 # NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and sockets join them.
 NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
@@ -44,49 +41,32 @@ _started = False  # whether this process has its server, which lives as long as 
 _instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow's own
 
 
-class TensorflowCollectives:
-    """Sums with CollectiveReduceV2 on the device of this rank."""
-
-    compresses = False  # TensorFlow's nccl_manager.cc refuses bfloat16
+class TensorflowCollectives(Collectives):
+    """Sums with CollectiveReduceV2 on the device of this rank. TensorFlow's nccl_manager.cc refuses bfloat16."""
 
     def __init__(self, world: World, name: str):
         self.name, self.in_graph = name, name == "nccl"  # XLA compiles NCCL's sums, not those of the ring
-        self._compiled = tf.function(self._sums, autograph=False)
-        self._comm, self._size = world.comm, world.size
+        self._compiled, self._size = tf.function(self._sums, autograph=False), world.size
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
 
     def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
         return self._compiled(list(tensors))
 
     def _sums(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        parts = tf.split(self._sum(flat), [tensor.shape.num_elements() for tensor in tensors])
-        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-
-    def _sum(self, flat: tf.Tensor) -> tf.Tensor:
-        if not flat.shape.num_elements():
-            return flat
+        total = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         # The ranks' calls find each other by a key. All sums of one dtype and size share one, as every rank makes
         # them in the same order: TensorFlow never forgets a key, so new ones would fill the memory.
-        kind = (self.name, flat.dtype, flat.shape[0])
-        with self._device:
-            return tf.raw_ops.CollectiveReduceV2(
-                input=flat,
-                merge_op="Add",
-                final_op="Id",
-                ordering_token=[],
-                max_subdivs_per_device=SUBDIVISIONS[self.name],
-                group_size=self._size,
-                group_key=GROUP_KEYS[self.name],
-                instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
-                communication_hint=self.name,
-            )
-
-    def broadcast(self, value: tf.Tensor, root: int = 0) -> tf.Tensor:
-        return tf.convert_to_tensor(arrays.broadcast(self._comm, value.numpy(), root))  # by MPI: it happens once
-
-    def close(self) -> None:
-        """The server lives as long as the process."""
+        kind = (self.name, total.dtype, total.shape[0])
+        if total.shape[0]:
+            with self._device:
+                total = tf.raw_ops.CollectiveReduceV2(
+                    input=total, merge_op="Add", final_op="Id", ordering_token=[], communication_hint=self.name,
+                    max_subdivs_per_device=SUBDIVISIONS[self.name], group_size=self._size,
+                    group_key=GROUP_KEYS[self.name],
+                    instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
+                )  # fmt: skip
+        parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
+        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def open(world: World, name: str) -> TensorflowCollectives:
@@ -118,10 +98,8 @@ def own_gpus(world: World) -> bool:
 
 def _start_server(world: World, closes_port: bool) -> None:
     global _started
-    if context.context()._context_handle is not None:
-        raise RuntimeError("open_collectives must come before the first TensorFlow operation")
     host = host_address(world)
-    with listening() as keeper:
+    with socket_filter.listening(PORTS) as keeper:
         servers = world.all_gather(f"{host}:{keeper.getsockname()[1]}")
         sources = _check_reachable(world, servers)
         if closes_port:
@@ -134,15 +112,11 @@ def _start_server(world: World, closes_port: bool) -> None:
         context.context().configure_collective_ops(
             collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device.is_gpu
         )
-        context.context().enable_collective_ops(
-            tensorflow_server_pb2.ServerDef(
-                cluster=tf.train.ClusterSpec({JOB: servers}).as_cluster_def(),
-                job_name=JOB,
-                task_index=world.rank,
-                protocol="grpc",
-                default_session_config=context.context().config,
-            )
-        )
+        server = tensorflow_server_pb2.ServerDef(
+            cluster=tf.train.ClusterSpec({JOB: servers}).as_cluster_def(), job_name=JOB, task_index=world.rank,
+            protocol="grpc", default_session_config=context.context().config,
+        )  # fmt: skip
+        context.context().enable_collective_ops(server)
         context.context().ensure_initialized()
         _started = True
         if closes_port:
@@ -152,11 +126,10 @@ def _start_server(world: World, closes_port: bool) -> None:
 
 
 def host_address(world: World) -> str:
-    """The IPv4 address at which the other ranks reach this one.
+    """The IPv4 address at which the other ranks reach this one: that in the network that RINGBERT_NETWORK names.
 
-    It is this machine's address in the network that the variable RINGBERT_NETWORK names. Without the variable it
-    is the loopback address on a single machine, else the address of the interface that routes to another machine
-    (by its name) or to the Internet. Raises InputError when there is none.
+    Without the variable it is the loopback address on a single machine, else that of the interface that routes to
+    another machine (by its name) or to the Internet. Raises InputError when there is none.
     """
     names = world.all_gather((world.node, socket.gethostname()))
     wanted = os.environ.get(NETWORK_VARIABLE)
@@ -175,17 +148,8 @@ def host_address(world: World) -> str:
             if address in network and (wanted or not address.is_loopback):
                 return str(address)
     raise InputError(
-        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}: set "
-        f"{NETWORK_VARIABLE} to their common network, such as 10.0.0.0/24, or use --backend mpi"
+        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}: {ADVICE}"
     )
-
-
-def listening() -> socket.socket:
-    """A socket on a free port, to which the other ranks connect to check that they can reach it."""
-    for port in random.SystemRandom().sample(PORTS, 100):
-        with contextlib.suppress(OSError):  # taken
-            return socket_filter.listening(port)
-    raise InputError(f"no free port among {PORTS.start} to {PORTS.stop}: use --backend mpi")
 
 
 def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
@@ -194,18 +158,14 @@ def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
     Raises InputError on every rank unless each machine can connect to every rank; gRPC would wait forever.
     """
     refused, sources = None, set()
-    for server in servers if world.local_rank == 0 else ():
-        host, _, port = server.rpartition(":")
-        try:
+    try:
+        for server in servers if world.local_rank == 0 else ():
+            host, _, port = server.rpartition(":")
             with socket.create_connection((host, int(port)), CONNECT_S) as connection:
                 sources.add(connection.getsockname()[0])
-        except OSError as error:
-            refused = f"{socket.gethostname()} cannot reach {server} ({error})"
-            break
+    except OSError as error:
+        refused = f"{socket.gethostname()} cannot reach {server} ({error})"
     gathered = world.all_gather((refused, sources))
     if refusals := [reason for reason, _ in gathered if reason]:
-        raise InputError(
-            f"{refusals[0]}: set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, "
-            "or use --backend mpi"
-        )
+        raise InputError(f"{refusals[0]}: {ADVICE}")
     return set().union(*(sources for _, sources in gathered))

@@ -21,7 +21,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # fmt: off
 from tensorflow.test import is_built_with_cuda as cuda_built
 
-from distributed.joining import library
+from distributed.joining import communicator, started
 from ringbert.horovod import callbacks, elastic
 from ringbert.horovod.gradients import DistributedGradientTape
 from ringbert.horovod.host import Average, Compression, Max, Min, Product, Sum
@@ -53,7 +53,7 @@ def gloo_built() -> bool:
 
 def mpi_threads_supported() -> bool:
     """Whether the MPI library lets several threads send at the same time."""
-    return getattr(library(), "is_threaded", False)
+    return communicator()[0] is not None and started().Query_thread() == started().THREAD_MULTIPLE
 
 
 mpi_enabled = mpi_built

@@ -178,8 +178,7 @@ def _started(comm: Any) -> Session:
     device = None if is_late else DeviceSettings()
     warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
     stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
-    # An OSError of the user's script keeps its traceback.
-    world = World.join(device, None, (InputError,), stalls, saves_on_signals=False, comm=comm)
+    world = World.join(device, None, stalls, is_script=True, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses all GPUs and as many threads as the "
@@ -212,7 +211,7 @@ def _at_exit(world: World) -> None:
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An uncaught exception ends all ranks; an InputError is shown as one line."""
     atexit.unregister(_at_exit)
-    world = _session.world if _session else World(program=Path(sys.argv[0]).name, user_errors=(InputError,))
+    world = _session.world if _session else World(program=Path(sys.argv[0]).name, is_script=True)
     world.__exit__(kind, error, trace)  # returns on a single rank, if the error is no InputError
     _show_traceback(kind, error, trace)
 

@@ -8,7 +8,6 @@
 Comparisons with other people's programs are in the folder `benchmarks` of the sources.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,21 +15,10 @@ from tasks import flags
 from tasks.bench.settings import AllreduceConfig, ScalingConfig, StepConfig
 from tasks.environment import start
 
-COMMANDS: dict[str, type] = {
-    "step": StepConfig,
-    "allreduce": AllreduceConfig,
-    "scaling": ScalingConfig,
-}
-INSTEAD = {
-    "corpus": "`time bert-corpus build …` measures it",
-    "start": "any training writes when its phases end to the file that the variable RINGBERT_PHASES names",
-}
+COMMANDS: dict[str, type] = {"step": StepConfig, "allreduce": AllreduceConfig, "scaling": ScalingConfig}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and argv[0] in INSTEAD:
-        flags.stop(f"bert-bench: error: bert-bench {argv[0]} is gone: {INSTEAD[argv[0]]}", 2)
     config: Any
     name, config = flags.parse_command(COMMANDS, argv, prog="bert-bench", description=str(__doc__))
     start("bert-bench", f"tasks.bench.{name}", config)

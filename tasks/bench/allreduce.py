@@ -12,34 +12,28 @@ from distributed.collectives import Collectives, open_collectives
 from distributed.world import World
 from ringbase.errors import InputError
 from tasks.bench.settings import AllreduceConfig
-from tasks.bench.timing import in_turn, ratio
-from tasks.bench.training import line_up
-from tasks.bench.worlds import on_ranks
+from tasks.bench.timing import in_turn, line_up, ratio, write
 
 
 def run(config: AllreduceConfig) -> None:
-    on_ranks(config.device, config.turns, partial(bench_allreduce, config))
-
-
-def bench_allreduce(config: AllreduceConfig, world: World) -> dict[str, Any]:
     """Times the backend's sum and one plain Allreduce in turn; medians in seconds for each size.
 
     Raises InputError: there is only one rank.
     """
-    if world.size == 1:
-        raise InputError("bert-bench allreduce needs several ranks: mpirun -np 2 bert-bench allreduce")
-    collectives, repeat = open_collectives(world, config.backend.backend), config.turns.repeat
-    world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
-    figures: dict[str, Any] = {}
-    for size in config.sizes:
-        sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)
-        parts = [
-            f"{name} {sums[key] * 1e3:7.1f} ms ({size / 1e3 / sums[key]:5.2f} GB/s)"
-            for name, key in ((collectives.name, "ours_s"), ("one Allreduce", "plain_s"))
-        ]
-        world.say(f"{size:7g} MB: {', '.join(parts)}, ratio {sums['ratio']:.2f}")
-    collectives.close()
-    return figures
+    repeat, figures = config.turns.repeat, {}
+    with World.join(config.device, "bert-bench") as world:
+        if world.size == 1:
+            raise InputError("bert-bench allreduce needs several ranks: mpirun -np 2 bert-bench allreduce")
+        collectives = open_collectives(world, config.backend.backend)
+        world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
+        for size in config.sizes():
+            sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)
+            parts = [
+                f"{name} {sums[key] * 1e3:7.1f} ms ({size / 1e3 / sums[key]:5.2f} GB/s)"
+                for name, key in ((collectives.name, "ours_s"), ("one Allreduce", "plain_s"))
+            ]
+            world.say(f"{size:7g} MB: {', '.join(parts)}, ratio {sums['ratio']:.2f}")
+        world.on_first(write, config.turns.output_file, figures)
 
 
 def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int) -> dict[str, float]:
@@ -51,7 +45,7 @@ def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int
     received = np.zeros(count, np.float32)
     sums: dict[str, np.ndarray] = {}
 
-    def plain(values: tf.Tensor) -> np.ndarray:
+    def plain(values: tf.Tensor) -> Any:
         world.comm.Allreduce(np.from_dlpack(values) if "CPU" in values.device else values.numpy(), received)
         return received
 

@@ -1,8 +1,7 @@
-"""What `bert-bench start` and `bert-doctor` train on: a model without weights, questions of made-up words."""
+"""What `bert-doctor` trains on: a model without weights, questions of made-up words."""
 
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +25,21 @@ def model_config(size: str, seq_length: int = 512, **others: Any) -> BertConfig:
 
 
 def write_inputs(folder: Path, config: BertConfig, num_questions: int) -> dict[str, str]:
-    """Writes a configuration, a WordPiece vocabulary of the published size and a SQuAD file. Returns the values of
-    bert-squad's flags that name them."""
+    """Writes a configuration, a WordPiece vocabulary of the published size and a SQuAD file of random words, the
+    same in every call. Returns the values of bert-squad's flags that name them."""
+    made = itertools.chain.from_iterable(itertools.product(SYLLABLES, repeat=length) for length in (1, 2, 3))
+    words = ["".join(word) for word in itertools.islice(made, VOCABULARY - len(SPECIAL_TOKENS) - 1)]
+    chance, paragraphs = random.Random(0), []
+    for first in range(0, num_questions, QUESTIONS_PER_CONTEXT):
+        context, qas = chance.choices(words, k=CONTEXT_WORDS), []
+        for number in range(first, min(first + QUESTIONS_PER_CONTEXT, num_questions)):
+            question = " ".join(chance.choices(words, k=QUESTION_WORDS))
+            answers = [{"text": context[0], "answer_start": 0}]
+            qas.append({"id": str(number), "question": question, "answers": answers})
+        paragraphs.append({"context": " ".join(context), "qas": qas})
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "bert_config.json", config.to_dict())
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in (*SPECIAL_TOKENS, ".", *words())))
-    write_json(folder / "train.json", squad_file(num_questions))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in (*SPECIAL_TOKENS, ".", *words)))
+    write_json(folder / "train.json", {"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]})
     files = {"bert_config_file": "bert_config.json", "vocab_file": "vocab.txt", "train_file": "train.json"}
     return {flag: str(folder / name) for flag, name in files.items()}
-
-
-def words() -> Iterator[str]:
-    """Words of one to three syllables; with the special tokens and a full stop they fill the vocabulary."""
-    made = (word for length in (1, 2, 3) for word in itertools.product(SYLLABLES, repeat=length))
-    return ("".join(word) for word in itertools.islice(made, VOCABULARY - len(SPECIAL_TOKENS) - 1))
-
-
-def squad_file(num_questions: int) -> dict[str, Any]:
-    """SQuAD's format: random words, the same in every call. The answers are the contexts' first words."""
-    chance, known = random.Random(0), list(words())
-    paragraphs = []
-    for first in range(0, num_questions, QUESTIONS_PER_CONTEXT):
-        context = chance.choices(known, k=CONTEXT_WORDS)
-        answers = [{"text": context[0], "answer_start": 0}]
-        numbers = range(first, min(first + QUESTIONS_PER_CONTEXT, num_questions))
-        questions = [" ".join(chance.choices(known, k=QUESTION_WORDS)) for _ in numbers]
-        named = zip(map(str, numbers), questions, strict=True)
-        qas = [{"id": name, "question": question, "answers": answers} for name, question in named]
-        paragraphs.append({"context": " ".join(context), "qas": qas})
-    return {"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]}

@@ -6,6 +6,8 @@ speed divided by N times the speed of one rank on one core.
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -14,11 +16,12 @@ from typing import Any, NamedTuple
 
 from distributed.devices import visible_gpus
 from distributed.world import World
+from ringbase.errors import InputError
 from ringbase.settings import flat
+from tasks import SITE
 from tasks.bench.settings import LoadSettings, ScalingConfig
-from tasks.bench.timing import in_turn, medians, ratio
-from tasks.bench.training import PARTS
-from tasks.bench.worlds import alone, run_module
+from tasks.bench.step import PARTS
+from tasks.bench.timing import alone, in_turn, last_error, medians, ratio
 
 
 class Layout(NamedTuple):
@@ -44,7 +47,7 @@ def layouts(max_ranks: int | None, cores: Sequence[int], num_gpus: int) -> list[
 
 
 def run(config: ScalingConfig) -> None:
-    alone(config.turns, partial(bench_scaling, config))
+    alone(config.turns.output_file, partial(bench_scaling, config))
 
 
 def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:
@@ -72,8 +75,13 @@ def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:
 def figures_of(load: LoadSettings, layout: Layout) -> dict[str, Any]:
     """The figures that `bert-bench step` writes. Raises InputError: it failed."""
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-        values = flat(load) | {"output_file": f"{folder}/figures.json"}
-        flags = [f"--{name}={value}" for name, value in values.items() if value is not None]
-        what = f"bert-bench step on {layout.label}"
-        run_module(what, ["tasks.bench", "step", *flags], layout.ranks, cores=layout.cores)
-        return json.loads(Path(values["output_file"]).read_text())
+        path = Path(folder, "figures.json")
+        flags = [f"--{name}={value}" for name, value in flat(load).items() if value is not None]
+        launch = ("distributed.launch", f"-np={layout.ranks}", "--", sys.executable, "-m", "tasks.bench", "step")
+        command = [sys.executable, "-m", *launch, *flags, f"--output_file={path}"]
+        environment = {**os.environ, "PYTHONPATH": str(SITE)}
+        on_cores = partial(os.sched_setaffinity, 0, layout.cores)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=on_cores)
+        if done.returncode:
+            raise InputError(f"bert-bench step on {layout.label} failed: {last_error(done)}")
+        return json.loads(path.read_text())

@@ -1,7 +1,7 @@
 """The flags of bert-bench, without TensorFlow."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bert.settings import PassSettings
 from distributed.collectives import BackendSettings, CollectivesSettings
@@ -20,18 +20,16 @@ SIZES = {
 VOCABULARY = 30522
 
 
-@dataclass(frozen=True, kw_only=True)
-class FiguresSettings(Settings):
-    """Where the figures of a benchmark are written."""
-
-    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
+def output_file() -> Any:
+    return setting(None, "JSON file to write the figures to", "machine")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnSettings(FiguresSettings):
-    """How often a benchmark measures."""
+class TurnSettings(Settings):
+    """How often a benchmark measures, and where it writes what it measured."""
 
     repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
+    output_file: str | None = output_file()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ class StepConfig(Settings):
     """SQuAD training steps on full rows of random tokens."""
 
     load: LoadSettings
-    figures: FiguresSettings
+    output_file: str | None = output_file()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +71,9 @@ class ScalingConfig(Settings):
     load: LoadSettings
     turns: TurnSettings
     max_ranks: int | None = setting(
-        None,
-        "largest number of ranks",
-        "load",
-        shown_default="one for each GPU, else one for each core",
-        at_least=1,
-        at_most=MOST_RANKS,
-    )
+        None, "largest number of ranks", "load", shown_default="one for each GPU, else one for each core",
+        at_least=1, at_most=MOST_RANKS,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +88,16 @@ class AllreduceConfig(Settings):
     backend: BackendSettings
 
     def check(self) -> None:
-        if not self.sizes or not all(0 < size <= MOST_MEGABYTES for size in self.sizes):
+        try:
+            is_possible = all(0 < size <= MOST_MEGABYTES for size in self.sizes())
+        except ValueError:
+            is_possible = False
+        if not is_possible:
             raise ValueError(
                 f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
                 f"{self.megabytes!r}"
             )
 
-    @property
     def sizes(self) -> list[float]:
-        """The sizes in units of 10^6 bytes; none if they are not numbers."""
-        try:
-            return [float(size) for size in self.megabytes.split(",")]
-        except ValueError:
-            return []
+        """In units of 10^6 bytes. Raises ValueError: they are not numbers."""
+        return [float(size) for size in self.megabytes.split(",")]

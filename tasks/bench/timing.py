@@ -1,12 +1,19 @@
-"""Measures contenders in turn, and computes medians and ratios over the turns.
+"""What benchmarks share: contenders measured in turn, medians and ratios over the turns, and programs run alone.
 
 The speed of a machine changes within a minute. So the contenders run one after the other in each of several turns,
 and a ratio is the median of the ratios within each turn, not the ratio of two medians.
 """
 
 import statistics
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from distributed.launcher import launched_size
+from distributed.world import World
+from ringbase.errors import InputError
+from ringbase.files import write_json
 
 Result = TypeVar("Result")
 
@@ -41,3 +48,29 @@ def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> Ratio:
     """The ratios of two contenders' figures, turn by turn."""
     ratios = [one / other for one, other in zip(numerators, denominators, strict=True)]
     return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+
+
+def line_up(world: World) -> None:
+    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would start late."""
+    if world.comm is not None:
+        world.comm.Barrier()
+
+
+def alone(output_file: str | None, measure: Callable[[World], Any], program: str = "bert-bench") -> None:
+    """Calls `measure(world)` in a process without MPI, which may start others, and writes the figures."""
+    with World(program=program) as world:
+        if launched_size()[1] > 1:
+            raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
+        write(output_file, measure(world))
+
+
+def write(output_file: str | None, figures: Any) -> None:
+    if output_file:
+        write_json(Path(output_file).expanduser(), figures, indent=1)
+
+
+def last_error(done: "subprocess.CompletedProcess[str]") -> str:
+    """The error of a failed program: its last line that contains "error", else its last line."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1]

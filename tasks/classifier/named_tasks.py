@@ -4,27 +4,42 @@ Labels are in the order of the processors of google-research/bert `run_classifie
 what the outputs of a checkpoint mean. Tasks that it lacks have sorted labels (QNLI and RTE: entailment first).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from ringbase.errors import InputError
-from tasks.classifier.settings import TextSettings
-from tasks.classifier.table import Columns
+from tasks.classifier.settings import STANDARD_INPUT, TextSettings
 
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
+Name = str | int  # of a column: in the header, or its number from 0 in a file without one
 FILE_FLAGS = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}
-SECOND_TEXT = "second text"  # the column of standard input where the model, and no flag, says that texts are pairs
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what: by name in the header, or by number from 0 in a file without one."""
+
+    text: Name
+    pair: Name | None = None  # the second text of a pair
+    label: Name = "label"
+    id: str | None = "index"  # for the submission; a file without it gets the row numbers from 0
+    language: str | None = None  # what --language filters by
+    num_columns: int | None = None  # of a file without a header
+    skips_short_rows: bool = False  # rows with too few columns are left out and counted, if they are few
+
+    @property
+    def names(self) -> list[Name]:
+        names = (self.text, self.pair, self.label, self.id, self.language)
+        return list(dict.fromkeys(name for name in names if name is not None))
 
 
 @dataclass(frozen=True)
 class Split:
     """One part of a task's data."""
 
-    files: tuple[str, ...]  # in the task's folder, read one after another; `{language}` is filled in
+    files: tuple[str, ...]  # in the task's folder, read one after another; of names with | the first that exists
     columns: Columns  # of these files
-    hub: str | None = None  # the split's name on the hub
-    instead: tuple[str, ...] = ()  # other names that the file may have; only for a split of one file
+    hub: str = ""  # the split's name on the hub
     submission: str | None = None  # the file name that gluebenchmark.com asks for
 
 
@@ -33,189 +48,125 @@ class Hub:
     """A data set of the hub and its columns."""
 
     name: str
-    config: str | None  # `{language}` is filled in
+    config: str | None  # `{language}` is filled in, as in the names of files
     columns: Columns
     revision: str | None = None  # the hub's conversion to Parquet of a script, which `datasets` refuses
 
 
 @dataclass(frozen=True)
 class NamedTask:
-    """A named task."""
+    """A named task, or one without a name for the user's own files."""
 
     name: str
     folder: str  # in the GLUE folder; `--data_dir` may be either of the two
-    labels: Labels  # in Google's order; empty when they are found in the data
-    metrics: tuple[str, ...]  # names in `tasks.classifier.metrics.scores`; the first chooses the best checkpoint
+    labels: Labels  # in Google's order; empty when they are those of the data
+    metrics: tuple[str, ...]  # names in `tasks.classifier.scoring.metrics`; the first chooses the best checkpoint
     splits: Mapping[str, Split]  # "train", "dev", "test"; with several dev or test sets "dev_matched" and so on
     hub: Hub | None = None  # None if no maintained data set is known
     spellings: Mapping[str, str] = field(default_factory=dict)  # of labels in the files, and what they mean
     range: tuple[float, float] | None = None  # to which submitted numbers are clipped
-    trained_by: str | None = None  # for a task without training data, the task whose model predicts it
-
-    @property
-    def is_regression(self) -> bool:
-        return self.labels is None
-
-    def splits_of(self, kind: str) -> tuple[str, ...]:
-        """The names of its "train", "dev" or "test" sets: ("dev_matched", "dev_mismatched") for MNLI's "dev".
-        Raises InputError if there is none."""
-        names = tuple(name for name in self.splits if name.split("_")[0] == kind)
-        if not names:
-            hint = f"; train with --task_name {self.trained_by}" if kind == "train" and self.trained_by else ""
-            raise InputError(f"--task_name {self.name} has no {kind} set, only {', '.join(self.splits)}{hint}")
-        return names
-
-    def split(self, name: str) -> Split:
-        """A split by name; "dev" and "test" mean the first of several. Raises InputError if there is none."""
-        return self.splits[name if name in self.splits else self.splits_of(name)[0]]
 
 
 def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
-    """The task of `--task_name`, or one made for the user's own files.
-
-    With `has_pairs` the lines of standard input are pairs, also without `--text_pair_column`.
-    """
+    """The task of `--task_name`, or one made for the user's own files. The lines of standard input are pairs with
+    `--text_pair_column`, or with `has_pairs`."""
     if settings.task_name:
         return find_task(settings.task_name)
-    columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id="")
+    columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id=None)
     files = {split: getattr(settings, flag) for split, flag in FILE_FLAGS.items()}
     splits = {split: Split((file,), columns) for split, file in files.items() if file}
-    if has_pairs and columns.pair is None and settings.reads_lines:
-        splits["test"] = replace(splits["test"], columns=replace(columns, pair=SECOND_TEXT))
-    labels = None if settings.regression else ()  # they are found in the data
-    return NamedTask("", "", labels, _CORRELATION if settings.regression else ("accuracy", "mcc"), splits)
+    if settings.reads_lines:
+        pair = 1 if has_pairs or columns.pair else None
+        splits["test"] = Split((STANDARD_INPUT,), Columns(0, pair, id=None, num_columns=2 if pair else 1))
+    if settings.regression:
+        return NamedTask("", "", None, _CORRELATION, splits)
+    return NamedTask("", "", (), ("accuracy", "mcc"), splits)
 
 
 def find_task(name: str) -> NamedTask:
-    """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b, STSB).
-
-    Raises InputError: there is no such task.
-    """
-    by_letters = {_letters(known): task for known, task in TASKS.items()}
-    if task := by_letters.get(_letters(name)):
-        return task
+    """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b, STSB)."""
+    letters = name.lower().replace("-", "").replace("_", "")
+    for task in TASKS.values():
+        if task.name.replace("-", "") == letters:
+            return task
     raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}")
 
 
-def _letters(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
-
-
 def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
-    """Whether the run with these settings trained a classifier on pairs of texts; None if they do not tell.
-
-    Raises InputError: they name an unknown task.
-    """
+    """Whether the run with these settings trained a classifier on pairs of texts; None if they do not tell."""
     if name := settings.get("task_name"):
-        return find_task(str(name)).split("train").columns.pair is not None
+        return next(iter(find_task(str(name)).splits.values())).columns.pair is not None
     return settings["text_pair_column"] is not None if "text_pair_column" in settings else None
 
 
-def submission(task: NamedTask, ids: Sequence[str], predictions: Sequence[str | float]) -> str:
-    """The text of a GLUE submission file: labels unchanged, numbers clipped to the task's range."""
-    low, high = task.range or (float("-inf"), float("inf"))
-    shown = [each if isinstance(each, str) else f"{min(max(each, low), high):.3f}" for each in predictions]
-    return "index\tprediction\n" + "".join(f"{id_}\t{value}\n" for id_, value in zip(ids, shown, strict=True))
+_FILES, _ON_HUB = ("train.tsv", "dev.tsv", "test.tsv"), ("train", "validation", "test")
 
 
-def _glue(columns: Columns, submission: str, test: Columns | None = None) -> dict[str, Split]:
-    """The usual three files of a GLUE folder."""
-    return {
-        "train": Split(("train.tsv",), columns, "train"),
-        "dev": Split(("dev.tsv",), columns, "validation"),
-        "test": Split(("test.tsv",), test or columns, "test", submission=submission),
-    }
+def _splits(columns: Columns, files: tuple = _FILES, hub: tuple = _ON_HUB, **others: Columns) -> dict[str, Split]:
+    """The train, dev and test set of these files; names with + are read one after another. `others` are columns of
+    single sets."""
+    names = zip(FILE_FLAGS, files, hub, strict=True)
+    return {split: Split(tuple(file.split("+")), others.get(split, columns), name) for split, file, name in names}
 
 
-def _glue_hub(config: str, text: str, pair: str | None = None) -> Hub:
-    return Hub("nyu-mll/glue", config, Columns(text, pair, id="idx"))
+def _glue(folder: str, labels: Labels, metrics: tuple, columns: Columns, test: Columns | None = None) -> NamedTask:
+    """A task with the usual three files of GLUE, whose test file may have columns of its own."""
+    splits = _splits(columns, test=test or columns)
+    splits["test"] = replace(splits["test"], submission=f"{folder}.tsv")
+    return NamedTask(folder.lower(), folder, labels, metrics, splits, _glue_hub(folder, test or columns))
+
+
+def _glue_hub(folder: str, columns: Columns) -> Hub:
+    return Hub("nyu-mll/glue", folder.lower().replace("-", ""), Columns(columns.text, columns.pair, id="idx"))
 
 
 _NUMBERS = ("0", "1")
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-_F1 = ("acc_and_f1", "accuracy", "f1")
-_CORRELATION = ("corr", "pearson", "spearmanr")
-_ONE, _TWO = Columns("sentence"), Columns("sentence1", "sentence2")
+_ACCURACY, _F1, _CORRELATION = ("accuracy",), ("acc_and_f1", "accuracy", "f1"), ("corr", "pearson", "spearmanr")
+_ONE, _TWO, _PREMISE = Columns("sentence"), Columns("sentence1", "sentence2"), Columns("premise", "hypothesis")
 
-_COLA = Columns(3, label=1, num_columns=4)
-_MRPC = Columns("#1 String", "#2 String", "Quality")
 # Two dozen questions of the published train.tsv hold a line break; `datasets` leaves their halves out too.
 _QQP = Columns("question1", "question2", "is_duplicate", id="id", skips_short_rows=True)
-_QNLI = Columns("question", "sentence")
 _MNLI = replace(_TWO, label="gold_label")
 _XNLI = replace(_MNLI, id="pairID", language="language")
-_XNLI_TRAIN = Columns("premise", "hypo", id="")
-_KORNLI = replace(_MNLI, id="")
-_KORSTS = Columns("sentence1", "sentence2", "score", id="")  # its column id is that of the source, not unique
+_KORSTS = Columns("sentence1", "sentence2", "score", id=None)  # its column id is that of the source, not unique
 _NSMC = Columns("document", id="id")
+_MRPC, _KORNLI = Columns("#1 String", "#2 String", "Quality"), replace(_MNLI, id=None)
 
 _ALL = (
-    NamedTask("cola", "CoLA", _NUMBERS, ("mcc", "accuracy"), _glue(_COLA, "CoLA.tsv", test=_ONE),
-         _glue_hub("cola", "sentence")),
-    NamedTask("sst-2", "SST-2", _NUMBERS, ("accuracy",), _glue(_ONE, "SST-2.tsv"), _glue_hub("sst2", "sentence")),
-    NamedTask("mrpc", "MRPC", _NUMBERS, _F1, _glue(_MRPC, "MRPC.tsv"),
-         _glue_hub("mrpc", "sentence1", "sentence2")),
-    NamedTask("sts-b", "STS-B", None, _CORRELATION, _glue(replace(_TWO, label="score"), "STS-B.tsv"),
-         _glue_hub("stsb", "sentence1", "sentence2"), range=(0.0, 5.0)),
-    NamedTask("qqp", "QQP", _NUMBERS, _F1, _glue(_QQP, "QQP.tsv"), _glue_hub("qqp", "question1", "question2")),
-    NamedTask(
-        "mnli", "MNLI", _NLI, ("accuracy",),
-        {
-            "train": Split(("train.tsv",), _MNLI, "train"),
-            "dev_matched": Split(("dev_matched.tsv",), _MNLI, "validation_matched"),
-            "dev_mismatched": Split(("dev_mismatched.tsv",), _MNLI, "validation_mismatched"),
-            "test_matched": Split(("test_matched.tsv",), _MNLI, "test_matched", submission="MNLI-m.tsv"),
-            "test_mismatched": Split(("test_mismatched.tsv",), _MNLI, "test_mismatched", submission="MNLI-mm.tsv"),
-        },
-        _glue_hub("mnli", "premise", "hypothesis"),
-    ),
-    NamedTask("qnli", "QNLI", _ENTAILMENT, ("accuracy",), _glue(_QNLI, "QNLI.tsv"),
-         _glue_hub("qnli", "question", "sentence")),
-    NamedTask("rte", "RTE", _ENTAILMENT, ("accuracy",), _glue(_TWO, "RTE.tsv"),
-         _glue_hub("rte", "sentence1", "sentence2")),
-    NamedTask("wnli", "WNLI", _NUMBERS, ("accuracy",), _glue(_TWO, "WNLI.tsv"),
-         _glue_hub("wnli", "sentence1", "sentence2")),
-    NamedTask("ax", "diagnostic", _NLI, ("mcc", "accuracy"),
-         {"test": Split(("diagnostic.tsv",), _TWO, "test", ("AX.tsv", "test.tsv"), "AX.tsv")},
-         _glue_hub("ax", "premise", "hypothesis"), trained_by="mnli"),
-    NamedTask(
-        "xnli", "XNLI", _NLI, ("accuracy",),
-        {
-            "train": Split(("multinli/multinli.train.{language}.tsv",), _XNLI_TRAIN, "train"),
-            "dev": Split(("xnli.dev.tsv",), _XNLI, "validation"),
-            "test": Split(("xnli.test.tsv",), _XNLI, "test"),
-        },
-        Hub("facebook/xnli", "{language}", Columns("premise", "hypothesis", id="idx")),
-        spellings={"contradictory": "contradiction"},
-    ),
-    NamedTask(
-        "nsmc", "nsmc", _NUMBERS, ("accuracy",),
-        {
-            "train": Split(("ratings_train.txt",), _NSMC, "train"),
-            # The data set has no dev set; published scores are measured on these 50,000 examples.
-            "dev": Split(("ratings_test.txt",), _NSMC, "test"),
-            "test": Split(("ratings_test.txt",), _NSMC, "test"),
-        },
-        Hub("e9t/nsmc", None, _NSMC, revision="refs/convert/parquet"),
-    ),
-    NamedTask(
-        "kornli", "KorNLI", _NLI, ("accuracy",),
-        {
-            "train": Split(("multinli.train.ko.tsv", "snli_1.0_train.ko.tsv"), _KORNLI),
-            "dev": Split(("xnli.dev.ko.tsv",), _KORNLI),
-            "test": Split(("xnli.test.ko.tsv",), _KORNLI),
-        },
-    ),
-    NamedTask(
-        "korsts", "KorSTS", None, ("spearmanr", "pearson", "corr"),
-        {
-            "train": Split(("sts-train.tsv",), _KORSTS, "train"),
-            "dev": Split(("sts-dev.tsv",), _KORSTS, "validation"),
-            "test": Split(("sts-test.tsv",), _KORSTS, "test"),
-        },
-        Hub("dkoterwa/kor-sts", None, _KORSTS), range=(0.0, 5.0),
-    ),
+    _glue("CoLA", _NUMBERS, ("mcc", "accuracy"), Columns(3, label=1, num_columns=4), test=_ONE),
+    _glue("SST-2", _NUMBERS, _ACCURACY, _ONE),
+    replace(_glue("MRPC", _NUMBERS, _F1, _MRPC), hub=_glue_hub("MRPC", _TWO)),
+    replace(_glue("STS-B", None, _CORRELATION, replace(_TWO, label="score")), range=(0.0, 5.0)),
+    _glue("QQP", _NUMBERS, _F1, _QQP),
+    NamedTask("mnli", "MNLI", _NLI, _ACCURACY, {
+        "train": Split(("train.tsv",), _MNLI, "train"),
+        "dev_matched": Split(("dev_matched.tsv",), _MNLI, "validation_matched"),
+        "dev_mismatched": Split(("dev_mismatched.tsv",), _MNLI, "validation_mismatched"),
+        "test_matched": Split(("test_matched.tsv",), _MNLI, "test_matched", "MNLI-m.tsv"),
+        "test_mismatched": Split(("test_mismatched.tsv",), _MNLI, "test_mismatched", "MNLI-mm.tsv"),
+    }, _glue_hub("MNLI", _PREMISE)),
+    _glue("QNLI", _ENTAILMENT, _ACCURACY, Columns("question", "sentence")),
+    _glue("RTE", _ENTAILMENT, _ACCURACY, _TWO),
+    _glue("WNLI", _NUMBERS, _ACCURACY, _TWO),
+    NamedTask("ax", "diagnostic", _NLI, ("mcc", "accuracy"), {
+        "test": Split(("diagnostic.tsv|AX.tsv|test.tsv",), _TWO, "test", "AX.tsv"),
+    }, _glue_hub("ax", _PREMISE)),
+    NamedTask("xnli", "XNLI", _NLI, _ACCURACY,
+        _splits(_XNLI, ("multinli/multinli.train.{language}.tsv", "xnli.dev.tsv", "xnli.test.tsv"),
+                train=Columns("premise", "hypo", id=None)),
+        Hub("facebook/xnli", "{language}", replace(_PREMISE, id="idx")),
+        spellings={"contradictory": "contradiction"}),
+    # NSMC has no dev set; published scores are measured on these 50,000 test examples.
+    NamedTask("nsmc", "nsmc", _NUMBERS, _ACCURACY,
+        _splits(_NSMC, ("ratings_train.txt", "ratings_test.txt", "ratings_test.txt"), ("train", "test", "test")),
+        Hub("e9t/nsmc", None, _NSMC, revision="refs/convert/parquet")),
+    NamedTask("kornli", "KorNLI", _NLI, _ACCURACY,
+        _splits(_KORNLI, ("multinli.train.ko.tsv+snli_1.0_train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv"))),
+    NamedTask("korsts", "KorSTS", None, ("spearmanr", "pearson", "corr"),
+        _splits(_KORSTS, ("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv")),
+        Hub("dkoterwa/kor-sts", None, _KORSTS), range=(0.0, 5.0)),
 )  # fmt: skip
 
-TASKS: Mapping[str, NamedTask] = MappingProxyType({task.name: task for task in _ALL})
+TASKS: Mapping[str, NamedTask] = {task.name: task for task in _ALL}

@@ -4,114 +4,126 @@ The data are those of GLUE's and other tasks (`--task_name`; the table is in nam
 with named columns. Start reading at `run_classifier`, below.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import statistics
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from bert import hub
 from distributed import phases
 from distributed.order import Order
+from distributed.run import Run
 from distributed.train import HeldOut
-from tasks.classifier.evaluation import evaluate, score, write_predictions
-from tasks.classifier.labels import decide_labels, is_trained_on_pairs, with_classifier
-from tasks.classifier.named_tasks import NamedTask, find_task, task_of
-from tasks.classifier.reading import Source
-from tasks.classifier.rows import DataSet, open_set
-from tasks.classifier.runs import run_seeds
-from tasks.classifier.settings import ClassifierConfig, EvaluationSettings, TextSettings
-from tasks.classifier.task import LabelTask, class_weights
+from ringbase.settings import flat, made
+from tasks.cache import Prepared
+from tasks.classifier.named_tasks import NamedTask
+from tasks.classifier.reading import Source, sources
+from tasks.classifier.rows import open_set
+from tasks.classifier.scoring import measure, write_predictions
+from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
 from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, find_start
 
+Scores = dict[str, float]
+
 
 def run(config: ClassifierConfig) -> None:
-    work = partial(run_seeds, config, program=run_classifier)
-    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, work)
+    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, partial(run_seeds, config))
 
 
-def run_classifier(config: ClassifierConfig, job: Job) -> dict[str, float]:
+def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
+    """Runs once, or once for each of `--seeds` and writes means and standard deviations into `output_dir`. Returns
+    the scores, or their means.
+
+    The runs share what is traced and compiled (`tasks.job.Workspace`), so that only the first waits for it.
+    """
+    if config.seeds is None:
+        return run_classifier(config, job)
+    job.run.remove(result_file(config.do_train))
+    results: dict[str, Scores] = {}
+    for seed in config.seeds.split(","):
+        job.run.say(f"seed {seed}")
+        folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
+        values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
+        with contextlib.closing(Run.of(folder, job.world)) as run:
+            results[seed] = run_classifier(made(ClassifierConfig, values), replace(job, run=run, config=values))
+    columns = {name: [scores[name] for scores in results.values()] for name in next(iter(results.values()))}
+    means = {name: statistics.mean(values) for name, values in columns.items()}
+    deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
+    lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)" for name in means]
+    job.run.write("eval_results.txt", "\n".join(lines) + "\n")
+    job.run.say("\n".join(lines))
+    job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})
+    return means
+
+
+def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
     # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per machine.
-    world, run, texts, evaluation = job.world, job.run, config.texts, config.evaluation
-    max_seq_length, seed = config.examples.max_seq_length, config.training.loop.seed
+    world, run, evaluation, max_seq_length = job.world, job.run, config.evaluation, config.examples.max_seq_length
     resume, needs = job.resume(config.training.resume), Needs(max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
-    has_pairs = not config.do_train and world.on_first(is_trained_on_pairs, start)
-    task = task_of(texts, bool(has_pairs))
-    if has_pairs and not (texts.task_name or texts.text_pair_column or texts.reads_lines):
-        run.say("warning: the model was trained on pairs of texts: --text_pair_column names the second text")
-    labels = world.on_first(decide_labels, texts, config.do_train, task, start, run)
-    start = world.on_first(with_classifier, start, labels)
+    task, start = world.on_first(with_labels, config, start, run)
+    labels = labels_of(start.bert_config)
 
-    def sets(kind: str, is_needed: bool) -> list[DataSet]:
-        sources = [Source(texts, task, split) for split in task.splits_of(kind)] if is_needed else []
-        return [open_set(source, labels, config.examples, start.words, world, run) for source in sources]
+    def sets(kind: str, is_needed: bool) -> list[tuple[Source, Prepared]]:
+        needed = sources(config.texts, task, kind) if is_needed else []
+        return [(source, open_set(source, labels, config.examples, start.words, world, run)) for source in needed]
 
     train_sets = sets("train", config.do_train)
     dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
-    job.make_model(start.bert_config, "classifier", seed)
+    job.make_model(start.bert_config, "classifier", config.training.loop.seed)
     predictor = Predictor(job, LabelTask(max_seq_length).batch, max_seq_length)
 
-    def dev_scores() -> dict[str, float]:
-        return evaluate(task, labels, dev_sets, predictor, evaluation.eval_batch_size, job)
+    def dev_scores() -> Scores:
+        scores: Scores = {}
+        for source, data in dev_sets:
+            outputs = predictor(data.tables["examples"], evaluation.eval_batch_size)
+            scores |= world.on_first(measure, "eval", source, data, labels, outputs)
+        return scores
 
     steps = start.state.step if start.state else None
     if config.do_train:
-        rows = train_sets[0].rows
-        kept = {name: getattr(texts, name) for name in ("task_name", "text_pair_column")}
-        weight_of_label = class_weights(config.class_weights, labels, rows)
-        label_task = LabelTask(max_seq_length, weight_of_label, kept | {"max_seq_length": max_seq_length})
-        held_out = held_out_of(evaluation, task, dev_sets, dev_scores)
-        steps = fit(label_task, training_data(config, train_sets[0]), start, config.training, job, held_out)
+        train_set = train_sets[0][1]
+        weight_of_label = class_weights(config.class_weights, labels, train_set.tables["examples"])
+        kept = {name: flat(config)[name] for name in ("task_name", "text_pair_column", "max_seq_length")}
+        label_task, held_out = LabelTask(max_seq_length, weight_of_label, kept), None
+        if evaluation.during_training:
+            tokens = sum(int(dev.tables["examples"].lengths("input_ids").sum()) for _, dev in dev_sets)
+            best = f"eval_{task.metrics[0]}" if evaluation.keeps_best else None
+            every, patience = evaluation.eval_steps or "epoch", evaluation.early_stopping_patience
+            held_out = HeldOut(measure=dev_scores, tokens=tokens, every=every, best=best, patience=patience)
+        steps = fit(label_task, training_data(config, task, train_set), start, config.training, job, held_out)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
 
-    scores: dict[str, float] = {}
+    scores: Scores = {}
     if evaluation.do_eval:
         scores = dev_scores()
         write_eval_results(run, scores, scores["eval_loss"], steps)
-    for test_set in test_sets:
-        outputs = score(predictor, test_set.rows, config.predict_batch_size)
-        scores |= world.on_first(write_predictions, task, test_set, labels, outputs, run)
+    for source, data in test_sets:
+        outputs = predictor(data.tables["examples"], config.predict_batch_size)
+        scores |= world.on_first(write_predictions, source, data, labels, outputs, run)
     job.finish(config.do_train, scores)
     return scores
 
 
-def training_data(config: ClassifierConfig, train_set: DataSet) -> TrainingData:
+def training_data(config: ClassifierConfig, task: NamedTask, data: Prepared) -> TrainingData:
     """The rows to train on, and what must not change when the run is resumed."""
+    rows, texts = data.tables["examples"], config.texts
+    source = task.hub if texts.from_hub else None
     return TrainingData(
-        rows=train_set.rows,
-        order=Order(len(train_set.rows), config.training.loop.seed),
-        key=train_set.key,
+        rows=rows,
+        order=Order(len(rows), config.training.loop.seed),
+        key=data.facts["digest"],
         settings={"--max_seq_length": config.examples.max_seq_length, "--class_weights": config.class_weights},
-        commit=commit_of(config.texts),
+        commit=hub.cached_commit(source.name, texts.dataset_revision or source.revision) if source else None,
     )
-
-
-def held_out_of(
-    settings: EvaluationSettings,
-    task: NamedTask,
-    dev_sets: list[DataSet],
-    dev_scores: Callable[[], Mapping[str, float]],
-) -> HeldOut | None:
-    """The evaluation during training that the flags ask for; None without one."""
-    if not settings.during_training:
-        return None
-    return HeldOut(
-        measure=dev_scores,
-        tokens=sum(int(dev_set.rows.lengths("input_ids").sum()) for dev_set in dev_sets),
-        every=settings.eval_steps or "epoch",
-        best=f"eval_{task.metrics[0]}" if settings.keeps_best else None,
-        patience=settings.early_stopping_patience,
-    )
-
-
-def commit_of(texts: TextSettings) -> str | None:
-    """The hub's commit of the data, as far as the hub's cache tells it; None for other data."""
-    source = find_task(str(texts.task_name)).hub if texts.from_hub else None
-    return hub.cached_commit(source.name, texts.dataset_revision or source.revision) if source else None

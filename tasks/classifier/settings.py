@@ -15,10 +15,9 @@ class TextSettings(Settings):
     """Which texts and labels are read."""
 
     task_name: str | None = setting(
-        None,
-        "one of cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; leave out for own files",
-        "data",
-    )
+        None, "one of cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; leave out for own "
+        "files", "data",
+    )  # fmt: skip
     data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
     from_hub: bool = setting(False, "take the task's data from the hub instead of --data_dir", "data")
     dataset_revision: str | None = setting(
@@ -30,12 +29,10 @@ class TextSettings(Settings):
         None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
     )
     predict_file: str | None = setting(
-        None,
-        "file of the same kinds to predict; - for lines of standard input, whose predictions are printed too: a "
-        "text per line, with --text_pair_column, or if the model was trained on pairs, a tab and a second text",
-        "data",
-        aliases=("test_file",),
-    )
+        None, "file of the same kinds to predict; - for lines of standard input, whose predictions are printed "
+        "too: a text per line, with --text_pair_column, or if the model was trained on pairs, a tab and a second "
+        "text", "data", aliases=("test_file",),
+    )  # fmt: skip
     text_column: str = setting("text", "name of the column with the text", "data")
     text_pair_column: str | None = setting(None, "name of the column with the second text", "data")
     label_column: str = setting("label", "name of the column with the label", "data")
@@ -48,14 +45,12 @@ class TextSettings(Settings):
     def check(self) -> None:
         if self.task_name and not (self.data_dir or self.from_hub):
             raise ValueError("--task_name needs --data_dir, the folder of its files (or --from_hub)")
-        if self.task_name and (self.train_file or self.dev_file or self.predict_file):
-            raise ValueError("--task_name and files of your own exclude each other: the task names its files")
-        if self.from_hub and not self.task_name:
-            raise ValueError("--from_hub needs --task_name")
-        if self.dataset_revision and not self.from_hub:
-            raise ValueError("--dataset_revision needs --from_hub")
-        if self.regression and self.task_name:
-            raise ValueError("--regression is for files of your own: --task_name already implies it")
+        for flag, needed in (("from_hub", "task_name"), ("dataset_revision", "from_hub")):
+            if getattr(self, flag) and not getattr(self, needed):
+                raise ValueError(f"--{flag} needs --{needed}")
+        for flag in ("train_file", "dev_file", "predict_file", "regression"):
+            if getattr(self, flag) and self.task_name:
+                raise ValueError(f"--{flag} is for files of your own: --task_name has its files and labels")
 
     @property
     def reads_lines(self) -> bool:
@@ -80,22 +75,15 @@ class EvaluationSettings(Settings):
     do_eval: bool = setting(False, "score the dev set", "evaluation")
     eval_batch_size: int = batch_size("examples", "evaluation")
     eval_steps: int | Literal["auto"] | None = setting(
-        None,
-        "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
-        "evaluation",
-        shown_default="once per epoch if the best model is kept, else never",
-        at_least=1,
-        at_most=MOST_STEPS,
-    )
+        None, "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
+        "evaluation", shown_default="once per epoch if the best model is kept, else never",
+        at_least=1, at_most=MOST_STEPS,
+    )  # fmt: skip
     load_best_model_at_end: bool = setting(
         False, "keep the model of the best dev score instead of the last", "evaluation"
     )
     early_stopping_patience: int | None = setting(
-        None,
-        "stop after N dev scores without a better one; keeps the best model",
-        "evaluation",
-        at_least=1,
-        at_most=MOST_STEPS,
+        None, "stop after N dev scores without a better one; keeps the best model", "evaluation", at_least=1
     )
 
     @property
@@ -140,7 +128,6 @@ class ClassifierConfig(Settings):
             if wanted and not self.texts.task_name and not getattr(self.texts, flag):
                 raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
         seeds = [] if self.seeds is None else self.seeds.split(",")
-        if not all(re.fullmatch("[0-9]{1,10}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-            raise ValueError(f"--seeds must be different numbers separated by commas, got {self.seeds}")
-        if seeds and max(map(int, seeds)) > MOST_SEED:
-            raise ValueError(f"--seeds must be at most {MOST_SEED:,} each, got {self.seeds}")
+        numbers = {int(seed) for seed in seeds if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED}
+        if len(numbers) < len(seeds):
+            raise ValueError(f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got {self.seeds}")

@@ -4,18 +4,26 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from transformers import BertConfig
 
+from bert import configuration
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from distributed.rows import Rows
+from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.ragged import padded
-from tasks.classifier.named_tasks import Labels
+from tasks.classifier.named_tasks import Labels, NamedTask, is_on_pairs, task_of
+from tasks.classifier.reading import Source, read
+from tasks.classifier.settings import ClassifierConfig
+from tasks.start import Start, settings_of
 
+HEAD = ("output_weights", "output_bias")
+LONGEST_NUMBER = 1000  # digits of a label that is compared as a number; Python converts 4300 at most
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
@@ -56,7 +64,6 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
     Args:
       setting: None, LABEL=WEIGHT,… or "balanced": n / (L * examples with the label), as in scikit-learn.
       rows: the training set.
-    Raises InputError: a label has no weight or no example, a label is unknown, or a weight is not positive.
     """
     if setting is None:
         return None
@@ -67,19 +74,86 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
         if not counts.all():
             raise InputError(f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}")
         return (counts.sum() / (len(labels) * counts)).astype(np.float32)
-    weights = {}
-    for part in setting.split(","):
-        name, _, text = part.rpartition("=")
-        try:
-            weights[name] = float(text)
-        except ValueError:
-            weights[name] = 0.0
-        if name not in labels or not LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT:
-            raise InputError(
-                f"--class_weights must be LABEL=WEIGHT,… with labels among {', '.join(labels)} and weights "
-                f"from {LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {part}"
-            )
-    missing = [name for name in labels if name not in weights]
-    if missing:
-        raise InputError(f"--class_weights {setting}: no weight for {', '.join(missing)}")
+    parts = [part.rpartition("=") for part in setting.split(",")]
+    try:
+        weights = {name: float(weight) for name, _, weight in parts}
+        is_right = all(LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT for name in labels)
+    except (ValueError, KeyError):
+        is_right = False
+    if not is_right or len(parts) > len(labels):
+        raise InputError(
+            f"--class_weights must be LABEL=WEIGHT,… with each of the labels {', '.join(labels)} and weights from "
+            f"{LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {setting}"
+        )
     return np.array([weights[name] for name in labels], np.float32)
+
+
+# -- labels, in the order of the model's outputs ------------------------------------------------------------------
+
+
+def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[NamedTask, Start]:
+    """The task, and the start of its classifier: the configuration has the labels in the order of the model's
+    outputs, and a head for other labels is initialized again. On rank 0.
+
+    The labels are those of the checkpoint's `id2label`, else the task's (in Google's order), else the training
+    file's (sorted). Raises InputError when nothing says what they are, or when they are not those of a model that
+    is not trained.
+    """
+    texts, trains = config.texts, config.do_train
+    has_pairs = not trains and start.weights is not None and is_on_pairs(settings_of(start.weights))
+    task = task_of(texts, bool(has_pairs))
+    if has_pairs and not (texts.task_name or texts.text_pair_column or texts.reads_lines):
+        run.say("warning: the model was trained on pairs of texts: --text_pair_column names the second text")
+    # config.json beside the weights counts, even if `--bert_config_file` replaces it.
+    of_weights = configuration.read_config(start.weights) if start.weights is not None else None
+    trained = stated_labels(of_weights) if of_weights is not None else None
+    stated, labels = trained or stated_labels(start.bert_config), task.labels
+    if labels == () and trains:
+        labels = labels_of_file(Source(texts, task, "train"))
+    if labels == ():
+        # A trained classifier may have labels that are named LABEL_0, LABEL_1, …
+        if stated is None and start.bert_config.problem_type != "single_label_classification":
+            raise InputError("the labels are unknown: the model's config.json has no id2label; --do_train is off")
+        labels = stated or labels_of(start.bert_config)
+    elif labels and stated and stated != labels:
+        own, others = ", ".join(stated), ", ".join(labels)
+        if sorted(stated) == sorted(labels):
+            run.say(f"labels: the model's own order {own} (id2label), not {others}")
+            labels = stated
+        elif not trains:
+            raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
+        else:
+            run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
+    is_new = trained is not None and sorted(trained) != sorted(labels or ())
+    names = dict(enumerate(labels or ["LABEL_0"]))
+    changes = {
+        "id2label": names,
+        "label2id": {name: number for number, name in names.items()},
+        "problem_type": "regression" if labels is None else "single_label_classification",
+    }
+    bert_config = BertConfig.from_dict(start.bert_config.to_dict() | changes)
+    return task, replace(start, bert_config=bert_config, fresh_tensors=HEAD if is_new else ())
+
+
+def labels_of_file(source: Source) -> tuple[str, ...]:
+    """The labels that occur in a training file, sorted as numbers if all are whole numbers, else as texts. Raises
+    InputError: there is only one."""
+    labels = sorted({str(label) for label in read(source).labels or ()})
+    if len(labels) < 2:
+        raise InputError(f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed (--label_column)")
+    if all(label.removeprefix("-").isdecimal() and len(label) < LONGEST_NUMBER for label in labels):
+        labels.sort(key=int)
+    return tuple(labels)
+
+
+def labels_of(bert_config: BertConfig) -> Labels:
+    """The names in config.json, by id, which may be placeholders; None for regression."""
+    if bert_config.problem_type == "regression" or bert_config.num_labels == 1:
+        return None
+    return tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
+
+
+def stated_labels(bert_config: BertConfig) -> Labels:
+    """The names in config.json unless they are the placeholders LABEL_0, LABEL_1, …"""
+    names = labels_of(bert_config) or ()
+    return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names

@@ -6,12 +6,11 @@ from typing import Any
 
 from bert import weights
 from bert.corpus import build as corpus
+from bert.corpus import shards
 from bert.corpus.read import sample_sentences
-from bert.corpus.shards import verify as verify_shards
 from bert.text import tokenizer, vocabulary
-from distributed.environment import launched_size
+from distributed.launcher import launched_size
 from distributed.world import World
-from ringbase.errors import InputError
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 
 MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps the text in memory
@@ -19,9 +18,8 @@ MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps th
 
 def run(name: str, config: Any) -> None:
     """Runs a command. MPI is started only if a launcher started several processes."""
-    is_alone = launched_size()[1] == 1
-    options: dict[str, Any] = {"program": f"bert-corpus {name}", "user_errors": (InputError, OSError)}
-    with World(**options) if is_alone else World.join(None, **options) as world:
+    program = f"bert-corpus {name}"
+    with World(program=program) if launched_size()[1] == 1 else World.join(None, program) as world:
         if name == "build":
             build(config, world)
         else:
@@ -30,47 +28,41 @@ def run(name: str, config: Any) -> None:
 
 def build(config: BuildConfig, world: World) -> None:
     """Builds the corpus on all ranks together."""
-    settings = config.corpus
-    output_dir = Path(settings.output_dir).expanduser()
-    if "tfrecord" in output_dir.suffix and settings.examples.format == "arrow":
-        world.say(f"note: {output_dir} becomes a folder of Arrow shards; --format tfrecord writes Google's")
+    settings, files = config.corpus, config.tokenizer
+    if settings.output_dir.endswith(".tfrecord") and settings.examples.format == "arrow":
+        world.say(
+            f"note: {settings.output_dir} becomes a folder of Arrow shards; --format tfrecord writes Google's"
+        )
     folder = world.on_each_machine(weights.find, config.model, config.model_revision) if config.model else None
     if folder is not None and not folder.is_dir():
         folder = folder.parent  # of a TensorFlow checkpoint
-    files = config.tokenizer
     words = tokenizer.load(files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file)
     if words.case_problem:
         world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
+    ranks: dict[str, Any] = {"share": (world.rank, world.size), "barrier": world.barrier, "say": world.say}
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
-        manifest = corpus.build(
-            settings,
-            words,
-            num_workers=config.num_workers or num_cores,
-            share=(world.rank, world.size),
-            barrier=world.barrier,
-            say=world.say,
-        )
-    counts = manifest["counts"]
+        manifest = corpus.build(settings, words, num_workers=config.num_workers or num_cores, **ranks)
+    counts, num_shards = manifest["counts"], len(manifest["shards"])
     world.say(
-        f"{output_dir}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
+        f"{settings.output_dir}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
         f"{counts['tokens']:,} tokens ({counts['unknown_share']:.2%} [UNK]) -> {counts['examples']:,} examples "
-        f"in {len(manifest['shards'])} shard{'s' * (len(manifest['shards']) > 1)}"
+        f"in {num_shards} shard{'s' * (num_shards > 1)}"
     )
 
 
 def verify(config: VerifyConfig) -> None:
     """Checks a corpus. Raises InputError that names the damaged files."""
-    manifest = verify_shards(Path(config.input_dir).expanduser())
+    manifest = shards.verify(Path(config.input_dir).expanduser())
     num_shards, num_examples = len(manifest["shards"]), manifest["counts"]["examples"]
     print(f"{config.input_dir}: {num_shards} shards, {num_examples:,} examples: intact")
 
 
 def train_vocabulary(config: VocabConfig) -> None:
     """Trains a vocabulary on the sentences of the input and prints what it wrote."""
-    max_bytes = config.max_bytes
-    if max_bytes is None and config.vocabulary.kind != "wordpiece":
-        max_bytes = MOST_SENTENCEPIECE_BYTES
+    kind, max_bytes = config.vocabulary.kind, config.max_bytes
+    if kind != "wordpiece":
+        max_bytes = max_bytes or MOST_SENTENCEPIECE_BYTES
     sentences = sample_sentences(config.text, max_bytes)
     path = vocabulary.train(sentences, Path(config.output_dir).expanduser(), config.vocabulary)
-    print(f"{path}: {config.vocabulary.kind}, {config.vocabulary.vocab_size:,} entries")
+    print(f"{path}: {kind}, {config.vocabulary.vocab_size:,} entries")

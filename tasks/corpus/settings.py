@@ -6,8 +6,6 @@ from bert.corpus.settings import BuildSettings, TextSettings
 from bert.text.settings import TokenizerSettings, VocabularySettings
 from ringbase.settings import Settings, setting
 
-MOST_WORKERS = 1024
-
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig(Settings):
@@ -22,13 +20,9 @@ class BuildConfig(Settings):
         None, "commit, tag or branch of the hub model that --model names", "model", shown_default="main"
     )
     num_workers: int | None = setting(
-        None,
-        "worker processes per rank",
-        "machine",
-        shown_default="the number of its cores",
-        at_least=1,
-        at_most=MOST_WORKERS,
-    )
+        None, "worker processes per rank", "machine", shown_default="the number of its cores",
+        at_least=1, at_most=1024,
+    )  # fmt: skip
 
     def check(self) -> None:
         if self.model_revision and not self.model:
@@ -50,9 +44,6 @@ class VocabConfig(Settings):
     vocabulary: VocabularySettings
     output_dir: str = setting(help="folder to write the vocabulary to", group="output")
     max_bytes: int | None = setting(
-        None,
-        "train on a sample of about N bytes, spread evenly over the text",
-        "data",
+        None, "train on a sample of about N bytes, spread evenly over the text", "data", at_least=1,
         shown_default="the whole text; 256 MiB of it for unigram and bpe, which keep it in memory",
-        at_least=1,
-    )
+    )  # fmt: skip

@@ -1,9 +1,24 @@
 """The command bert-doctor."""
 
+from dataclasses import dataclass
 from functools import partial
 
-from tasks.doctor.settings import DoctorConfig
+from ringbase.settings import Settings, setting
 from tasks.environment import run_command
+from tasks.settings import MachineSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig(Settings):
+    """Check whether RingBERT works on this machine or cluster, and print one page with what to do. Run it as you
+    would run a training: under the same launcher, on the same hosts, with the same number of ranks. The exit
+    status is 0 if no check failed, else 1."""
+
+    machine: MachineSettings
+    output_dir: str = setting(".", "folder whose disk is checked, such as the --output_dir of a run", "data")
+    json: bool = setting(False, "print JSON instead of a page", "output")
+    quick: bool = setting(False, "leave out what computes with models, which takes a minute or more", "machine")
+
 
 main = partial(run_command, "bert-doctor", DoctorConfig)
 

@@ -20,13 +20,14 @@ import tensorflow as tf
 from transformers import BertConfig
 
 from bert import weights
+from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import replace_folder
 from tasks import flags
-from tasks.classifier.labels import label_names
+from tasks.classifier.task import labels_of
 from tasks.export.__main__ import ExportConfig
-from tasks.predictors.loading import Trained, load, weights_in, without_dashes
+from tasks.predictors.loading import about_arguments, find_model, load
 
 ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -53,18 +54,18 @@ def export(config: ExportConfig) -> list[str]:
     folder = Path(config.out).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"OUT {folder} exists already: give a new folder")
-    try:
-        there = weights.read(weights.find(weights_in(config.folder), config.model_revision))
-    except InputError as error:
-        raise InputError(without_dashes(str(error))) from None
-    head = head_of(there, config.format)
-    trained = load(config.folder, head, "fp32", config.model_revision)
+    with about_arguments(config.folder):
+        start = find_model(config.folder, config.model_revision)
+        assert start.weights is not None
+        there = weights.read(start.weights)
+        head = head_of(there, config.format)
+        model = load(start, head).model
     pooler = {name: there[name] for name in POOLER if name in there}
     if config.format == "saved_model":
-        return save_model(Exported(trained, head, pooler), trained.tokenizer, folder)
-    tensors = {name: variable.numpy() for name, variable in trained.job.model.named_tensors().items()} | pooler
-    replace_folder(folder, lambda new: save_checkpoint(new, tensors, trained))
-    notes = [f"note: {note}" for note in notes_on(trained.config, trained.tokenizer)]
+        return save_model(Exported(model, pooler), start.words, folder)
+    tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()} | pooler
+    replace_folder(folder, lambda new: save_checkpoint(new, tensors, model.config, start.words))
+    notes = [f"note: {note}" for note in notes_on(model.config, start.words)]
     return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
 
 
@@ -85,20 +86,16 @@ class Exported(tf.Module):
     """A model as the function of a SavedModel, which needs nothing of ours.
 
     Args:
-      head: "span", "classifier" or "features".
       pooler: kernel [H, H] and bias [H] of an encoder that has one.
     """
 
-    def __init__(self, trained: Trained, head: str, pooler: Mapping[str, np.ndarray]):
+    def __init__(self, model: Bert, pooler: Mapping[str, np.ndarray]):
         super().__init__(name="bert")
-        self._head, self._config = head, trained.config
-        object.__setattr__(self, "_model", trained.job.model)  # Keras' own parts of it would be saved too
-        self.weights = [
-            variable.value for variable in trained.job.model.trainable_variables
-        ]  # keeps them in the file
-        self.pooler = [tf.Variable(pooler[name]) for name in POOLER if head == "features" and name in pooler]
-        is_regression = self._config.problem_type == "regression" or self._config.num_labels == 1
-        self.labels = label_names(self._config) if head == "classifier" and not is_regression else ()
+        self._head, self._config = model.head_name, model.config
+        object.__setattr__(self, "_model", model)  # Keras' own parts of it would be saved too
+        self.weights = [variable.value for variable in model.trainable_variables]  # keeps them in the file
+        self.pooler = [tf.Variable(pooler[name]) for name in POOLER if self._head == "features" and name in pooler]
+        self.labels = (labels_of(self._config) if self._head == "classifier" else None) or ()
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
 
@@ -157,7 +154,9 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
 # -- Google's checkpoint ------------------------------------------------------------------------------------------
 
 
-def save_checkpoint(folder: Path, tensors: Mapping[str, np.ndarray], trained: Trained) -> None:
+def save_checkpoint(
+    folder: Path, tensors: Mapping[str, np.ndarray], config: BertConfig, tokenizer: Tokenizer
+) -> None:
     """Writes `bert_model.ckpt`, `bert_config.json` and the vocabulary. `tensors` are the weights by Google's
     names, which are ours."""
     names = sorted(tensors)
@@ -167,9 +166,9 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, np.ndarray], trained: Tr
         shape_and_slices=[""] * len(names),
         tensors=[tf.constant(tensors[name]) for name in names],
     )
-    text = json.dumps(google_config(trained.config), indent=2, ensure_ascii=False)
+    text = json.dumps(google_config(config), indent=2, ensure_ascii=False)
     (folder / "bert_config.json").write_text(text + "\n", encoding="utf-8")
-    trained.tokenizer.save(folder)
+    tokenizer.save(folder)
 
 
 def google_config(config: BertConfig) -> dict[str, Any]:

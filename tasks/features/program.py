@@ -25,7 +25,7 @@ from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from ringbase.ragged import joined
-from tasks.features.settings import FeaturesConfig
+from tasks.features.__main__ import FeaturesConfig
 from tasks.fit import load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
@@ -120,50 +120,38 @@ def batch_of_texts(fields: dict[str, Any]) -> dict[str, Any]:
 def write(config: FeaturesConfig, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
     """Writes what `vectors` yields."""
     path = Path(config.output_file).expanduser()
-    write_lines = _write_parquet if path.suffix == ".parquet" else _write_json_lines
     try:
         with replacing(path) as file:
-            write_lines(file, tokenizer, layers, vectors)
+            if path.suffix == ".parquet":
+                write_parquet(file, tokenizer, layers, vectors)
+            else:
+                file.writelines(json_line(tokenizer, layers, line) for line in vectors)
     except OSError as error:
         raise InputError(f"--output_file {path} cannot be written: {error.strerror or error}") from error
 
 
-def _write_json_lines(
-    file: BinaryIO, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]
-) -> None:
-    for number, ids, states in vectors:
-        rounded = states.astype(float).round(6).tolist()
-        features = [
-            {
-                "token": token,
-                "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)],
-            }
-            for token, values in zip(tokenizer.pieces(ids), rounded, strict=True)
-        ]
-        file.write((json.dumps({"linex_index": number, "features": features}) + "\n").encode())
+def json_line(tokenizer: Tokenizer, layers: Sequence[int], vectors: Vectors) -> bytes:
+    """A line as extract_features.py writes it."""
+    number, ids, states = vectors
+    features = [
+        {"token": token, "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)]}
+        for token, values in zip(tokenizer.pieces(ids), states.astype(float).round(6).tolist(), strict=True)
+    ]
+    return f"{json.dumps({'linex_index': number, 'features': features})}\n".encode()
 
 
-def _write_parquet(
-    file: BinaryIO, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]
-) -> None:
+def write_parquet(file: BinaryIO, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
     """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one per token."""
     with contextlib.ExitStack() as stack:
         writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
-            table = pa.Table.from_batches([_record(tokenizer, layers, *line) for line in lines])
+            numbers, ids, states = zip(*lines, strict=True)
+            tokens = pa.array([tokenizer.pieces(row) for row in ids], pa.list_(pa.string()))
+            offsets, flat = np.cumsum([0, *map(len, ids)], dtype=np.int32), np.concatenate(states)
+            columns = {"linex_index": pa.array(numbers, pa.int64()), "tokens": tokens}
+            for place, layer in enumerate(layers):
+                each = pa.FixedSizeListArray.from_arrays(pa.array(flat[:, place].reshape(-1)), flat.shape[2])
+                columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, each)
+            table = pa.table(columns)
             writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema))
             writer.write_table(table)
-
-
-def _record(
-    tokenizer: Tokenizer, layers: Sequence[int], number: int, ids: np.ndarray, states: np.ndarray
-) -> pa.RecordBatch:
-    """The Parquet row of one line."""
-    columns = {
-        "linex_index": pa.array([number], pa.int64()),
-        "tokens": pa.array([tokenizer.pieces(ids)], pa.list_(pa.string())),
-    }
-    for place, layer in enumerate(layers):
-        flat = pa.FixedSizeListArray.from_arrays(pa.array(states[:, place].reshape(-1)), states.shape[2])
-        columns[f"layer_{layer}"] = pa.ListArray.from_arrays([0, len(ids)], flat)
-    return pa.record_batch(columns)

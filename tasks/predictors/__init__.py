@@ -3,13 +3,27 @@
     import ringbert
     answer = ringbert.QuestionAnswering("squad_output")("Who wrote it?", "Ada wrote it in 1843.")
 
-They read a folder that RingBERT's programs wrote, a Hugging Face folder, a TensorFlow checkpoint of Google's, or a
-model of the hub. They join no ranks, so they also work in a notebook, and in one process of an MPI job.
+They join no ranks, so they also work in a notebook, and in one process of an MPI job.
 """
 
-import tasks.predictors.tensorflow  # noqa: F401  before the modules that import it
-from tasks.predictors.classifier import Classifier, Prediction
-from tasks.predictors.features import Features, TextFeatures
-from tasks.predictors.question_answering import Answer, QuestionAnswering
+import sys
+
+from ringbase.errors import InputError
+from tasks.environment import import_tensorflow, set_environment
+
+if "keras" not in sys.modules:
+    set_environment()
+import_tensorflow(is_for_users=True)  # as the programs do, before anything else here needs it
+
+import keras  # noqa: E402
+
+if keras.backend.backend() != "tensorflow":
+    raise InputError(
+        f"Keras runs on {keras.backend.backend()} in this process: set the environment variable "
+        "KERAS_BACKEND=tensorflow before Keras is imported"
+    )
+
+from tasks.predictors.labels_and_vectors import Classifier, Features, Prediction, TextFeatures  # noqa: E402
+from tasks.predictors.question_answering import Answer, QuestionAnswering  # noqa: E402
 
 __all__ = ["Answer", "Classifier", "Features", "Prediction", "QuestionAnswering", "TextFeatures"]

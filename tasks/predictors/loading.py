@@ -1,49 +1,36 @@
-"""Finds and loads a trained model for prediction in this process, without joining any ranks."""
+"""What the predictors share: a trained model in this process, without joining any ranks, and checked texts."""
 
+import contextlib
 import os
 import re
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal
 
 import keras
-from transformers import BertConfig
 
 from bert import weights
-from bert.model import Bert
-from bert.text.tokenizer import Tokenizer
-from distributed.checkpoint import checkpoint_at
-from distributed.collectives.local import LocalCollectives
+from bert.text.tokenizer import MOST_UNKNOWN_SHARE, Tokenizer
+from distributed.collectives import Collectives
 from distributed.run import Progress, Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import MOST_ROWS, fields_of, made, of_type
+from ringbase.settings import LONGEST_ROW, Settings, fields_of, is_unicode, made, of_type, setting, shown
+from tasks.fit import load_for_prediction
 from tasks.job import POLICIES, Job
-from tasks.settings import ModelSettings
-from tasks.start import (
-    CHECKPOINTS,
-    TOKENIZER_FILES,
-    Needs,
-    newest_checkpoint,
-    settings_of,
-    start_of_model,
-)
+from tasks.settings import ModelSettings, batch_size
+from tasks.start import CHECKPOINTS, TOKENIZER_FILES, Needs, Start, find_start, settings_of, start_of_model
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Settings = TypeVar("Settings")
-
 CONFIG_FILES = ("config.json", "bert_config.json")
-PROGRAM_OF_HEAD = {"span": "bert-squad", "classifier": "bert-classifier"}
+TRAINED_BY = {"span": "; bert-squad trains such a model", "classifier": "; bert-classifier trains such a model"}
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
 class Session(Run):
-    """Stands for a run where the programs' functions take one. It has no folder."""
-
-    def __init__(self) -> None:
-        super().__init__(Path(), is_writer=False)
+    """Stands for a run where the programs' functions take one. It writes nothing."""
 
     def say(self, text: str) -> None:
         """Shows warnings as Python's, and nothing else."""
@@ -56,135 +43,126 @@ class Session(Run):
         return Progress(total, label, unit, is_shown and total >= FEWEST_SHOWN, initial)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model with its weights.
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings(Settings):
+    """What all predictors let their users choose."""
 
-    Attributes:
-      name: the folder as the user gave it, for messages.
-      precision: the number format of matrix products.
-      settings: those of the run that wrote the folder, by the names of its program's flags; empty without a run.
-      job: a job of this process alone.
-    """
-
-    name: str
-    precision: str
-    tokenizer: Tokenizer
-    settings: Mapping[str, Any]
-    job: Job
-
-    @property
-    def config(self) -> BertConfig:
-        return self.job.model.config
-
-    def shown(self, predictor: object, *facts: str) -> str:
-        """The `repr` of a predictor."""
-        layers = self.config.num_hidden_layers
-        size = f"{layers} layer{'s' * (layers > 1)} of {self.config.hidden_size}"
-        return f"{type(predictor).__name__}({', '.join([repr(self.name), size, *facts, self.precision])})"
-
-    def settings_of(self, settings_class: type[Settings], given: Mapping[str, Any], **defaults: Any) -> Settings:
-        """The settings that the user has given (not None), else the run's, else `defaults`, else the class's.
-
-        `max_seq_length` is at most the model's number of positions. Raises InputError: a type or value is wrong.
-        """
-        types = {field.name: field.type for field in fields_of(settings_class)}
-        given = {name: value for name, value in given.items() if value is not None}
-        of_run = {name: self.settings[name] for name in types if self.settings.get(name) is not None}
-        values = defaults | of_run | given
-        positions = int(self.config.max_position_embeddings)
-        for name, value in values.items():
-            try:
-                values[name] = of_type(value, types[name])
-            except ValueError as error:
-                raise InputError(f"{name} {error}") from error
-        if given.get("max_seq_length", 0) > positions:
-            raise InputError(
-                f"max_seq_length must be at most the model's {positions} positions, got {given['max_seq_length']}"
-            )
-        values["max_seq_length"] = min(values["max_seq_length"], positions)
-        try:
-            return settings_class(**values)
-        except ValueError as error:
-            raise InputError(without_dashes(str(error))) from error
+    precision: Precision = setting("fp32")
+    batch_size: int = batch_size("rows", "prediction")
+    model_revision: str | None = setting(None)
 
 
-def load(folder: str | os.PathLike[str], head: str, precision: str, revision: str | None) -> Trained:
-    """The trained model in `folder`, with the head of this name (bert/model.py).
+@dataclass(kw_only=True, eq=False)
+class TrainedPredictor:
+    """A predictor: its fields are the options, and `settings` has their values. One that is None is as in the run
+    that wrote the folder, else it has the default of `settings_class`."""
 
-    Args:
-      folder: a run's folder or its `model/`, a Hugging Face folder, a TensorFlow checkpoint, or a hub name.
-      precision: "fp32", "bf16" or "fp16": the number format of matrix products.
-      revision: the commit, tag or branch of a model of the hub.
-    Raises InputError: there is no such folder, or it holds no such model.
-    """
-    if not isinstance(folder, str | os.PathLike) or not str(folder):
-        raise InputError(f"folder must be the path of a folder or a hub name, got {folder!r:.80}")
-    if precision not in get_args(Precision):
-        raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r:.80}")
-    name = os.fspath(folder)
+    folder: str | os.PathLike[str] = field(kw_only=False)
+    precision: Precision = "fp32"
+    batch_size: int = 8
+    max_seq_length: int | None = None
+    model_revision: str | None = None
+
+    head: ClassVar[str]
+    settings_class: ClassVar[type[LoadSettings]]
+    longest: ClassVar[int] = LONGEST_ROW  # of `max_seq_length` by default; never more than the model's positions
+
+    def __post_init__(self) -> None:
+        name = os.fspath(self.folder)
+        with about_arguments(name):
+            start = find_model(name, self.model_revision)
+            assert start.weights is not None
+            self._tokenizer, self._of_run = start.words, settings_of(start.weights)
+            positions = int(start.bert_config.max_position_embeddings)
+            options = {**self._of_run, **{name: value for name, value in vars(self).items() if value is not None}}
+            values: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
+            for each in fields_of(self.settings_class):
+                if options.get(each.name) is not None:
+                    try:
+                        values[each.name] = of_type(options[each.name], each.type)
+                    except ValueError as error:
+                        raise ValueError(f"{each.name} {error}") from None
+            if (length := values["max_seq_length"]) > positions:
+                raise ValueError(f"max_seq_length must be at most the model's {positions} positions, got {length}")
+            self.settings: Any = self.settings_class(**values)
+            self._job = load(start, self.head, self.precision)
+
+
+def find_model(name: str, revision: str | None) -> Start:
+    """Where the model in a folder is: of a run's folder in `model/`, else in its best or newest checkpoint."""
+    path, needs = Path(name).expanduser(), Needs(max_seq_length=1)
+    run, is_complete = Session(path, is_writer=False), (path / "model/config.json").is_file()
+    source = str(path / "model") if is_complete else name
+    settings = made(ModelSettings, {"model": source, "model_revision": revision})
+    if (path / CHECKPOINTS).is_dir() and not is_complete:
+        return find_start(settings, "auto", run, trains=False, needs=needs)
+    place = weights.find(source, revision)
+    for files in (CONFIG_FILES, TOKENIZER_FILES):
+        if not any(any((place if place.is_dir() else place.parent).glob(file)) for file in files):
+            raise InputError(f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one")
+    return start_of_model(settings, run.say, needs)
+
+
+def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
+    """A job of this process alone with the model. Raises InputError: its weights have no such head."""
+    job = Job(World(), Collectives(), Session(Path(), is_writer=False))
+    before = keras.config.dtype_policy()  # the process's: it is set for this model, and then again as it was
+    keras.config.set_dtype_policy(POLICIES[precision])
     try:
-        return _loaded(name, weights_in(name), head, precision, revision)
-    except InputError as error:
+        job.make_model(start.bert_config, head, seed=0)
+    finally:
+        keras.config.set_dtype_policy(before)
+    job.model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
+    try:
+        load_for_prediction(job, start)
+    except weights.MissingTensors as error:
+        raise InputError(f"{error}{TRAINED_BY.get(head, '')}") from error
+    return job
+
+
+@contextlib.contextmanager
+def about_arguments(name: str) -> Iterator[None]:
+    """Makes errors about flags errors about arguments, with the folder's name."""
+    try:
+        yield
+    except ValueError as error:
         text = without_dashes(one_line(error))
         raise InputError(text if name in text else f"folder {name}: {text}") from error
 
 
-def _loaded(name: str, source: str, head: str, precision: str, revision: str | None) -> Trained:
-    run = Session()
-    place = weights.find(source, revision)
-    folder = place if place.is_dir() else place.parent
-    if not any((folder / file).is_file() for file in CONFIG_FILES):
-        raise InputError(f"folder {name} has no {' or '.join(CONFIG_FILES)}: it is no model, nor a run with one")
-    if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
-        raise InputError(f"folder {name} has no vocabulary ({', '.join(TOKENIZER_FILES)})")
-    model_settings = made(ModelSettings, {"model": source, "model_revision": revision})
-    start = start_of_model(model_settings, run.say, Needs(max_seq_length=1))
-    assert start.weights is not None
-    before = keras.config.dtype_policy()  # the process's: it is set for this model, and then again as it was
-    keras.config.set_dtype_policy(POLICIES[precision])
-    try:
-        model = Bert(start.bert_config, head)
-    finally:
-        keras.config.set_dtype_policy(before)
-    model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
-    try:
-        weights.load(model, start.weights)
-    except weights.MissingTensors as error:
-        if head not in PROGRAM_OF_HEAD or not set(error.names) <= set(weights.HEAD_TENSORS[head]):
-            raise
-        raise InputError(
-            f"folder {name} holds a model without the head for this task ({error.names[0]} is missing): "
-            f"train one with {PROGRAM_OF_HEAD[head]}, or use ringbert.Features for its vectors"
-        ) from error
-    job = Job(World(), LocalCollectives(), run)
-    job.workspace.take(model)
-    return Trained(name, precision, start.words, settings_of(start.weights), job)
-
-
-def weights_in(name: str) -> str:
-    """Where the weights of a folder are: of a run's folder its `model/`, else its best or newest checkpoint."""
-    path = Path(name).expanduser()
-    if (path / "model" / "config.json").is_file():
-        return str(path / "model")
-    if any((path / file).is_file() for file in CONFIG_FILES) or not (path / CHECKPOINTS).is_dir():
-        return name
-    checkpoint = newest_checkpoint("auto", path, Session().say)
-    if checkpoint is not None and checkpoint.state.best:
-        checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
-    return str(checkpoint.path) if checkpoint else name
-
-
-def checked_batch_size(batch_size: object) -> int:
-    """Raises InputError unless the argument is an integer in its range."""
-    if type(batch_size) is not int or not 1 <= batch_size <= MOST_ROWS:
-        raise InputError(f"batch_size must be an integer from 1 to {MOST_ROWS:,}, got {batch_size!r:.80}")
-    return batch_size
-
-
 def without_dashes(message: str) -> str:
-    """A message about flags as one about arguments: `--max_seq_length` is `max_seq_length`, `--model` is
-    `folder`."""
+    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`, `--model` is `folder`."""
     message = re.sub(r" \((--\w+(, )?)+\)", "", message)
     message = re.sub(r"(?<![\w-])--(model|init_checkpoint)\b", "folder", message)
     return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)
+
+
+def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[list[tuple[str, ...]], bool]:
+    """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a string, or a tuple
+    of two strings. Raises InputError: there is none, or one is no string, empty, or no Unicode."""
+    is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
+    is_single = isinstance(value, str) or (takes_pairs and is_pair)
+    is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")  # its items would be names
+    is_list = isinstance(value, Iterable) and not is_table
+    items = [value] if is_single else list(value) if is_list else []
+    if not items:
+        raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
+    texts = []
+    for number, item in enumerate(items):
+        one = tuple(item) if takes_pairs and isinstance(item, tuple | list) else (item,)
+        is_valid = all(isinstance(text, str) and text.strip() and is_unicode(text) for text in one)
+        if len(one) not in (1, 2) or not is_valid:
+            place, kinds = name if is_single else f"{name}[{number}]", ", or a pair of these" * takes_pairs
+            raise InputError(f"{place} must be Unicode text that is not empty{kinds}, got {shown(item)}")
+        texts.append(tuple(map(str, one)))  # plain strings also for NumPy's
+    return texts, is_single
+
+
+def warn_of_unknown(share: float, tokenizer: Tokenizer) -> None:
+    """Warns when many of the tokens are [UNK], where the programs stop: a single text may well hold some."""
+    if share > MOST_UNKNOWN_SHARE:
+        warnings.warn(
+            f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the vocabulary "
+            f"{tokenizer.source} (lower case {tokenizer.lower_case}) may not fit the text",
+            stacklevel=4,
+        )

@@ -13,16 +13,14 @@ from distributed.order import BlockOrder
 from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
-from tasks.pretraining.evaluation import evaluator
 from tasks.pretraining.settings import PretrainingConfig
-from tasks.pretraining.shards import Shards, open_rows, tokenizer_of_shards
-from tasks.pretraining.task import MaskedTask
+from tasks.pretraining.shards import open_rows, tokenizer_of_shards
+from tasks.pretraining.task import MaskedTask, evaluator
 from tasks.start import Needs, find_start
 
 
 def run(config: PretrainingConfig) -> None:
-    work = partial(run_pretraining, config)
-    run_on_ranks("bert-pretraining", config, config.machine, config.output_dir, work)
+    run_on_ranks("bert-pretraining", config, config.machine, config.output_dir, partial(run_pretraining, config))
 
 
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
@@ -37,9 +35,8 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     shards = open_rows(config.shards, job, start, config.input_file, "--input_file") if config.do_train else None
     eval_shards = None
     if evaluation.do_eval or evaluation.eval_steps is not None:
-        held_out_file = config.eval_input_file or config.input_file
         flag = "--eval_input_file" if config.eval_input_file else "--input_file"
-        eval_shards = open_rows(config.shards, job, start, held_out_file, flag)
+        eval_shards = open_rows(config.shards, job, start, config.eval_input_file or config.input_file, flag)
     phases.ended("data")
     job.make_model(start.bert_config, "pretraining", seed)
     held_out = evaluator(evaluation, job, eval_shards, max_seq_length) if eval_shards else None
@@ -49,7 +46,10 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         if config.training.init_moments:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
         task = MaskedTask(max_seq_length, shards.masking, seed, shards.most_masked, shards.has_next_sentence)
-        data = training_data(config, shards)
+        settings = {"--max_seq_length": max_seq_length, **shards.masks}  # they must not change on resuming
+        data = TrainingData(
+            rows=shards.rows, order=BlockOrder(len(shards.rows), seed), key=shards.key, settings=settings
+        )
         steps = fit(task, data, start, config.training, job, held_out if evaluation.eval_steps else None)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
@@ -62,13 +62,3 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         write_eval_results(run, figures, loss, steps)
     job.finish(config.do_train, figures)
     return figures
-
-
-def training_data(config: PretrainingConfig, shards: Shards) -> TrainingData:
-    """The rows to train on, and what must not change when the run is resumed."""
-    return TrainingData(
-        rows=shards.rows,
-        order=BlockOrder(len(shards.rows), config.training.loop.seed),
-        key=shards.key,
-        settings={"--max_seq_length": config.shards.max_seq_length, **shards.masks},
-    )

@@ -3,18 +3,15 @@
 import hashlib
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 
-from bert.corpus.columns import record_batch, schema_of
 from bert.corpus.settings import ExampleSettings
-from bert.corpus.shards import write_arrow, write_manifest, write_shard
-from ringbase.errors import InputError
+from bert.corpus.shards import record_batch, schema_of, write_manifest, write_shard
+from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder
 from ringbase.hashing import digest
 from ringbase.ragged import Ragged, offsets_of
@@ -22,26 +19,15 @@ from tasks.environment import cache_folder
 
 VERSION = 1  # bump when other rows are made of the same files
 RECORDS_AT_ONCE = 1024
-GZIP_MAGIC = b"\x1f\x8b\x08"  # as the start of a record's length it would mean 500 kB or more
+PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What the examples must fit: the flags and the model."""
 
     max_seq_length: int
     max_predictions_per_seq: int
     vocab_size: int
-
-    @property
-    def lengths(self) -> dict[str, tuple[int, str]]:
-        """The features of an example: how many values each has, and the flag that says so."""
-        tokens = dict.fromkeys(
-            ("input_ids", "input_mask", "segment_ids"), (self.max_seq_length, "--max_seq_length")
-        )
-        names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-        predictions = dict.fromkeys(names, (self.max_predictions_per_seq, "--max_predictions_per_seq"))
-        return tokens | predictions | {"next_sentence_labels": (1, "")}
 
 
 def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
@@ -50,7 +36,17 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
     Raises InputError: there is no room for it; a file is empty, compressed or damaged; an example does not fit.
     """
     facts = {str(file.resolve()): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
-    folder = cache_folder() / "records" / digest(VERSION, facts, asdict(limits))
+    folder = cache_folder() / "records" / digest(VERSION, facts, limits._asdict())
+    schema, content = schema_of(ExampleSettings(format="tfrecord"), limits.vocab_size), hashlib.sha256()
+
+    def write(into: Path) -> None:
+        settings = {"masking": "static", "next_sentence": True, **limits._asdict()}
+        examples = (columns for file in files for columns in _examples_of(file, limits, flag, content))
+        batches = (record_batch(columns, schema) for columns in examples)
+        entry = write_shard(into / "shard-00000-of-00001.arrow", batches, schema, settings)
+        stored = {"settings": settings, "tokenizer_digest": "", "records_digest": content.hexdigest()}
+        write_manifest(into, stored | {"shards": [entry]})
+
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         needed, free = sum(size for size, _ in facts.values()), shutil.disk_usage(folder.parent).free
@@ -59,81 +55,61 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
                 f"{flag}: the rows of the TFRecord files need up to {needed:,} bytes in {folder.parent}, where "
                 f"{free:,} are free: set RINGBERT_CACHE to a folder with more room"
             )
-        build_folder(folder, lambda into: _write(into, list(files), limits, flag))
+        build_folder(folder, write)
     return folder
-
-
-def _write(folder: Path, files: list[Path], limits: Limits, flag: str) -> None:
-    settings = {"masking": "static", "next_sentence": True, **asdict(limits)}
-    schema = schema_of(ExampleSettings(format="tfrecord"), limits.vocab_size)
-    path, content = folder / "shard-00000-of-00001.arrow", hashlib.sha256()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for file in files:
-            for columns in _examples_of(file, limits, flag, content):
-                yield record_batch(columns, schema)
-
-    shard = write_shard(path, write_arrow, batches(), schema, settings)
-    facts = {"settings": settings, "tokenizer_digest": "", "records_digest": content.hexdigest()}
-    write_manifest(folder, facts | {"shards": [shard]})
 
 
 def _examples_of(file: Path, limits: Limits, flag: str, content: Any) -> Iterator[dict[str, np.ndarray | Ragged]]:
     """The examples of a file, as columns without padding; adds the bytes of its records to the hash `content`."""
     where, number = f"{flag} {file}", 0
-    with file.open("rb") as opened:
-        if opened.read(len(GZIP_MAGIC)) == GZIP_MAGIC:
-            raise InputError(f"{where}: the file is compressed, unpack it first: gzip -dc {file} > FILE")
-    kinds = {"masked_lm_weights": tf.float32}
-    features = {key: tf.io.RaggedFeature(kinds.get(key, tf.int64)) for key in limits.lengths}
+    tokens, predictions = ([size] for size in limits[:2])
+    features = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), tf.io.FixedLenFeature(tokens, tf.int64))
+    features |= dict.fromkeys(PREDICTIONS, tf.io.FixedLenFeature(predictions, tf.int64))
+    features["masked_lm_weights"] = tf.io.FixedLenFeature(predictions, tf.float32)
+    features["next_sentence_labels"] = tf.io.FixedLenFeature([1], tf.int64)
     try:
         for records in tf.data.TFRecordDataset(str(file)).batch(RECORDS_AT_ONCE):
             content.update(b"".join(records.numpy()))
-            yield _without_padding(tf.io.parse_example(records, features), limits, f"{where}: record ", number)
+            parsed = {name: tensor.numpy() for name, tensor in tf.io.parse_example(records, features).items()}
+            yield _without_padding(parsed, limits, where, number)
             number += len(records)
     except tf.errors.OpError as error:
-        raise InputError(f"{where}: after record {number}: {' '.join(error.message.split())}") from error
+        reason, sizes = one_line(error).rpartition("}} ")[2], "--max_seq_length={} --max_predictions_per_seq={}"
+        expected = f"expected an intact file, not compressed, of {sizes.format(*limits)}"
+        raise InputError(f"{where}: from record {number:,} on: {reason} ({expected})") from error
     if not number:
         raise InputError(f"{where}: the file is empty")
 
 
-def _without_padding(parsed: dict, limits: Limits, where: str, first: int) -> dict[str, np.ndarray | Ragged]:
-    def check(is_wrong: np.ndarray, problem: str) -> None:
-        if is_wrong.any():
-            row = np.flatnonzero(is_wrong.reshape(len(is_wrong), -1).any(axis=1))[0]
-            raise InputError(f"{where}{first + row}: {problem}")
-
-    values = {}
-    for key, (length, name) in limits.lengths.items():
-        lengths = parsed[key].row_lengths().numpy()
-        other = lengths[lengths != length]
-        advice = f"{name} is {length}: give {name}={other[0]}" if name and len(other) else f"expected {length}"
-        check(lengths != length, f"{key} has {other[:1].sum()} values, {advice}")
-        values[key] = parsed[key].flat_values.numpy().reshape(-1, length)
-    ids, segments, positions, originals = (
-        values[key] for key in ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids")
-    )
-    lengths, used = np.count_nonzero(values["input_mask"], axis=1), values["masked_lm_weights"] == 1
+def _without_padding(
+    parsed: dict[str, np.ndarray], limits: Limits, where: str, first: int
+) -> dict[str, np.ndarray | Ragged]:
+    ids, segments, labels = parsed["input_ids"], parsed["segment_ids"], parsed["next_sentence_labels"]
+    positions, originals, weights = (parsed[name] for name in PREDICTIONS)
+    lengths, used = np.count_nonzero(parsed["input_mask"], axis=1), weights == 1
     place = np.arange(limits.max_seq_length)
     inside = place < lengths[:, None]
     a_tokens = np.count_nonzero((segments == 0) & inside, axis=1)
-    check((values["input_mask"] != inside) | (lengths == 0)[:, None], "input_mask is not ones followed by zeros")
-    check((segments != (place >= a_tokens[:, None])) & inside, "segment_ids are not zeros followed by ones")
-    check(~used & (values["masked_lm_weights"] != 0), "masked_lm_weights are not all 0 or 1")
-    is_outside = ((positions < 0) | (positions >= lengths[:, None])) & used
-    check(is_outside, "a masked_lm_position is past the end of its tokens")
-    for key, numbers, is_used in (("input_ids", ids, inside), ("masked_lm_ids", originals, used)):
-        is_wrong = ((numbers < 0) | (numbers >= limits.vocab_size)) & is_used
-        problem = (
-            f"id {numbers[is_wrong][:1].sum()} in {key} is outside the vocabulary of {limits.vocab_size} entries"
-        )
-        check(is_wrong, f"{problem} (--vocab_file)")
-    check(~np.isin(values["next_sentence_labels"], (0, 1)), "next_sentence_labels is not 0 or 1")
+
+    unknown_ids, unknown_originals = ((x < 0) | (x >= limits.vocab_size) for x in (ids, originals))
+    vocabulary = f"is not in the vocabulary of {limits.vocab_size} entries (--vocab_file)"
+    for is_wrong, problem in (
+        ((parsed["input_mask"] != inside) | (lengths == 0)[:, None], "input_mask is not ones followed by zeros"),
+        ((segments != (place >= a_tokens[:, None])) & inside, "segment_ids are not zeros followed by ones"),
+        (~used & (weights != 0), "masked_lm_weights are not all 0 or 1"),
+        (((positions < 0) | (positions >= lengths[:, None])) & used, "a masked_lm_position is past its tokens"),
+        (~np.isin(labels, (0, 1)), "next_sentence_labels is not 0 or 1"),
+        (unknown_ids & inside, f"one of the input_ids {vocabulary}"),
+        (unknown_originals & used, f"one of the masked_lm_ids {vocabulary}"),
+    ):
+        if is_wrong.any():
+            row = first + np.flatnonzero(is_wrong.any(axis=1))[0]
+            raise InputError(f"{where}: record {row}: {problem}")
     offsets = offsets_of(used.sum(axis=1))
     return {
         "input_ids": (ids[inside], offsets_of(lengths)),
         "sentence_a_tokens": a_tokens,
         "masked_lm_positions": (positions[used], offsets),
         "masked_lm_ids": (originals[used], offsets),
-        "is_random_next": values["next_sentence_labels"][:, 0],
+        "is_random_next": labels[:, 0],
     }

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from distributed.plan import PlanSettings
-from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, flat, setting
-from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
+from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
+from tasks.settings import MachineSettings, ModelSettings, TrainingSettings, batch_size
 
-DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 100_000, 10_000  # of run_pretraining.py
 MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
 
 
@@ -20,27 +19,19 @@ class ShardSettings(Settings):
         128, "maximum number of tokens per example", "data", at_least=1, at_most=LONGEST_ROW
     )
     max_predictions_per_seq: int | None = setting(
-        None,
-        "maximum number of masked tokens per example",
-        "data",
-        shown_default="as the shards were built, else 20",
-        at_least=1,
-        at_most=LONGEST_ROW,
-    )
+        None, "maximum number of masked tokens per example", "data",
+        shown_default="as the shards were built, else 20", at_least=1, at_most=LONGEST_ROW,
+    )  # fmt: skip
     masked_lm_prob: float | None = setting(
-        None, "fraction of the tokens that are masked", "data", shown_default="as the shards were built, else 0.15"
-    )
+        None, "fraction of the tokens that are masked", "data",
+        shown_default="as the shards were built, else 0.15", at_least=0.001, at_most=1,
+    )  # fmt: skip
     do_whole_word_mask: bool | None = setting(
         None, "mask all pieces of a word together", "data", shown_default="as the shards were built, else false"
     )
 
-    def check(self) -> None:
-        if self.masked_lm_prob is not None and not 0 < self.masked_lm_prob < 1:
-            raise ValueError(f"--masked_lm_prob must be between 0 and 1, got {self.masked_lm_prob}")
-
     def masks(self, built: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of masks: from the flags, else from `built`, the settings that the shards were made
-        with."""
+        """The settings of masks: of the flags, else of `built`, those that the shards were made with."""
         values = {name: getattr(self, name) for name in MASKS}
         return {name: built.get(name, MASKS[name]) if value is None else value for name, value in values.items()}
 
@@ -50,27 +41,15 @@ class EvaluationSettings(Settings):
     """What is evaluated, and how often."""
 
     do_eval: bool = setting(False, "evaluate the model", "evaluation")
-    eval_batch_size: int = setting(
-        8,
-        "examples of --max_seq_length tokens per evaluation batch; more if they are shorter",
-        "evaluation",
-        at_least=1,
-        at_most=MOST_ROWS,
-    )
+    eval_batch_size: int = batch_size("examples", "evaluation")
     max_eval_steps: int = setting(
-        100,
-        "number of evaluation batches of --eval_batch_size examples",
-        "evaluation",
-        at_least=1,
-        at_most=MOST_STEPS,
-    )
+        100, "number of evaluation batches of --eval_batch_size examples", "evaluation",
+        at_least=1, at_most=MOST_STEPS,
+    )  # fmt: skip
     eval_steps: int | Literal["auto"] | None = setting(
-        None,
-        "also evaluate every N training steps; auto: as often as possible within 2 % of the time",
-        "evaluation",
-        at_least=1,
-        at_most=MOST_STEPS,
-    )
+        None, "also evaluate every N training steps; auto: as often as possible within 2 % of the time",
+        "evaluation", at_least=1, at_most=MOST_STEPS,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,21 +60,13 @@ class PretrainingPlan(PlanSettings):
         None, "passes over the shards, instead of --num_train_steps", "training", at_least=0, at_most=MOST_STEPS
     )
     num_train_steps: int | None = setting(
-        None,
-        "training steps for one rank; N ranks take 1/N of them",
-        "training",
-        shown_default="100000, unless epochs are given",
-        at_least=1,
-        at_most=MOST_STEPS,
-    )
+        None, "training steps for one rank; N ranks take 1/N of them", "training",
+        shown_default="100000, unless epochs are given", at_least=1, at_most=MOST_STEPS,
+    )  # fmt: skip
     num_warmup_steps: int | None = setting(
-        None,
-        "warmup steps for one rank; N ranks take 1/N of them",
-        "training",
-        shown_default="10000; with epochs a share of the steps",
-        at_least=0,
-        at_most=MOST_STEPS,
-    )
+        None, "warmup steps for one rank; N ranks take 1/N of them", "training",
+        shown_default="10000; with epochs a share of the steps", at_least=0, at_most=MOST_STEPS,
+    )  # fmt: skip
 
     def check(self) -> None:
         super().check()
@@ -106,9 +77,8 @@ class PretrainingPlan(PlanSettings):
         """The plan with Google's default numbers of steps, unless epochs are given."""
         values = flat(self)
         if self.num_train_epochs is None:
-            values["num_train_steps"] = self.num_train_steps or DEFAULT_STEPS
-            warmup = DEFAULT_WARMUP_STEPS if self.num_warmup_steps is None else self.num_warmup_steps
-            values["num_warmup_steps"] = warmup
+            values["num_train_steps"] = self.num_train_steps or 100_000
+            values["num_warmup_steps"] = 10_000 if self.num_warmup_steps is None else self.num_warmup_steps
         return PlanSettings(**values)
 
 

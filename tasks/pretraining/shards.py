@@ -54,29 +54,22 @@ def open_rows(settings: ShardSettings, job: Job, start: Start, patterns: str, fl
             raise InputError(
                 "--eval_input_file has Arrow shards, but --input_file has none: give their --vocab_file"
             )
-        parts, manifest = open_shards(patterns, flag)
-        if manifest["tokenizer_digest"] != start.tokenizer.digest:
+        if next(iter(files.values()))["tokenizer_digest"] != start.tokenizer.digest:
             raise InputError(f"{flag}: the shards were made with a vocabulary other than {start.tokenizer.source}")
     else:
         most = settings.masks({})["max_predictions_per_seq"]
         limits = Limits(settings.max_seq_length, most, start.bert_config.vocab_size)
-        folder = job.world.on_each_machine(converted, list(files), limits, flag)
-        parts, manifest = open_shards(str(folder), flag)
+        files = find_shards(str(job.world.on_each_machine(converted, list(files), limits, flag)), flag)
+    parts, manifest = open_shards(files, flag)
     built = manifest["settings"]
     masks, is_static = settings.masks(built), built["masking"] == "static"
     given = {"max_seq_length": settings.max_seq_length} | masks
     for name in ("max_seq_length", "max_predictions_per_seq")[: 1 + is_static]:
         if built[name] > given[name]:
             raise InputError(f"--{name} must be at least {built[name]}, that of the shards, got {given[name]}")
-    rows = BatchRows(parts)
-    key = manifest.get("records_digest") or digest(manifest)
+    rows, key = BatchRows(parts), manifest.get("records_digest") or digest(manifest)
     job.world.agree({f"the shards {patterns}": (key, len(rows))})
     source = "read from the shards" if is_static else "drawn again in every epoch"
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {source}")
-    return Shards(
-        rows=rows,
-        key=key,
-        masking=None if is_static else Masking.of(start.words, **masks),
-        masks={f"--{name}": value for name, value in masks.items()},
-        has_next_sentence=built["next_sentence"],
-    )
+    masking = None if is_static else Masking.of(start.words, **masks)
+    return Shards(rows, key, masking, {f"--{name}": masks[name] for name in masks}, built["next_sentence"])

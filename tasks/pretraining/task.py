@@ -1,4 +1,4 @@
-"""The task of bert-pretraining: masked tokens, and whether the second sentence is a random one.
+"""The task of bert-pretraining: masked tokens, and whether the second sentence is a random one; its evaluation.
 
 Tensors have their shape as a suffix: B rows, M masked tokens of all rows, V vocabulary.
 """
@@ -10,11 +10,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert.batch import Batch, Grouping, batch_of, is_fixed, num_examples
+from bert.batch import Batch, Grouping, batch_of, is_fixed, num_examples, with_checked_ids
 from bert.corpus.masking import Masking, example_keys, mask
+from distributed.feed import batch_maker
+from distributed.predict import predict, traced_once
+from distributed.train import HeldOut
 from ringbase.ragged import padded
+from tasks.job import Job
+from tasks.predict import batches_of
+from tasks.pretraining.settings import EvaluationSettings
+from tasks.pretraining.shards import Shards
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
+EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run, so that runs can be compared
+MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 
 
 @dataclass(frozen=True)
@@ -43,20 +52,14 @@ class MaskedTask:
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         """Adds `masked_tokens` (rows of the hidden state) and `masked_ids` [M], and `next_sentence_label` [B] (1:
-        the second sentence is a random one).
-
-        If the groups have fixed shapes, M depends on these shapes only: the masked tokens are padded with the id
-        -1 to the most that there can be.
+        a random one). For groups of fixed shapes M is the most that there can be, padded with the id -1.
         """
         if self.masking:
             values, offsets = fields["input_ids"]
             keys = example_keys(self.seed, fields["row"], fields["epoch"])
             values, positions, position_offsets, masked_ids = mask(values, offsets, keys, self.masking)
-            fields = fields | {
-                "input_ids": (values, offsets),
-                "masked_lm_positions": (positions, position_offsets),
-            }
-            fields["masked_lm_ids"] = masked_ids, position_offsets
+            fields = fields | {"input_ids": (values, offsets), "masked_lm_ids": (masked_ids, position_offsets)}
+            fields["masked_lm_positions"] = positions, position_offsets
         fields, batch = batch_of(fields, grouping)
         (positions, position_offsets), (masked_ids, _) = fields["masked_lm_positions"], fields["masked_lm_ids"]
         masked = np.diff(position_offsets)
@@ -87,3 +90,36 @@ class MaskedTask:
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
     return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
+
+
+def evaluator(settings: EvaluationSettings, job: Job, shards: Shards, max_seq_length: int) -> HeldOut:
+    """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
+
+    It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
+    """
+    rows = np.arange(min(len(shards.rows), settings.max_eval_steps * settings.eval_batch_size))
+    lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
+    batches = batches_of(lengths, settings.eval_batch_size, max_seq_length)
+    model, task = job.model, MaskedTask(max_seq_length, shards.masking, EVALUATION_SEED, shards.most_masked)
+
+    def count(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Of each term how many are right, the sum of losses, and how many there are."""
+        scores = model(batch)
+        counts = []
+        for term, loss_sum in task.loss(scores, batch).items():
+            label = batch["masked_ids" if term == "mlm" else "next_sentence_label"]
+            right = tf.argmax(scores[term], 1) == tf.cast(label, tf.int64)
+            counts += [tf.reduce_sum(tf.cast(right, tf.float32)), loss_sum, tf.cast(tf.size(right), tf.float32)]
+        return tf.stack(counts)
+
+    def total(outputs: list[np.ndarray]) -> dict[str, float]:
+        sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
+        return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
+
+    make_batch, forward = batch_maker(shards.rows, with_checked_ids(task.batch, model.config)), traced_once(count)
+
+    def measure() -> dict[str, float]:
+        outputs = predict(job.world, job.run, batches, make_batch, forward, label="evaluation")
+        return job.world.on_first(total, outputs)
+
+    return HeldOut(measure=measure, tokens=int(lengths.sum()), every=settings.eval_steps or "auto")

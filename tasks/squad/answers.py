@@ -1,10 +1,10 @@
 """From the start and end scores of windows to answers, by Google's rules (google-research/bert `run_squad.py`)."""
 
-import json
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring as _quoted  # in C
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,99 +30,88 @@ class Candidate(NamedTuple):
         return self.start_score + self.end_score
 
 
-class Candidates(NamedTuple):
-    """The candidates of a question, with the highest scores first.
+class Answered(NamedTuple):
+    """What the scores say about a question.
 
-    `null` is the null answer if a question may have no answer (SQuAD v2.0), else None; it is among `listed`.
+    Attributes:
+      candidates: the texts with the highest scores first, among them "" if a question may have no answer.
+      text: the answer in predictions.json.
+      null_odds: the null answer's score minus the best text's; None if every question has an answer. Google's
+        script crashes without a text; here the answer is then null.
     """
 
-    listed: list[Candidate]
-    null: Candidate | None
-
-    @property
-    def best(self) -> Candidate | None:
-        """The best candidate that is not the null answer, if there is one."""
-        return next((candidate for candidate in self.listed if candidate.text), None)
-
-    @property
-    def null_odds(self) -> float:
-        """The null answer's score minus the best candidate's. Google's script crashes without a candidate; here
-        the answer is then null."""
-        assert self.null is not None
-        return self.null.score - self.best.score if self.best else MAX_NULL_ODDS
-
-    def chosen(self, threshold: float) -> Candidate | None:
-        """The answer: None for the null answer, or if no span is possible."""
-        return self.best if self.null is None or self.null_odds <= threshold else None
+    candidates: list[Candidate]
+    text: str
+    null_odds: float | None
 
     def probabilities(self) -> list[float]:
-        """The softmax of the scores of `listed`."""
-        return softmax([candidate.score for candidate in self.listed]) if self.listed else []
+        """The softmax of the candidates' scores."""
+        highest = max((candidate.score for candidate in self.candidates), default=0.0)
+        weights = [math.exp(candidate.score - highest) for candidate in self.candidates]
+        total = sum(weights)
+        return [weight / total for weight in weights]
+
+    def nbest(self) -> str:
+        """The entry in nbest_predictions.json, as `json.dumps` with an indent of 4 writes it, but faster."""
+        listed = [*zip(self.candidates, self.probabilities(), strict=True)]
+        entries = [
+            f'        {{\n            "text": {_quoted(candidate.text)},\n'
+            f'            "probability": {probability!r},\n'
+            f'            "start_logit": {candidate.start_score!r},\n'
+            f'            "end_logit": {candidate.end_score!r}\n        }}'
+            for candidate, probability in listed or [(Candidate(0.0, 0.0, NO_ANSWER), 1.0)]
+        ]
+        return "[\n" + ",\n".join(entries) + "\n    ]"
 
 
-class Prediction(NamedTuple):
-    """What the files of predictions say about a question: its answer, its entry in the n-best file as JSON, and
-    the null score difference, None unless questions may have no answer."""
-
-    answer: str
-    nbest: str
-    null_odds: float | None
+# The text of a question's answer, its entry in nbest_predictions.json, and its null odds.
+Prediction = tuple[str, str, float | None]
 
 
 class SpanDecoder:
-    """Makes the scores of windows into the answers to the questions of a file.
+    """Makes the scores of windows into the answers to questions.
 
     Args:
       version_2: whether a question may have no answer (SQuAD v2.0).
-      windows, paragraphs: the tables of `tasks.squad.windows`.
+      tables: those of `tasks.squad.windows`.
     """
 
-    def __init__(
-        self, settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows
-    ):
+    def __init__(self, settings: AnswerSettings, version_2: bool, examples: Examples, tables: Mapping[str, Rows]):
         self._settings, self._version_2, self._examples = settings, version_2, examples
+        windows = tables["windows"]
         self._heads, self._firsts = windows.column("question_tokens"), windows.column("document_start")
-        spans = paragraphs.column("spans")
-        assert isinstance(spans, tuple)
-        self._token_spans, self._offsets = spans
-        self._question_of: list[int] = np.asarray(windows.column("question")).tolist()
-        self.windows_of: list[list[int]] = [[] for _ in examples.questions]
-        for window, question in enumerate(self._question_of):
-            self.windows_of[question].append(window)
+        self._token_spans: Any = tables["paragraphs"].column("spans")
+        self._question_of = np.asarray(windows.column("question"))
+        edges = np.searchsorted(self._question_of, np.arange(len(examples.questions) + 1))
+        self.windows_of = [range(*pair) for pair in itertools.pairwise(edges.tolist())]
 
     def keep(self, window: int, scores: np.ndarray) -> Prediction | np.ndarray:
         """The prediction for the window's question if it has no other window, else a copy of the scores."""
-        question = self._question_of[window]
+        question = int(self._question_of[window])
         return self.prediction(question, [scores]) if len(self.windows_of[question]) == 1 else scores.copy()
 
     def decode(self, kept: Sequence[Prediction | np.ndarray]) -> list[Prediction]:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
-        predictions = []
-        for question, windows in enumerate(self.windows_of):
-            first = kept[windows[0]]
-            if not isinstance(first, Prediction):
-                first = self.prediction(question, [np.asarray(kept[window]) for window in windows])
-            predictions.append(first)
-        return predictions
+        own: list[list[Any]] = [[kept[window] for window in windows] for windows in self.windows_of]
+        return [
+            one[0] if isinstance(one[0], tuple) else self.prediction(question, one)
+            for question, one in enumerate(own)
+        ]
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
-        """The prediction for a question from the scores of its windows, as in `candidates`."""
-        candidates = self.candidates(question, scores)
-        chosen = candidates.chosen(self._settings.null_score_diff_threshold)
-        is_possible = candidates.null is not None
-        answer = chosen.text if chosen else "" if is_possible else NO_ANSWER
-        listed = candidates if candidates.listed else Candidates([Candidate(0.0, 0.0, NO_ANSWER)], None)
-        return Prediction(answer, _nbest_json(listed), candidates.null_odds if is_possible else None)
+        answered = self.answered(question, scores)
+        return answered.text, answered.nbest(), answered.null_odds
 
-    def candidates(self, question: int, scores: Sequence[np.ndarray]) -> Candidates:
-        """At most `n_best_size` candidates and the null answer.
+    def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
+        """The answer and at most `n_best_size` candidates, and the null answer.
 
         Args:
           scores: for each window of the question float32 [tokens, 2], the start and end scores of its tokens,
             without padding.
         """
         paragraph = self._examples.questions[question].paragraph
-        token_spans = self._token_spans[self._offsets[paragraph] : self._offsets[paragraph + 1]].reshape(-1, 2)
+        values, offsets = self._token_spans
+        token_spans = values[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
         spans = self._spans(self.windows_of[question], scores, len(token_spans))
         nulls = [Candidate(float(each[0, 0]), float(each[0, 1]), "") for each in scores]
         null = min(nulls, key=lambda candidate: candidate.score)
@@ -137,11 +126,14 @@ class SpanDecoder:
             if first >= 0:
                 start, stop = int(token_spans[int(first), 0]), int(token_spans[int(last), 1])
             text = self._examples.paragraphs[paragraph][start:stop]
-            if text not in candidates:
-                candidates[text] = Candidate(start_score, end_score, text, start, stop)
-        if self._version_2:
-            candidates.setdefault("", null)
-        return Candidates(list(candidates.values()), null if self._version_2 else None)
+            candidates.setdefault(text, Candidate(start_score, end_score, text, start, stop))
+        best = next((candidate for candidate in candidates.values() if candidate.text), None)
+        if not self._version_2:
+            return Answered(list(candidates.values()), best.text if best else NO_ANSWER, None)
+        candidates.setdefault("", null)
+        odds = null.score - best.score if best else MAX_NULL_ODDS
+        text = best.text if best and odds <= self._settings.null_score_diff_threshold else ""
+        return Answered(list(candidates.values()), text, odds)
 
     def _spans(self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
         """The spans between the best starts and the best ends of each window, in the order of Google's script:
@@ -154,7 +146,8 @@ class SpanDecoder:
         owners = max_context_owner(firsts, lengths, num_tokens) if len(windows) > 1 else None
         spans = []
         for index, (each, head, first, length) in enumerate(zip(scores, heads, firsts, lengths, strict=True)):
-            starts, ends = (best_indexes(each[:, side], self._settings.n_best_size) for side in (0, 1))
+            # The highest scores first; on ties the earlier token.
+            starts, ends = np.argsort(-each, 0, kind="stable")[: self._settings.n_best_size].T
             starts = starts[(starts >= head) & (starts < head + length)]
             if owners is not None:
                 starts = starts[owners[starts - head + first] == index]
@@ -166,26 +159,10 @@ class SpanDecoder:
         return np.concatenate(spans)
 
 
-def nbest_file(ids: Sequence[str], predictions: Sequence[Prediction]) -> str:
+def nbest_file(ids: Sequence[str], entries: Sequence[str]) -> str:
     """The content of nbest_predictions.json."""
-    entries = (f"    {_quoted(id_)}: {each.nbest}" for id_, each in zip(ids, predictions, strict=True))
-    return "{\n" + ",\n".join(entries) + "\n}\n"
-
-
-def _nbest_json(candidates: Candidates) -> str:
-    """A question's entry in the n-best file, as `json.dumps` with an indent of 4 writes it, but faster."""
-    entries = [
-        f'        {{\n            "text": {_quoted(candidate.text)},\n'
-        f'            "probability": {_number(probability)},\n'
-        f'            "start_logit": {_number(candidate.start_score)},\n'
-        f'            "end_logit": {_number(candidate.end_score)}\n        }}'
-        for candidate, probability in zip(candidates.listed, candidates.probabilities(), strict=True)
-    ]
-    return "[\n" + ",\n".join(entries) + "\n    ]"
-
-
-def _number(value: float) -> str:
-    return repr(value) if math.isfinite(value) else json.dumps(value)
+    pairs = zip(ids, entries, strict=True)
+    return "{\n" + ",\n".join(f"    {_quoted(id_)}: {entry}" for id_, entry in pairs) + "\n}\n"
 
 
 def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:
@@ -194,22 +171,8 @@ def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens:
     best = np.full(num_tokens, -np.inf)
     owner = np.zeros(num_tokens, np.int64)
     for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        place = np.arange(length)
-        score = np.minimum(place, length - 1 - place) + 0.01 * length
-        better = score > best[start : start + length]
-        best[start : start + length][better] = score[better]
-        owner[start : start + length][better] = index
+        left, place = np.arange(length), slice(start, start + length)
+        score = np.minimum(left, length - 1 - left) + 0.01 * length
+        better = score > best[place]
+        best[place][better], owner[place][better] = score[better], index
     return owner
-
-
-def best_indexes(scores: np.ndarray, number: int) -> np.ndarray:
-    """The indices of the `number` highest scores, highest first; on ties the earlier one comes first."""
-    return np.argsort(-scores, kind="stable")[:number]
-
-
-def softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities from scores."""
-    highest = max(scores)
-    weights = [math.exp(score - highest) for score in scores]
-    total = sum(weights)
-    return [weight / total for weight in weights]

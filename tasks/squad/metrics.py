@@ -1,12 +1,9 @@
 """The official scores of SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0.
 
-Each function gives exactly the numbers that the official script prints, because it does the same operations in the
-same order. `references` maps each question's id to the texts of its answers, in the order of the file (an empty
-list means that the question has no answer). `predictions` maps ids to texts; ids that are not in `references` are
-ignored.
-
-Sources: SQuAD's `evaluate-v1.1.py` and `evaluate-v2.0.py` (rajpurkar.github.io/SQuAD-explorer), KorQuAD's
-`evaluate-v1.0.py` (korquad.github.io).
+Each function gives exactly the numbers that the official script prints (`evaluate-v1.1.py`, `evaluate-v2.0.py` of
+rajpurkar.github.io/SQuAD-explorer, `evaluate-v1.0.py` of korquad.github.io), because it does the same operations
+in the same order. `references` maps each question's id to the texts of its answers, in the order of the file (an
+empty list means that the question has no answer), and `predictions` maps ids to texts.
 """
 
 import re
@@ -23,99 +20,69 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
 
 
-def squad_v1(references: References, predictions: Predictions) -> dict[str, float]:
-    """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
-
-    The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
-    are both empty after normalisation match exactly but have an F1 of 0. Raises ValueError for a question without
-    answers.
-    """
-    return _mean_of_best(references, predictions, normalize_answer, str.split)
-
-
-def korquad_v1(references: References, predictions: Predictions) -> dict[str, float]:
-    """`exact_match` and `f1` in percent, as KorQuAD's `evaluate-v1.0.py` prints them.
-
-    Like `squad_v1`, but F1 counts characters without spaces, because particles are attached to Korean words, and
-    the normalisation is KorQuAD's own, `normalize_korean_answer`.
-    """
-    return _mean_of_best(
-        references, predictions, normalize_korean_answer, lambda text: list(text.replace(" ", ""))
-    )
-
-
-def squad_v2(
-    references: References, predictions: Predictions, null_odds: Mapping[str, float] | None = None
-) -> dict[str, float]:
-    """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
-
-    With `null_odds` (null_odds.json) the result also has `best_exact` and `best_f1`, and the thresholds that give
-    them: a question whose odds exceed the threshold is then answered with "". The keys `HasAns_…` and `NoAns_…`
-    exist if there are such questions.
-
-    Raises ValueError if a question has no prediction or no odds; the official script fails there too.
-    """
-    _refuse_missing(references, predictions, "prediction")
-    exact, f1 = {}, {}
-    for question_id, answers in references.items():
-        # Answers that are empty after normalisation do not count; without answers the empty text is expected.
-        expected = [text for text in map(normalize_answer, answers) if text] or [""]
-        prediction = normalize_answer(predictions[question_id])
-        exact[question_id] = float(prediction in expected)
-        f1[question_id] = max(_f1_or_agreement(answer.split(), prediction.split()) for answer in expected)
-    parts = {
-        "": list(references),
-        "HasAns_": [question_id for question_id, answers in references.items() if answers],
-        "NoAns_": [question_id for question_id, answers in references.items() if not answers],
-    }
-    result: dict[str, float] = {}
-    for prefix, ids in parts.items():
-        if ids:
-            result[f"{prefix}exact"] = 100.0 * sum(exact[question_id] for question_id in ids) / len(ids)
-            result[f"{prefix}f1"] = 100.0 * sum(f1[question_id] for question_id in ids) / len(ids)
-            result[f"{prefix}total"] = len(ids)
-    if null_odds is not None:
-        _refuse_missing(references, null_odds, "null odds")
-        for name, scores in (("best_exact", exact), ("best_f1", f1)):
-            best = _best_threshold(references, predictions, scores, null_odds)
-            result[name], result[f"{name}_thresh"] = best
-    return result
-
-
 def normalize_answer(text: str) -> str:
-    """The text in lower case without ASCII punctuation, English articles and extra spaces (`evaluate-v1.1.py`)."""
+    """The text in lower case without ASCII punctuation, English articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def normalize_korean_answer(text: str) -> str:
-    """The text in lower case with spaces for quotes and brackets, without other ASCII punctuation and extra
-    spaces.
-
-    KorQuAD's `evaluate-v1.0.py`. The quotes are ' " U+2018 U+2019, the brackets ( ) < > 《 》 〈 〉; English
-    articles stay, and so does all other punctuation, such as 「」 and U+201C.
-    """
+    """The text in lower case without ASCII punctuation and extra spaces; quotes and brackets become spaces.
+    English articles stay, and so does all other punctuation, such as 「」 and U+201C."""
     return " ".join(text.lower().translate(_KORQUAD_PUNCTUATION).split())
 
 
-def _mean_of_best(
+def squad_v1(
     references: References,
     predictions: Predictions,
-    normalize: Callable[[str], str],
-    units: Callable[[str], list[str]],
+    normalize: Callable[[str], str] = normalize_answer,
+    units: Callable[[str], list[str]] = str.split,
 ) -> dict[str, float]:
-    """100 · sum over questions of the best score over answers / number of questions."""
-    _refuse_missing(references, references, "answer")
+    """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
+
+    The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
+    are both empty after normalisation match exactly but have an F1 of 0.
+    """
     exact = f1 = 0.0
-    for question_id, answers in references.items():
-        if not answers:
-            raise ValueError(f"question {question_id} has no answer: this score needs one; use SQuAD 2.0's")
-        if question_id not in predictions:
-            continue
-        prediction = normalize(predictions[question_id])
-        normalized = [normalize(answer) for answer in dict.fromkeys(answers)]  # many are equal
-        exact += float(prediction in normalized)
-        f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
+    for id_, answers in references.items():
+        if id_ in predictions:
+            prediction = normalize(predictions[id_])
+            normalized = [normalize(answer) for answer in dict.fromkeys(answers)]  # many are equal
+            exact += float(prediction in normalized)
+            f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
     return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
+
+
+def korquad_v1(references: References, predictions: Predictions) -> dict[str, float]:
+    """Like `squad_v1`, as KorQuAD's `evaluate-v1.0.py` prints them: F1 counts characters without spaces, because
+    particles are attached to Korean words."""
+    return squad_v1(references, predictions, normalize_korean_answer, lambda text: list(text.replace(" ", "")))
+
+
+def squad_v2(references: References, predictions: Predictions, null_odds: Mapping[str, float]) -> dict[str, float]:
+    """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
+
+    `best_exact` and `best_f1` are those with the thresholds that give them: a question whose odds (null_odds.json)
+    exceed the threshold is answered with "". The keys `HasAns_…` and `NoAns_…` exist if there are such questions.
+    """
+    exact, f1 = {}, {}
+    for id_, answers in references.items():
+        # Answers that are empty after normalisation do not count; without answers the empty text is expected.
+        expected = [text for text in map(normalize_answer, answers) if text] or [""]
+        prediction = normalize_answer(predictions[id_])
+        exact[id_] = float(prediction in expected)
+        # If a text has no token, F1 is 1 if both have none, else 0.
+        f1[id_] = max(_f1(text.split(), prediction.split()) for text in expected) if prediction else exact[id_]
+    has_answer, no_answer = ([id_ for id_, own in references.items() if bool(own) is has] for has in (True, False))
+    result: dict[str, float] = {}
+    for prefix, ids in (("", list(references)), ("HasAns_", has_answer), ("NoAns_", no_answer)):
+        if ids:
+            result[f"{prefix}exact"] = 100.0 * sum(exact[id_] for id_ in ids) / len(ids)
+            result[f"{prefix}f1"] = 100.0 * sum(f1[id_] for id_ in ids) / len(ids)
+            result[f"{prefix}total"] = len(ids)
+    for name, scores in (("best_exact", exact), ("best_f1", f1)):
+        best = _best_threshold(references, predictions, scores, null_odds)
+        result[name], result[f"{name}_thresh"] = best
+    return result
 
 
 def _f1(expected: list[str], predicted: list[str]) -> float:
@@ -128,11 +95,6 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def _f1_or_agreement(expected: list[str], predicted: list[str]) -> float:
-    """SQuAD 2.0's F1: if a text has no token, it is 1 if both have none, else 0."""
-    return _f1(expected, predicted) if expected and predicted else float(expected == predicted)
-
-
 def _best_threshold(
     references: References, predictions: Predictions, scores: Mapping[str, float], odds: Mapping[str, float]
 ) -> tuple[float, float]:
@@ -143,19 +105,11 @@ def _best_threshold(
     """
     current: float = sum(1 for answers in references.values() if not answers)
     best, threshold = current, 0.0
-    for question_id in sorted((name for name in odds if name in references), key=odds.__getitem__):
-        if references[question_id]:
-            current += scores[question_id]
-        elif predictions[question_id]:
+    for id_ in sorted(references, key=odds.__getitem__):
+        if references[id_]:
+            current += scores[id_]
+        elif predictions[id_]:
             current -= 1
         if current > best:
-            best, threshold = current, odds[question_id]
+            best, threshold = current, odds[id_]
     return 100.0 * best / len(references), threshold
-
-
-def _refuse_missing(references: References, values: Mapping[str, object], what: str) -> None:
-    if not references:
-        raise ValueError("there are no questions to score")
-    missing = [question_id for question_id in references if question_id not in values]
-    if missing:
-        raise ValueError(f"{len(missing)} of {len(references)} questions have no {what}, first {missing[0]}")

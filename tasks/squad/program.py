@@ -19,13 +19,11 @@ from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.squad import metrics
 from tasks.squad.answers import SpanDecoder, nbest_file
-from tasks.squad.reading import Examples, Source, read, sources
+from tasks.squad.reading import Examples, Source, read, source_of
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
 from tasks.start import Needs, find_start
-
-LENGTHS = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
 
 
 def run(config: SquadConfig) -> None:
@@ -39,7 +37,7 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     task = SpanTask(windows.max_seq_length, flat(windows) | flat(config.answers))
     resume, needs = job.resume(training.resume), Needs(task.max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
-    train_source, predict_source = sources(config.questions)
+    train_source, predict_source = (source_of(config.questions, is_training) for is_training in (True, False))
     train_data = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
     predict_data = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
     phases.ended("data")
@@ -50,68 +48,63 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
     scores: dict[str, float] = {}
-    result: dict[str, object] = {}
+    facts: dict[str, object] = {}
     if predict_data:
-        scores, result["prediction"] = predict(config, job, task, predict_source, predict_data)
-    job.finish(config.do_train, scores, result)
+        scores, facts["prediction"] = predict(config, job, task, predict_source, predict_data)
+    job.finish(config.do_train, scores, facts)
     return scores
 
 
 def training_data(config: SquadConfig, prepared: Prepared) -> TrainingData:
     """The windows to train on, and what must not change when the run is resumed."""
-    rows, key, questions = prepared.tables["windows"], prepared.facts["digest"], config.questions
-    name = questions.dataset_name
+    rows, name = prepared.tables["windows"], config.questions.dataset_name
     return TrainingData(
         rows=rows,
         order=Order(len(rows), config.training.loop.seed),
-        key=key,
-        settings={f"--{name}": getattr(config.windows, name) for name in LENGTHS},
-        commit=hub.cached_commit(name, questions.dataset_revision) if name else None,
+        key=prepared.facts["digest"],
+        settings={f"--{name}": value for name, value in flat(config.windows).items() if name != "allow_unknown"},
+        commit=hub.cached_commit(name, config.questions.dataset_revision) if name else None,
     )
 
 
 def predict(
     config: SquadConfig, job: Job, task: SpanTask, source: Source, data: Prepared
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Predicts answers and writes the files. Returns the scores, and how fast it was: the number of windows, the
-    seconds until the last one was scored, and those of what came after it."""
-    started = time.perf_counter()
-    version_2, windows = config.windows.version_2_with_negative, data.tables["windows"]
-    examples = read(source, version_2)
-    decoder = SpanDecoder(config.answers, version_2, examples, windows, data.tables["paragraphs"])
+    """Predicts answers and writes the files. Returns the scores, and how fast it was."""
+    started, windows = time.perf_counter(), data.tables["windows"]
+    examples = read(source, config.windows.version_2_with_negative)
+    decoder = SpanDecoder(config.answers, config.windows.version_2_with_negative, examples, data.tables)
     kept = Predictor(job, task.batch, task.max_seq_length)(windows, config.predict_batch_size, decoder.keep)
-    scored = time.perf_counter()
+    seconds = time.perf_counter() - started
     scores = job.world.on_first(write_predictions, config, job.run, examples, decoder, kept)
-    speed = {"windows": len(windows), "seconds": scored - started, "files_s": time.perf_counter() - scored}
+    files_s = time.perf_counter() - started - seconds
     job.run.say(
-        f"predicted {speed['windows']:,} windows in {speed['seconds']:.1f} s, "
-        f"{speed['windows'] / speed['seconds']:.1f} a second; answers, scores and files {speed['files_s']:.1f} s"
+        f"predicted {len(windows):,} windows in {seconds:.1f} s, {len(windows) / seconds:.1f} a second; "
+        f"answers, scores and files {files_s:.1f} s"
     )
-    return scores, speed
+    return scores, {"windows": len(windows), "seconds": seconds, "files_s": files_s}
 
 
 def write_predictions(
     config: SquadConfig, run: Run, examples: Examples, decoder: SpanDecoder, kept: list[Any]
 ) -> dict[str, float]:
     """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
-    ids, decoded = [question.id for question in examples.questions], decoder.decode(kept)
-    version_2 = config.windows.version_2_with_negative
-    predictions = {id_: each.answer for id_, each in zip(ids, decoded, strict=True)}
-    null_odds = {id_: each.null_odds for id_, each in zip(ids, decoded, strict=True) if each.null_odds is not None}
+    ids = [question.id for question in examples.questions]
+    texts, entries, odds = zip(*decoder.decode(kept), strict=True)
+    predictions, version_2 = dict(zip(ids, texts, strict=True)), config.windows.version_2_with_negative
+    null_odds = dict(zip(ids, odds, strict=True)) if version_2 else {}
     run.write_json("predictions.json", predictions)
-    run.write("nbest_predictions.json", nbest_file(ids, decoded))
+    run.write("nbest_predictions.json", nbest_file(ids, entries))
     if version_2:
         run.write_json("null_odds.json", null_odds)
-    if not examples.is_labelled:
-        run.say(f"{examples.source.path} has no answers: predictions are written, not scored")
+    if not any(question.answers or question.is_impossible for question in examples.questions):
+        run.say("the questions have no answers: predictions are written, not scored")
         return {}
     metric = config.metric
     if metric == "auto":
         korean = "korquad" in examples.version.lower()
         metric = "squad_v2" if version_2 else "korquad_v1" if korean else "squad_v1"
-    if metric == "squad_v2":
-        result = metrics.squad_v2(examples.references, predictions, null_odds)
-    else:
-        result = getattr(metrics, metric)(examples.references, predictions)
+    arguments = [examples.references, predictions, *([null_odds] if metric == "squad_v2" else [])]
+    result = getattr(metrics, metric)(*arguments)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
     return result

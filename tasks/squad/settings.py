@@ -37,17 +37,14 @@ class WindowSettings(Settings):
     max_seq_length: int = setting(
         384, "maximum number of tokens per window, question included", "data", at_least=5, at_most=LONGEST_ROW
     )
-    doc_stride: int = setting(128, "tokens between the starts of windows", "data", at_least=1, at_most=LONGEST_ROW)
-    max_query_length: int = setting(
-        64, "maximum number of tokens of a question", "data", at_least=1, at_most=LONGEST_ROW
-    )
+    doc_stride: int = setting(128, "tokens between the starts of windows", "data", at_least=1)
+    max_query_length: int = setting(64, "maximum number of tokens of a question", "data", at_least=1)
     allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 
     def check(self) -> None:
-        if self.max_seq_length <= self.max_query_length + 3:
+        if self.max_seq_length <= (least := self.max_query_length + 3):
             raise ValueError(
-                f"--max_seq_length {self.max_seq_length} must exceed "
-                f"--max_query_length + 3 = {self.max_query_length + 3}"
+                f"--max_seq_length {self.max_seq_length} must exceed --max_query_length + 3 = {least}"
             )
 
 
@@ -87,11 +84,9 @@ class SquadConfig(Settings):
     def check(self) -> None:
         if not (self.do_train or self.do_predict):
             raise ValueError("nothing to do: give --do_train, --do_predict or both")
-        for wanted, flag in ((self.do_train, "train_file"), (self.do_predict, "predict_file")):
-            if wanted and not (getattr(self.questions, flag) or self.questions.dataset_name):
-                raise ValueError(f"--do_{flag.removesuffix('_file')} needs --{flag} (or --dataset_name)")
-        if self.metric != "auto" and (self.metric == "squad_v2") != self.windows.version_2_with_negative:
-            raise ValueError(
-                f"--metric {self.metric} does not fit "
-                f"--version_2_with_negative={self.windows.version_2_with_negative}"
-            )
+        questions, version_2 = self.questions, self.windows.version_2_with_negative
+        for wanted, flag in ((self.do_train, "train"), (self.do_predict, "predict")):
+            if wanted and not (getattr(questions, f"{flag}_file") or questions.dataset_name):
+                raise ValueError(f"--do_{flag} needs --{flag}_file (or --dataset_name)")
+        if self.metric != "auto" and (self.metric == "squad_v2") != version_2:
+            raise ValueError(f"--metric {self.metric} does not fit --version_2_with_negative={version_2}")

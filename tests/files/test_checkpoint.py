@@ -19,12 +19,12 @@ from harness.refusals import refused
 
 from distributed import checkpoint
 from distributed.checkpoint import State, complete_checkpoints, newest_intact, read_state
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.order import Order
 from distributed.world import World
 from ringbase.manifest import seal
 
-WORLD, COLLECTIVES = World(), LocalCollectives()
+WORLD, COLLECTIVES = World(), Collectives()
 
 
 @pytest.fixture
@@ -187,10 +187,10 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from harness import toy
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.world import World
 
-saver = toy.Toy(World(), LocalCollectives(), Path(sys.argv[1]))
+saver = toy.Toy(World(), Collectives(), Path(sys.argv[1]))
 saver.save(10)
 saver.save(20)
 saver.before_each_model(lambda into: ((into / "half").write_text("x"), os.kill(os.getpid(), 9)))

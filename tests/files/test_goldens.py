@@ -25,7 +25,7 @@ programs = tomllib.load(open(sys.argv[1] + "/pyproject.toml", "rb"))["project"][
 def answers(folder):
     paragraphs = json.load(open("data/squad_dev.json"))["data"][0]["paragraphs"]
     asked = [(question["question"], each["context"]) for each in paragraphs for question in each["qas"]]
-    return [answer.text for answer in pkgutil.resolve_name("ringbert:QuestionAnswering")(folder)(asked)]
+    return [answer.text for answer in pkgutil.resolve_name("ringbert:QuestionAnswering")(folder)(*zip(*asked))]
 def probabilities(folder):
     pairs = [(line["text"], line["more"]) for line in map(json.loads, open("data/test.jsonl"))]
     if folder != "exported/saved_model":

@@ -1,9 +1,7 @@
 """Revisions of the hub's models and data sets, from a cache in the layout that huggingface_hub writes."""
 
 import hashlib
-import json
 import shutil
-from pathlib import Path
 
 import pytest
 from harness.corpora import read_documents
@@ -19,17 +17,6 @@ from tasks.start import Needs, start_of_model
 OLD, NEW, OTHER = (hashlib.sha1(name.encode()).hexdigest() for name in ("old", "new", "other"))
 
 
-def add_commit(cache, repository, commit, files):
-    """A commit in the hub's cache: files named by their content, and links to them."""
-    folder = cache / repository
-    (folder / "blobs").mkdir(parents=True, exist_ok=True)
-    (folder / "snapshots" / commit).mkdir(parents=True)
-    for file in files.iterdir():
-        blob = folder / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
-        shutil.copy(file, blob)
-        (folder / "snapshots" / commit / file.name).symlink_to(Path("../../blobs", blob.name))
-
-
 def name_commit(cache, repository, name, commit):
     path = cache / repository / "refs" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,12 +29,7 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "hub"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
     for commit, name, num_layers in ((OLD, "v1", 1), (NEW, "main", 2)):
-        files = tmp_path / commit
-        write_model(files, num_layers)
-        config = json.loads((files / "bert_config.json").read_text())
-        (files / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
-        (files / "bert_config.json").unlink()
-        add_commit(folder, "models--someone--tiny", commit, files)
+        write_model(folder / "models--someone--tiny" / "snapshots" / commit, num_layers)
         name_commit(folder, "models--someone--tiny", name, commit)
     return folder
 

@@ -26,22 +26,21 @@ VALUES = st.recursive(
 @given(VALUES, st.booleans())
 def test_what_python_writes_is_read_back(value, ascii):
     text = json.dumps(value, ensure_ascii=ascii)
-    assert parse_json(text) == parse_json(text, allow_nan=True) == value
+    assert parse_json(text) == value
 
 
 @QUICK
 @given(st.text(alphabet=list('[]{}":,0123456789.eE+-\\ud8NaInfity\n \ud83d\ude00truefalsn\x00é'), max_size=60))
 def test_any_text_is_a_value_or_a_refusal(text):
-    for allow_nan in (False, True):
-        with contextlib.suppress(InputError):
-            value = parse_json(text, allow_nan=allow_nan)
-            json.dumps(value, ensure_ascii=False, allow_nan=allow_nan).encode()
-            assert json.loads(text) == value or text.lower().count("nan")
+    with contextlib.suppress(InputError):
+        value = parse_json(text)
+        json.dumps(value, ensure_ascii=False).encode()
+        assert json.loads(text) == value or text.lower().count("nan")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, "9" * 5000, "[1e999]", "NaN",
+    ["[" * 100_000, "9" * 5000, "9" * 400,
      '["b\\ud800"]', '{"\\udfff": 1}', '"\\ud800"', "{'a': 1}", "", "1 2"],
     ids=lambda text: text[:20],
 )  # fmt: skip
@@ -53,8 +52,7 @@ def test_what_stays_allowed():
     assert parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
     assert parse_json("1" + "0" * 30) == 10**30  # transformers writes it for a length without a limit
     assert parse_json('{"a": "' + "[" * 200 + '"}') == {"a": "[" * 200}
-    assert math.isnan(parse_json("NaN", allow_nan=True))
-    assert parse_json("[1e999, -Infinity]", allow_nan=True) == [math.inf, -math.inf]
+    assert parse_json("[1e999, -Infinity]") == [math.inf, -math.inf]  # Python's own writer writes it
 
 
 def test_an_object_is_read_from_a_file_with_an_end(tmp_path):

@@ -24,7 +24,7 @@ INPUT = {  # status 1; "…" is what a library says
     f"{SQUAD} --train_file={{none}}": "--train_file {none}: No such file or directory",
     f"{SQUAD} --train_file={{cut.json}}": "--train_file {cut.json}: not valid JSON (…)",
     f"{SQUAD} --train_file={{far.json}}": (
-        "--train_file {far.json}: question q0: answer_start 5000 with 4 characters reaches past the end of its "
+        "--train_file {far.json}: question q0: its answer 'nope' at answer_start 5000 is not inside its "
         "3-character context"
     ),
     f"{SQUAD} --vocab_file={{more.txt}}": (

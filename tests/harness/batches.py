@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from bert import batch as batches
-from bert.batch import ByLength, in_one_group, rounded_up
+from bert.batch import by_length, in_one_group, rounded_up
 from bert.model import Bert
 from distributed.gradient import batch_signature
 from tasks.classifier.task import LabelTask
@@ -19,7 +20,7 @@ TASKS: dict[str, Task] = {
     "span": SpanTask(0), "classifier": LabelTask(0),
     "pretraining": MaskedTask(0, None, 1, most_masked=lambda length: length),
 }  # fmt: skip
-GROUPINGS = ("padded", "padded more", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
+GROUPINGS = ("padded", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,13 @@ class Row:
 class Computed:
     """What a model computes of a batch.
 
-    Attributes:
-      scores: of each row, float32: [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's
-        [labels]; of pretraining, the scores of the masked tokens and of the next sentence side by side.
-      loss: the sum of the terms' means.
-      gradients: Google's tensor name -> dense array; empty without a head.
+    The scores of a row are float32 [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's
+    [labels]; of pretraining, those of the masked tokens and of the next sentence side by side.
     """
 
     scores: list[np.ndarray]
-    loss: float
-    gradients: dict[str, np.ndarray]
+    loss: float  # the sum of the terms' means
+    gradients: dict[str, np.ndarray]  # by Google's names; empty without a head
 
 
 def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) -> list[Row]:
@@ -64,15 +62,12 @@ def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) ->
 def grouping_of(name: str):
     """Row lengths -> the order of the rows in the batch, and its groups."""
 
-    def padded_more(lengths):
-        return np.arange(len(lengths)), (np.array([len(lengths), rounded_up(max(lengths)) + 8], np.int32),)
-
     def fixed(lengths):
         longest, second = rounded_up(np.sort(lengths)[::-1][:2])
         order = np.argsort(-np.asarray(lengths), kind="stable")
         return order, ((1, int(longest)), (len(lengths), int(second)))  # the last row is empty
 
-    return {"padded": in_one_group, "padded more": padded_more, "by length": ByLength(3), "compiled": fixed}[name]
+    return {"padded": in_one_group, "by length": partial(by_length, num_groups=3), "compiled": fixed}[name]
 
 
 def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
@@ -121,13 +116,13 @@ class Computer:
 
     def _function(self, batch: dict, grouping: str, has_key: bool):
         """With unknown dimensions, or compiled for these."""
-        kind = grouping.removesuffix(" more"), has_key
+        kind = grouping, has_key
         if kind not in self._functions:
-            options: dict = {"jit_compile": True}
-            if grouping != "compiled":
-                of_key = [tf.TensorSpec([2], tf.int32)] * has_key
-                options = {"input_signature": [batch_signature(batch), tf.TensorSpec([None]), *of_key]}
-            self._functions[kind] = tf.function(self._compute, autograph=False, **options)
+            signature = [batch_signature(batch), tf.TensorSpec([None]), *[tf.TensorSpec([2], tf.int32)] * has_key]
+            is_fixed = grouping == "compiled"
+            self._functions[kind] = tf.function(
+                self._compute, None if is_fixed else signature, autograph=False, jit_compile=is_fixed or None
+            )
         return self._functions[kind]
 
     def _compute(self, batch, inverse, key=None):

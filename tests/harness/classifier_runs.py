@@ -38,11 +38,6 @@ def own_files(data: Path) -> list[str]:
     ]
 
 
-def write_glue(path: Path, header: list[str], rows: list[dict[str, object]]) -> None:
-    """A file of GLUE's: the columns that matter, filling elsewhere."""
-    write_rows(path, header, [[row.get(name, "-") for name in header] for row in rows])
-
-
 def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
     return [*model_flags(data), f"--data_dir={glue}", f"--task_name={task}", *LEARN, f"--num_train_steps={steps}"]
 

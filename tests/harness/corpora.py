@@ -9,7 +9,7 @@ from harness.texts import SPECIAL_TOKENS, write_vocabulary
 from bert.corpus import build as corpus
 from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings, TextSettings
-from bert.corpus.shards import open_shards
+from bert.corpus.shards import find_shards, open_shards
 from bert.corpus.units import find_units
 from bert.text import tokenizer
 from ringbase.settings import made
@@ -33,31 +33,25 @@ def make_texts(num_documents: int, seed: int = 0, most_words: int = 25) -> list[
 def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") -> None:
     """Writes the texts, each id as a word, and their vocabulary, vocab.txt."""
     last = texts[-1][-1][-1]
-    write_vocabulary(folder, *(f"w{n}" for n in range(5, last + 1)))
+    write_vocabulary(folder, *(f"w{n}" for n in range(5, last + 1)), "!")
     lines = ("\n".join(" ".join(f"w{n}" for n in sentence) for sentence in text) for text in texts)
     (folder / name).write_text("\n\n".join(lines))
 
 
-def settings_of(folder: Path, output: str = "shards", **settings) -> BuildSettings:
-    """Settings for the files that `write` wrote."""
-    files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
-    return made(BuildSettings, files | settings)
-
-
-def build_with(settings: BuildSettings, words: tokenizer.Tokenizer, workers: int = 1) -> None:
-    corpus.build(settings, words, num_workers=workers, say=lambda _: None)
-
-
 def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict]:
     """All rows of the shards, each record batch checked, and the manifest."""
-    shards, manifest = open_shards(patterns, flag)
+    shards, manifest = open_shards(find_shards(patterns, flag), flag)
     return pa.Table.from_batches([s.batch(n) for s in shards for n in range(len(s.starts) - 1)]), manifest
 
 
 def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:
-    """Builds the corpus that `write` wrote; its examples and its manifest."""
+    """Builds the corpus that `write` wrote; its examples, unless they are TFRecords, and its manifest."""
+    files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
     words = tokenizer.load(str(folder / "vocab.txt"))
-    build_with(settings_of(folder, output, **settings), words, workers)
+    built = made(BuildSettings, files | settings)
+    manifest = corpus.build(built, words, num_workers=workers, say=lambda _: None)
+    if built.examples.format == "tfrecord":
+        return [], manifest
     table, manifest = open_table(str(folder / output))
     return table.to_pylist(), manifest
 

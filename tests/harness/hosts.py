@@ -1,11 +1,8 @@
 """Several hosts on one machine, for tests of what needs more than one: no containers, no ssh server.
 
-A host is a network namespace and a UTS namespace (its host name); each has a veth link to a bridge in a namespace
-of its own, so that MPI between them is TCP over links of their own. They share the file system and the cores.
-
-The namespaces are bind-mounted onto files of a temporary folder inside a private mount namespace, so nothing
-on the machine bears their names and any number of sets can exist at once. A holder process keeps them until
-its standard input closes; when it and all that runs in the hosts are gone, the kernel drops them.
+A host is a network namespace and a UTS namespace (its host name) with a veth link to a bridge in a namespace of
+its own, so that MPI between them is TCP. They share the file system and the cores. The namespaces are bind-mounted
+onto files of a temporary folder in a private mount namespace; the kernel drops them with the holder process.
 """
 
 import contextlib
@@ -22,7 +19,6 @@ from harness.jobs import Done, launch
 from harness.mpi import ENVIRONMENT
 
 from distributed.mpirun import find_mpi
-from ringbase.errors import InputError
 
 NETWORK = "10.99.0"  # host N has the address N in it
 VARIABLES = {**ENVIRONMENT, "RINGBERT_NETWORK": f"{NETWORK}.0/24"}
@@ -83,11 +79,7 @@ def available() -> str | None:
     refused = subprocess.run(probe, capture_output=True, text=True, timeout=30)
     if refused.returncode != 0:
         return f"several hosts need namespaces, for which one must be root: {refused.stderr.strip()}"
-    try:
-        is_new = find_mpi().is_open_mpi_5
-    except InputError:
-        is_new = False
-    return None if is_new else "several hosts need Open MPI 5"
+    return None if find_mpi().is_open_mpi_5 else "several hosts need Open MPI 5"
 
 
 @dataclass(frozen=True)
@@ -105,23 +97,16 @@ class Hosts:
     def run(
         self, host: int, command: Sequence[str], timeout: float = 300, env: Mapping[str, str] = VARIABLES
     ) -> Done:
-        """Runs a command on a host, from 0, in this folder, with `env` added to our environment.
-
-        After `timeout` seconds it is killed and subprocess.TimeoutExpired raised. With its end, too, every process
-        that it started on any host is killed.
-        """
+        """Runs a command on a host, from 0, in this folder, with `env` added to our environment. What it starts
+        on any host is killed with its end."""
         # The daemons name their folders by process id, which is the same small number in every run.
         temporary = tempfile.mkdtemp(dir=self.folder)
         own_processes = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         enter = [*self._enter(), f"--wdns={Path.cwd()}", *own_processes, *self._enter(host)]
         done = subprocess.run(
-            ["setpriv", "--pdeathsig", "KILL", *enter, *command],
-            env={**os.environ, "TMPDIR": temporary, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+            ["setpriv", "--pdeathsig", "KILL", *enter, *command], env={**os.environ, "TMPDIR": temporary, **env},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 
     def launch(
@@ -164,11 +149,8 @@ def simulated_hosts(number: int) -> Iterator[Hosts]:
     agent.chmod(0o755)
     holder = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", HOLDER, "sh", str(folder), str(number)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
     with holder:
         try:
             assert holder.stdout is not None

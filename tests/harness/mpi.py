@@ -4,7 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from distributed.mpirun import Options, build_command, find_mpi
+from distributed.launch import parse_args
+from distributed.mpirun import build_command, find_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the programs' libraries read when they are imported; they compute on the CPU, whose bits we compare.
@@ -19,4 +20,4 @@ ENVIRONMENT = {
 
 def command_of(np: int, argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """The command line that starts `argv` on `np` ranks of this machine."""
-    return build_command(find_mpi(), Options(tuple(argv), np), environment)
+    return build_command(find_mpi(), parse_args([f"-np={np}", "--", *argv]), environment)

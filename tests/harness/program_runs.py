@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from harness import jobs
 from harness.mpi import ROOT as ROOT
 
-from ringbase.errors import InputError
 from ringbase.settings import flat
 from tasks import flags
 
@@ -28,11 +26,11 @@ def in_process(program: str, folder: Path, *argv: str) -> Any:
 
     An error of the user's ends it as from the shell: one line, SystemExit.
     """
-    from distributed.collectives.local import LocalCollectives
+    from distributed.collectives import Collectives
     from distributed.world import World
 
-    with World(program=f"bert-{program}", user_errors=(InputError,)) as world:
-        return in_world(world, LocalCollectives(), program, folder, *argv)
+    with World(program=f"bert-{program}", is_script=True) as world:
+        return in_world(world, Collectives(), program, folder, *argv)
 
 
 def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: str) -> Any:
@@ -48,11 +46,10 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
 
 def program_of(name: str) -> tuple[type, Callable]:
     """The settings of bert-NAME, and what it does with them and a job."""
-    from tasks.classifier.program import run_classifier
-    from tasks.classifier.runs import run_seeds
+    from tasks.classifier.program import run_seeds
     from tasks.classifier.settings import ClassifierConfig
+    from tasks.features.__main__ import FeaturesConfig
     from tasks.features.program import run_features
-    from tasks.features.settings import FeaturesConfig
     from tasks.pretraining.program import run_pretraining
     from tasks.pretraining.settings import PretrainingConfig
     from tasks.squad.program import run_squad
@@ -60,7 +57,7 @@ def program_of(name: str) -> tuple[type, Callable]:
 
     programs: dict[str, tuple[type, Callable]] = {
         "squad": (SquadConfig, run_squad),
-        "classifier": (ClassifierConfig, partial(run_seeds, program=run_classifier)),
+        "classifier": (ClassifierConfig, run_seeds),
         "pretraining": (PretrainingConfig, run_pretraining),
         "features": (FeaturesConfig, run_features),
     }

@@ -24,7 +24,7 @@ def nsmc(lines: int = 2000) -> list[str]:
 @functools.cache
 def contexts() -> list[str]:
     """500 contexts of SQuAD and 3,000 lines of a novel."""
-    squad = read(Source(str(real("squad/dev-v1.1.json")), "--predict_file", is_training=False, limit=3000))
+    squad = read(Source(str(real("squad/dev-v1.1.json")), is_training=False, limit=3000))
     novel = sorted(real("text/british_fiction").glob("*.txt"))[0].read_text(encoding="utf-8").split("\n")
     return [*squad.paragraphs[:500], *novel[:3000]]
 

@@ -1,11 +1,13 @@
 """Small SQuAD files and their windows, for the tests of SQuAD's data."""
 
+import functools
 import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from harness.google_data import google_s_features
 from harness.texts import FILLING, WORDS
 
 from bert.text.tokenizer import Tokenizer
@@ -39,18 +41,12 @@ def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
 
 def squad_json(entries, **others) -> dict:
     """SQuAD data with one paragraph and one question per entry; `others` is added to each question."""
-    paragraphs = [
-        {
-            "context": context,
-            "qas": [{"id": f"q{number}", "question": question, "answers": [answer(text, start)]} | others],
-        }
-        for number, (context, question, text, start) in enumerate(entries)
-    ]
+    paragraphs = []
+    for number, (context, question, text, start) in enumerate(entries):
+        answers = [{"text": text, "answer_start": start}]
+        qa = {"id": f"q{number}", "question": question, "answers": answers} | others
+        paragraphs.append({"context": context, "qas": [qa]})
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
-
-
-def answer(text: object, start: object) -> dict[str, object]:
-    return {"text": text, "answer_start": start}
 
 
 def write_squad(path: Path, entries, **others) -> Path:
@@ -59,34 +55,47 @@ def write_squad(path: Path, entries, **others) -> Path:
     return path
 
 
-def read_file(
-    path: Path, is_training: bool = True, allow_impossible: bool = False, limit: int | None = None
-) -> Examples:
-    flag = "--train_file" if is_training else "--predict_file"
-    return read(Source(str(path), flag, is_training, limit), allow_impossible)
+def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) -> Examples:
+    return read(Source(str(path), is_training, limit), allow_impossible)
 
 
-def open_windows(
-    settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run
-) -> tuple[Rows, Rows]:
+def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run) -> tuple[Rows, Rows]:
     """The windows and the paragraphs of these examples."""
     made = in_memory(tables(settings, examples, tokenizer, run)).tables
     return made["windows"], made["paragraphs"]
+
+
+def compare_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1) -> int:
+    """Compares the windows of every `step`-th question with Google's. Returns the number of all windows."""
+    rows = open_windows(settings, examples, tokenizer, run)[0].table.to_pylist()
+
+    @functools.cache
+    def tokenize(text):
+        return tokenizer.pieces(tokenizer.encode_ids([text])[0])
+
+    expected = []
+    for number, question in [*enumerate(examples.questions)][::step]:
+        context = examples.paragraphs[question.paragraph]
+        windows = google_s_features(tokenize, context, question.text, question.answers[0], settings)
+        expected += [(tokens, types.index(1), start, end, number) for tokens, types, start, end in windows]
+    names = ("question_tokens", "start_position", "end_position", "question")
+    own = [row for row in rows if row["question"] % step == 0]
+    assert [(tokenizer.pieces(row["input_ids"]), *map(row.get, names)) for row in own] == expected
+    return len(rows)
 
 
 def find_answers(
     settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows, scores
 ) -> SimpleNamespace:
     """What the files of predictions hold, from the start and end scores [n, 2] of each window."""
-    decoder = SpanDecoder(settings, version_2, examples, windows, paragraphs)
-    decoded = decoder.decode([decoder.keep(*each) for each in enumerate(scores)])
+    decoder = SpanDecoder(settings, version_2, examples, {"windows": windows, "paragraphs": paragraphs})
     ids = [question.id for question in examples.questions]
-    text = nbest_file(ids, decoded)
+    texts, entries, odds = zip(*decoder.decode([decoder.keep(*each) for each in enumerate(scores)]), strict=True)
+    text = nbest_file(ids, entries)
     nbest = json.loads(text)
     assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
-    predictions = {id_: each.answer for id_, each in zip(ids, decoded, strict=True)}
-    odds = {id_: each.null_odds for id_, each in zip(ids, decoded, strict=True) if each.null_odds is not None}
-    return SimpleNamespace(predictions=predictions, nbest=nbest, null_odds=odds)
+    null_odds = {id_: value for id_, value in zip(ids, odds, strict=True) if value is not None}
+    return SimpleNamespace(predictions=dict(zip(ids, texts, strict=True)), nbest=nbest, null_odds=null_odds)
 
 
 def random_entries(generator, count: int) -> list[tuple[str, str]]:

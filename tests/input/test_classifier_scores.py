@@ -12,43 +12,34 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.utils.class_weight import compute_class_weight
 
 from distributed.rows import Rows
-from tasks.classifier.metrics import scores
+from tasks.classifier.scoring import metrics
 from tasks.classifier.task import LabelTask, class_weights
 
-EXACT = {"rel": 1e-12, "abs": 1e-12}  # float64 sums of at most 300 terms
 
-
-@pytest.mark.parametrize("num_labels", [2, 3])
-def test_metrics_of_labels_are_scikit_learn_s(num_labels):
-    draw = np.random.default_rng(num_labels)
-    labels = draw.integers(0, num_labels, 300)
-    predictions = np.where(draw.random(300) < 0.6, labels, draw.integers(0, num_labels, 300))
-    accuracy = accuracy_score(labels, predictions)
-    expected = {"accuracy": accuracy, "mcc": matthews_corrcoef(labels, predictions)}
-    if num_labels == 2:
-        f1 = f1_score(labels, predictions)  # of class 1
-        expected |= {"f1": f1, "acc_and_f1": (accuracy + f1) / 2}
-    got = scores(list(expected), labels, predictions)
-    assert got == pytest.approx(expected, **EXACT)
-    assert all(type(value) is float for value in got.values())
-
-
-def test_correlations_are_scipy_s_with_ties():
+def test_metrics_are_those_of_scikit_learn_and_scipy():
     draw = np.random.default_rng(4)
-    labels = (draw.integers(0, 26, 250) / 5).astype(np.float32)
-    predictions = np.round(labels + draw.normal(0, 1, 250), 1).astype(np.float32)
-    exact = labels.astype(np.float64), predictions.astype(np.float64)
-    expected = {"pearson": pearsonr(*exact).statistic, "spearmanr": spearmanr(*exact).statistic}
-    expected["corr"] = sum(expected.values()) / 2
-    assert scores(list(expected), labels, predictions) == pytest.approx(expected, **EXACT)
+    labels = draw.integers(0, 3, 300)
+    predictions = np.where(draw.random(300) < 0.6, labels, draw.integers(0, 3, 300))
+    expected = {"accuracy": accuracy_score(labels, predictions), "mcc": matthews_corrcoef(labels, predictions)}
+    exact = {"rel": 1e-12, "abs": 1e-12}  # float64 sums of at most 300 terms
+    assert metrics(list(expected), labels, predictions) == pytest.approx(expected, **exact)
+    labels, predictions = labels % 2, predictions % 2
+    accuracy, f1 = accuracy_score(labels, predictions), f1_score(labels, predictions)  # of class 1
+    expected = {"acc_and_f1": (accuracy + f1) / 2, "accuracy": accuracy, "f1": f1}
+    assert metrics(list(expected), labels, predictions) == pytest.approx(expected, **exact)
+    values = (draw.integers(0, 26, 250) / 5).astype(np.float32)  # with ties
+    predicted = np.round(values + draw.normal(0, 1, 250), 1).astype(np.float32)
+    correlated = [of(values.astype(float), predicted.astype(float)).statistic for of in (pearsonr, spearmanr)]
+    expected = {"corr": sum(correlated) / 2, "pearson": correlated[0], "spearmanr": correlated[1]}
+    assert metrics(list(expected), values, predicted) == pytest.approx(expected, **exact)
 
 
 def test_a_constant_tells_nothing():
     """Early models predict one class: 0, without a warning (warnings are errors here)."""
     varied, same = np.array([0, 1, 1, 0]), np.array([1, 1, 1, 1])
     for pair in ((varied, same), (same, varied), (same, same), (varied, 0 * same)):
-        assert set(scores(["mcc", "pearson", "spearmanr", "corr"], *pair).values()) == {0.0}
-    assert scores(["accuracy", "f1"], varied, 0 * same) == {"accuracy": 0.5, "f1": 0.0}
+        assert set(metrics(["mcc", "pearson", "spearmanr", "corr"], *pair).values()) == {0.0}
+    assert metrics(["accuracy", "f1"], varied, 0 * same) == {"accuracy": 0.5, "f1": 0.0}
 
 
 def test_class_weights_are_scikit_learn_s_or_those_given():
@@ -59,16 +50,14 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
     assert class_weights(None, ("a", "b", "c"), rows) is None
     assert class_weights("d=3,a=0.5,b=c=2", ("a", "b=c", "d"), rows).tolist() == [0.5, 2, 3]
     refused(lambda: class_weights("balanced", None, rows), "--class_weights")
-    for given in ("balanced", "a=1", "a=1,b=0,c=1", "a=1,b=nan,c=1", "a=1,b=x,c=1", "a=1,d=2", "x"):
+    for given in ("balanced", "a=1", "a=1,b=0,c=1", "a=1,b=nan,c=1", "a=1,b=x,c=1", "a=1,b=1,c=1,d=2", "x"):
         refused(lambda given=given: class_weights(given, ("a", "b", "c"), rare), "--class_weights")
 
 
 def loss_of(outputs, label, weight=None):
     """The mean loss of rows of one token each."""
-    size = len(label)
-    batch = {"label": label, "is_example": np.ones(size, np.float32)}
-    tensors = {name: tf.constant(array) for name, array in batch.items()}
-    task = LabelTask(0, weight)
+    batch = {"label": label, "is_example": np.ones(len(label), np.float32)}
+    tensors, task = {name: tf.constant(array) for name, array in batch.items()}, LabelTask(0, weight)
     return float(task.loss(tf.constant(outputs), tensors)["loss"]) / task.weights(batch)["loss"]
 
 
@@ -82,8 +71,7 @@ def test_the_loss_is_the_weighted_cross_entropy(weight):
     counts = np.ones(10) if weight is None else weight.astype(np.float64)[label]
     assert loss_of(outputs, label, weight) == pytest.approx((counts * losses).sum() / counts.sum(), rel=1e-6)
     number = label.astype(np.float32) / 3  # of a regression: the mean squared error
-    squares = np.square(exact[:, 0] - number)
-    assert loss_of(outputs[:, :1], number) == pytest.approx(squares.mean(), rel=1e-6)
+    assert loss_of(outputs[:, :1], number) == pytest.approx(np.square(exact[:, 0] - number).mean(), rel=1e-6)
 
 
 NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutral", "contradiction")
@@ -103,8 +91,9 @@ NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutra
 )
 def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(tmp_path, task, trains, stated, labels):
     train_file = write_lines(tmp_path / "train.csv", "text,label", "a,yes", "b,no")
-    settings = {"task_name": task, "data_dir": "d"} if task else {"train_file": train_file, "predict_file": "f"}
+    files = {"task_name": task, "data_dir": "d"} if task else {"train_file": train_file, "predict_file": "f"}
+    settings = files | {"do_train": trains, "do_predict": True}
     if labels is None:
-        refused(lambda: labels_of_run(trains, stated, **settings), "id2label")
+        refused(lambda: labels_of_run(stated, **settings), "id2label")
     else:
-        assert labels_of_run(trains, stated, **settings) == labels
+        assert labels_of_run(stated, **settings) == labels

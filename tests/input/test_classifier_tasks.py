@@ -1,18 +1,19 @@
 """The named tasks of the classifier: real files by the csv module, the layouts that are published, the hub."""
 
+import csv
 import dataclasses
+import io
 
 import datasets
 import pytest
-from harness.classifier_files import HEADERS, LABELS, NLI, QQP, publish, read_glue, rows_by_csv
+from harness.classifier_files import read_glue
 from harness.real_data import real
 from harness.refusals import refused
 from harness.texts import write_lines
 
-from tasks.classifier.named_tasks import TASKS, Hub, find_task
-from tasks.classifier.reading import Source
+from tasks.classifier.named_tasks import TASKS, Columns, Hub, find_task
+from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import TextSettings
-from tasks.classifier.table import Columns
 
 # Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
 # MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.
@@ -28,9 +29,12 @@ REAL = [  # task, set, examples, file, has a header, columns of the texts and th
 @pytest.mark.parametrize(("name", "split", "published", "file", "has_header", "columns"), REAL)
 def test_real_files(name, split, published, file, has_header, columns):
     folder = real("nsmc" if name == "nsmc" else f"glue_data/{name}")
-    texts, rows = read_glue(name, folder, split), rows_by_csv(folder / file, has_header)
+    # As run_classifier.py `_read_tsv` does: csv.reader with a tab and no quote character.
+    lines = io.StringIO((folder / file).read_bytes().decode("utf-8-sig"), newline="\n")
+    rows = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[has_header:]
+    texts = read_glue(name, folder, split)
     first, second, label = ([row[c] for row in rows] if c is not None else None for c in columns)
-    assert len(texts) in published
+    assert len(texts.first) in published
     assert (texts.first, texts.second) == (first, second)
     assert texts.labels == ([float(score) for score in label] if name == "STS-B" else label)
     assert texts.ids == ([row[0] for row in rows] if name == "nsmc" else [str(n) for n in range(len(rows))])
@@ -40,22 +44,33 @@ def test_real_files(name, split, published, file, has_header, columns):
         assert read_glue(name, folder.parent, split).first == texts.first
 
 
-def test_the_layouts_of_the_other_tasks(tmp_path):
-    publish(tmp_path)
-    seen = set()
-    for name in ("qqp", "mnli", "qnli", "rte", "wnli", "ax", "kornli", "korsts"):
-        folder, is_korean = TASKS[name].folder, name.startswith("kor")
-        for split in TASKS[name].splits:
-            texts = read_glue(name, tmp_path, split)
-            paths = [text.removeprefix('"').split()[0] for text in texts.first[::3]]
-            seen.update(paths)
-            assert texts.first == [f'"{path} {number}' for path in paths for number in range(3)]
-            assert name == "ax" or all(split.split("_")[0] in path for path in paths)
-            assert texts.second == ["b\u20280", "b\u20281", "b\u20282"] * len(paths)
-            expected = [float(x) if name == "korsts" else x for x in LABELS[folder]] * len(paths)
-            assert texts.labels == (expected if is_korean or not split.startswith("test") else None)
-            assert texts.ids == ([str(n) for n in range(3 * len(paths))] if is_korean else ["5", "6", "7"])
-    assert seen == {f"{folder}/{file}" for folder, files in HEADERS.items() for file in files}
+QQP, PAIR = "id qid1 qid2 question1 question2 is_duplicate", "sentence1 sentence2"
+MNLI = f"index promptID pairID genre sentence1_binary_parse sentence2_binary_parse {PAIR}"
+LAYOUTS = [  # task, set, files, their header as published, columns of the texts, the label and the id
+    ("qqp", "train", "QQP/train", QQP, "question1 question2 is_duplicate id"),
+    ("mnli", "train", "MNLI/train", f"{MNLI} label1 gold_label", "sentence1 sentence2 gold_label index"),
+    ("mnli", "test_matched", "MNLI/test_matched", MNLI, "sentence1 sentence2 - index"),
+    ("qnli", "dev", "QNLI/dev", "index question sentence label", "question sentence label index"),
+    ("rte", "train", "RTE/train", f"index {PAIR} label", "sentence1 sentence2 label index"),
+    ("ax", "test", "diagnostic/diagnostic", f"index {PAIR}", "sentence1 sentence2 - index"),
+    ("kornli", "train", "KorNLI/multinli.train.ko KorNLI/snli_1.0_train.ko", f"{PAIR} gold_label",
+     "sentence1 sentence2 gold_label -"),
+    ("korsts", "dev", "KorSTS/sts-dev", f"genre filename year id score {PAIR}", "sentence1 sentence2 score -"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "split", "files", "header", "columns"), LAYOUTS)
+def test_the_layouts_of_the_other_tasks(tmp_path, task, split, files, header, columns):
+    for number, file in enumerate(files.split()):
+        cells = [f"{number}.5" if name == "score" else f"{name} {number}" for name in header.split()]
+        write_lines(tmp_path / f"{file}.tsv", header.replace(" ", "\t"), "\t".join(cells))
+    first, second, label, id_ = columns.split()
+    texts, numbers = read_glue(task, tmp_path, split), range(len(files.split()))
+    assert texts.first == [f"{first} {number}" for number in numbers]
+    assert texts.second == [f"{second} {number}" for number in numbers]
+    expected = [0.5] if label == "score" else [f"{label} {number}" for number in numbers]
+    assert texts.labels == (None if label == "-" else expected)
+    assert texts.ids == [str(number) if id_ == "-" else f"{id_} {number}" for number in numbers]
 
 
 def test_xnli(tmp_path):
@@ -73,12 +88,12 @@ def test_xnli(tmp_path):
 
 
 def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
-    header, rows = QQP.replace(" ", "\t"), [f"{n}\t1\t2\tis it a\tor b\t{n % 2}" for n in range(3000)]
+    rows = [f"{n}\t1\t2\tis it a\tor b\t{n % 2}" for n in range(3000)]
     rows[10:11] = ["10\t1\t2\tis it", "a\tor b\t0"]
-    write_lines(tmp_path / "train.tsv", header, *rows)
+    write_lines(tmp_path / "train.tsv", QQP.replace(" ", "\t"), *rows)
     texts = read_glue("qqp", tmp_path, "train")
-    assert (len(texts), texts.tables[0].num_short_rows, texts.ids[10]) == (2999, 2, "11")
-    write_lines(tmp_path / "train.tsv", header, *rows[:600])
+    assert (len(texts.first), texts.num_short_rows, texts.ids[10]) == (2999, 2, "11")
+    write_lines(tmp_path / "train.tsv", QQP.replace(" ", "\t"), *rows[:600])
     refused(lambda: read_glue("qqp", tmp_path, "train"), "train.tsv", "2 of 600")
 
 
@@ -111,18 +126,18 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
         data = datasets.Dataset.from_dict(columns).cast_column("label", datasets.ClassLabel(names=names))
         data.to_parquet(tmp_path / folder / f"{split}.parquet")
 
-    def read(name, split, folder, *columns):
+    def read_hub(name, split, folder, *columns):
         hub = Hub(str(tmp_path / folder), None, Columns(*columns, id="idx"))
         task = dataclasses.replace(TASKS[name], hub=hub)
-        return Source(TextSettings(task_name=name, from_hub=True), task, split).read()
+        return read(Source(TextSettings(task_name=name, from_hub=True), task, split))
 
-    order, nli = sorted(NLI, key=len)[::-1], ("nli", "premise", "hypothesis")
+    order, nli = ["contradiction", "entailment", "neutral"], ("nli", "premise", "hypothesis")
     columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
     save("nli", "train", columns, order)
     save("nli", "test", columns | {"label": [-1, -1, -1]}, order)
-    texts = read("xnli", "train", *nli)
+    texts = read_hub("xnli", "train", *nli)
     assert (texts.first, texts.second, texts.labels) == (["a", "b", "c"], ["d", "e", "f"], order)
-    assert (texts.ids, read("xnli", "test", *nli).labels) == (["4", "5", "6"], None)
+    assert (texts.ids, read_hub("xnli", "test", *nli).labels) == (["4", "5", "6"], None)
     save("cola", "train", {"sentence": ["a", "b"], "label": [1, 0]}, ["unacceptable", "acceptable"])
-    assert read("cola", "train", "cola", "sentence").labels == ["1", "0"]
-    refused(lambda: read("cola", "dev", "cola", "sentence"), "cola", "validation", "--data_dir")
+    assert read_hub("cola", "train", "cola", "sentence").labels == ["1", "0"]
+    refused(lambda: read_hub("cola", "dev", "cola", "sentence"), "cola", "validation", "--data_dir")

@@ -34,7 +34,7 @@ def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, 
     settings = dataclasses.replace(SMALL, version_2_with_negative=True)
 
     def build(settings=settings, entries=GOOD, words=letters, name="a.json", is_training=True, **others):
-        source = Source(str(write_squad(tmp_path / name, entries, **others)), "--train_file", is_training)
+        source = Source(str(write_squad(tmp_path / name, entries, **others)), is_training)
         return open_windows(settings, source, words, World(), run)
 
     changes = [{"settings": dataclasses.replace(settings, doc_stride=8)}, {"is_training": False}]
@@ -70,7 +70,7 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(cache, tmp
     before = folders(cache)
     assert len(before) == 1 + len(changes)
     moved = build(name="moved.csv")
-    assert (len(moved.rows), moved.ids) == (2, ["0", "1"])
+    assert (len(moved.tables["examples"]), moved.tables["ids"].column("id").tolist()) == (2, ["0", "1"])
     assert folders(cache) == before
 
 
@@ -85,8 +85,8 @@ def test_checkpoints_of_version_0_1_hold_the_digest_of_their_data(goldens, run):
 
     lengths = {"max_seq_length": 40, "doc_stride": 12, "max_query_length": 12}  # in squad.toml
     settings = WindowSettings(**lengths, version_2_with_negative=True)
-    rows = open_windows(settings, Source(f"{old}/data/squad_train.json", "", True), words, World(), run)
+    rows = open_windows(settings, Source(f"{old}/data/squad_train.json", True), words, World(), run)
     assert rows.facts["digest"] == of("squad/interrupted/checkpoints/rows-000000000244")
     source, settings = own_source(old / "data/train.csv", "more"), ExampleSettings(max_seq_length=40)
-    rows = open_set(source, tuple(labels_in(source.read())), settings, words, World(), run)
-    assert rows.key == of("classifier/killed/checkpoints/rows-000000000080")
+    rows = open_set(source, labels_in(old / "data/train.csv"), settings, words, World(), run)
+    assert rows.facts["digest"] == of("classifier/killed/checkpoints/rows-000000000080")

@@ -33,9 +33,6 @@ def load_kobert(vocab_file, content):
     return tokenizer.load(str(vocab_file), spm_model_file=str(real("vocab/kobert.model")))
 
 
-# -- ids ----------------------------------------------------------------------------------------------------------
-
-
 def test_kobert_gives_the_ids_of_its_library_and_vocabulary():
     ours, model = kobert(), processor("kobert")
     ids_of = {piece: number for number, piece in enumerate(kobert_lines())}
@@ -65,15 +62,15 @@ def test_albert_gives_the_ids_of_its_library_and_of_google_s_lower_casing():
     assert [text[a:b] for a, b in spans] == ["An", "École", ",", "Re\u0301sume\u0301", "!"]
 
 
-OPTIONS = [
-    {"byte_fallback": True, "vocab_size": 1900},
-    {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "normalization_rule_name": "identity"},
-    {"user_defined_symbols": ["영화", "the", "(("], "split_by_whitespace": False},
-]
-
-
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"byte_fallback": True, "vocab_size": 1900},
+        {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "normalization_rule_name": "identity"},
+        {"user_defined_symbols": ["영화", "the", "(("], "split_by_whitespace": False},
+    ],
+)
 def test_trained_models_give_the_ids_of_the_library(kind, options, tmp_path):
     path = train(tmp_path, kind, **options)
     ours, theirs = tokenizer.load(spm_model_file=str(path)), library.SentencePieceProcessor(model_file=str(path))
@@ -115,19 +112,16 @@ def test_spans_of_real_and_random_text_hold_their_pieces():
                     assert piece.replace("▁", "") in held, (text, piece, shown)
 
 
-# -- files --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["wordpiece", "kobert", "lowered", "bpe"])
 def test_a_saved_or_pickled_tokenizer_gives_the_same_ids(tmp_path, tmp_path_factory, name):
+    """Also to transformers, with the template of pairs."""
     made = {"wordpiece": uncased, "kobert": kobert, "lowered": lambda: albert(do_lower_case=True)}
     made["bpe"] = lambda: tokenizer.load(spm_model_file=str(train(tmp_path_factory.mktemp("bpe"), "bpe")))
     ours, texts = made[name](), [*nsmc(200), *contexts()[:50], CHANGING]
     ids, spans = ([x.tolist() for x in column] for column in ours.encode(texts))
     ours.save(tmp_path)
-    others = [real("minilm/tokenizer.json").parent] if name == "wordpiece" else []
-    loaded = [tokenizer.load(folder=folder) for folder in (tmp_path, *others)]
-    for again in (*loaded, pickle.loads(pickle.dumps(ours))):
+    folders = [tmp_path] + [real("minilm/tokenizer.json").parent] * (name == "wordpiece")
+    for again in (*(tokenizer.load(folder=folder) for folder in folders), pickle.loads(pickle.dumps(ours))):
         assert (again.digest, again.lower_case, again.mask_id) == (ours.digest, ours.lower_case, ours.mask_id)
         assert [[x.tolist() for x in column] for column in again.encode(texts)] == [ids, spans]
         assert [x.tolist() for x in again.encode_ids(texts)] == ids
@@ -145,9 +139,9 @@ def test_ids_come_from_a_vocabulary_in_two_forms_or_a_published_folder(tmp_path)
     """KoBERT's users publish some.model and a vocab.txt; others a model alone."""
     lines, alone = kobert_lines(), tmp_path / "alone"
     (tmp_path / "tokenizer_78b3253a26.model").write_bytes(real("vocab/kobert.model").read_bytes())
-    forms = {"vocab.txt": "".join(f"{line}\n" for line in lines), "list.json": lines}
-    loaded = [load_kobert(tmp_path / name, content) for name, content in forms.items()]
-    assert {words.digest for words in [*loaded, tokenizer.load(folder=tmp_path)]} == {kobert().digest}
+    for name, content in {"vocab.txt": "".join(f"{line}\n" for line in lines), "list.json": lines}.items():
+        assert load_kobert(tmp_path / name, content).digest == kobert().digest
+    assert tokenizer.load(folder=tmp_path).digest == kobert().digest
     alone.mkdir()
     (alone / "spiece.model").write_bytes(real("vocab/albert_base_v1.model").read_bytes())
     (alone / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -162,7 +156,7 @@ def test_what_cannot_be_used_is_refused(tmp_path):
         (real("vocab/kobert.model").read_bytes(), "[MASK]"),
         (whole[:5000], "--spm_model_file"),
         (b"", ""),
-        (train(tmp_path, "char", 1000).read_bytes(), "neither"),
+        (train(tmp_path, "char", 1000).read_bytes(), "unigram and BPE"),
     ):
         if content is not None:
             path.write_bytes(content)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from harness.google_data import google_s_answer, google_s_is_max_context
-from harness.squad_files import find_answers, open_windows, random_entries, random_scores, read_file
+from harness.squad_files import find_answers, open_windows, random_entries, random_scores, read_file, write_squad
 from harness.texts import write_vocabulary
 
 from bert.text import tokenizer
@@ -25,16 +25,16 @@ def words(tmp_path_factory):
     return tokenizer.load(str(vocabulary))
 
 
-def prepare(words, folder, run, entries):
-    """Examples and their windows of (context, question) pairs."""
-    paragraphs = [
-        {"context": context, "qas": [{"id": f"q{number}", "question": question, "answers": []}]}
-        for number, (context, question) in enumerate(entries)
-    ]
-    path = folder / "dev.json"
-    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
-    examples = read_file(path, is_training=False, allow_impossible=True)
-    return examples, *open_windows(SETTINGS, examples, words, run)
+@pytest.fixture
+def prepare(words, tmp_path, run):
+    """Makes examples and their windows of (context, question) pairs."""
+
+    def prepare(pairs):
+        path = write_squad(tmp_path / "dev.json", [(*pair, "", 0) for pair in pairs])
+        examples = read_file(path, is_training=False, allow_impossible=True)
+        return examples, *open_windows(SETTINGS, examples, words, run)
+
+    return prepare
 
 
 def google_s_windows(words, rows, scores):
@@ -53,9 +53,9 @@ def google_s_windows(words, rows, scores):
 @pytest.mark.parametrize(
     ("n_best_size", "max_answer_length", "threshold"), [(20, 30, 0.0), (3, 2, -4.0), (5, 1, 6.0)]
 )
-def test_answers_are_google_s(words, tmp_path, run, version_2, ties, n_best_size, max_answer_length, threshold):
+def test_answers_are_google_s(words, prepare, version_2, ties, n_best_size, max_answer_length, threshold):
     generator = np.random.default_rng(n_best_size + 2 * version_2 + ties)
-    examples, windows, paragraphs = prepare(words, tmp_path, run, random_entries(generator, 60))
+    examples, windows, paragraphs = prepare(random_entries(generator, 60))
     scores = random_scores(generator, windows, ties)
     settings = AnswerSettings(
         n_best_size=n_best_size, max_answer_length=max_answer_length, null_score_diff_threshold=threshold
@@ -90,9 +90,9 @@ def test_answers_are_google_s(words, tmp_path, run, version_2, ties, n_best_size
         ("a\x07b c", 0, 1, "a\x07b"),
     ],
 )
-def test_answers_are_cut_from_the_context(words, tmp_path, run, context, start, end, text):
+def test_answers_are_cut_from_the_context(prepare, context, start, end, text):
     """What get_final_text is for: the answer as it stands there, case, accents, white space and all."""
-    examples, windows, paragraphs = prepare(words, tmp_path, run, [(context, "a")])
+    examples, windows, paragraphs = prepare([(context, "a")])
     row = windows.table.to_pylist()[0]
     scores = np.zeros((len(row["input_ids"]), 2), np.float32)
     scores[row["question_tokens"] + start, 0] = scores[row["question_tokens"] + end, 1] = 5
@@ -100,9 +100,9 @@ def test_answers_are_cut_from_the_context(words, tmp_path, run, context, start, 
     assert answers.predictions["q0"] == text
 
 
-def test_no_possible_answer(words, tmp_path, run):
+def test_no_possible_answer(prepare):
     """The best start and end are the question's: Google's script crashes in v2 form, ours answers nothing."""
-    examples, windows, paragraphs = prepare(words, tmp_path, run, [("a b c", "d e"), ("\x07", "d")])
+    examples, windows, paragraphs = prepare([("a b c", "d e"), ("\x07", "d")])
     scores = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in windows.table.to_pylist()]
     for score in scores:
         score[1] = 9
@@ -124,7 +124,4 @@ def test_a_token_belongs_to_the_window_that_google_chooses():
         num_tokens, room, stride = (int(x) for x in draw.integers([1, 1, 50], [900, 381, 150]))
         spans = [(start, min(room, num_tokens - start)) for start in window_starts(num_tokens, room, stride)]
         owners = max_context_owner(*zip(*spans, strict=True), num_tokens)
-        for token in range(num_tokens):
-            for index, (start, length) in enumerate(spans):
-                expected = start <= token < start + length and google_s_is_max_context(spans, index, token)
-                assert (owners[token] == index) == expected
+        assert all(google_s_is_max_context(spans, owner, token) for token, owner in enumerate(owners))

@@ -1,6 +1,5 @@
 """SQuAD files and hub data sets: what is read, and what is refused."""
 
-import dataclasses
 import gzip
 import json
 
@@ -8,25 +7,21 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from harness.refusals import refused
-from harness.squad_files import GOOD, SMALL, answer, open_windows, read_file, squad_json, write_squad
+from harness.squad_files import GOOD, SMALL, open_windows, read_file, squad_json, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.reading import Question, Source, read
 
 
 def test_what_is_read(tmp_path):
-    data, path = squad_json(GOOD), tmp_path / "a.json"
-    data["data"][0]["paragraphs"][0]["qas"][0]["answers"].append(answer("the cat", 0))
-    path.write_text(json.dumps(data))
+    data, path = squad_json(GOOD), tmp_path / "a.json.gz"
+    data["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "the cat", "answer_start": 0})
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
     examples = read_file(path)
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
     assert examples.questions[1] == Question("q1", "who?", 1, (("dog", 2),))
     assert examples.references == {"q0": ["cat", "the cat"], "q1": ["dog"]}
-    assert (examples.is_labelled, examples.misplaced) == (True, ())
     assert [question.id for question in read_file(path, limit=1).questions] == ["q0"]
-    packed = tmp_path / "a.json.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert dataclasses.replace(read_file(packed), source=examples.source) == examples
 
 
 def test_impossible_questions_need_version_2_and_have_no_place(tmp_path, run):
@@ -42,33 +37,27 @@ def test_impossible_questions_need_version_2_and_have_no_place(tmp_path, run):
     assert (rows.column("start_position")[1], rows.column("end_position")[1]) == (0, 0)
 
 
-def test_questions_without_answers_are_predicted_but_neither_trained_on_nor_scored_beside_others(tmp_path):
-    data, path = squad_json(GOOD), tmp_path / "a.json"
+def test_a_file_to_predict_need_not_have_answers_or_say_where_they_are(tmp_path):
+    """But none may be missing beside others, and those to train on need one."""
+    path = tmp_path / "a.json"
+    assert read_file(write_squad(path, [("the cat", "who?", "cat", None)]), False).references == {"q0": ["cat"]}
+    refused(lambda: read_file(path), "--train_file", path, "q0", "None")
+    data = squad_json(GOOD)
     questions = [paragraph["qas"][0] for paragraph in data["data"][0]["paragraphs"]]
     questions[0]["answers"] = []
     path.write_text(json.dumps(data))
-    refused(lambda: read_file(path), "--train_file", path, "q0")
-    refused(lambda: read_file(path, is_training=False), "--predict_file", "q0", "--version_2_with_negative")
+    for is_training, flag in ((True, "--train_file"), (False, "--predict_file")):
+        refused(lambda is_training=is_training: read_file(path, is_training), flag, path, "q0", "--version_2_with")
     del questions[1]["answers"]
     path.write_text(json.dumps(data))
-    unlabelled = read_file(path, is_training=False)
-    assert (unlabelled.references["q0"], unlabelled.is_labelled) == ([], False)
-
-
-def test_a_file_to_predict_need_not_say_where_its_answers_are(tmp_path, run):
-    """Their texts are for scoring; no place is trained on."""
-    entries = [*(("the cat", "who?", "cat", place) for place in (99, None, -7)), GOOD[0]]
-    examples = read_file(write_squad(tmp_path / "a.json", entries), is_training=False)
-    assert examples.references["q1"] == ["cat"]
-    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)
-    assert rows.column("start_position")[:3].tolist() == [0, 0, 0]
-    assert rows.column("start_position")[3] > 0
+    assert read_file(path, is_training=False).references == {"q0": [], "q1": []}
 
 
 ENTRIES = {  # entries, what the line names
     "empty question": ([("the cat", " ", "cat", 4)], ["q0"]),
     "past the end": ([("the cat", "who?", "cat", 5)], ["q0", "answer_start 5"]),
     "empty answer": ([("the cat", "who?", "", 4)], ["q0"]),
+    "number for text": ([("the cat", "who?", 3, 4)], ["question 1"]),
     "half a surrogate": ([("the cat", "b\ud800?", "cat", 4)], ["\\ud800"]),
     "no question": ([], []),
 }
@@ -77,6 +66,7 @@ PACKED = gzip.compress(WHOLE.encode())
 FILES = {  # bytes, what the line names beside the flag and the file
     "missing": (None, []),
     "cut": (WHOLE[:100].encode(), ["JSON"]),
+    "list": (b"[]", []),
     "cut gzip": (PACKED[: len(PACKED) // 2], []),
     "flipped gzip": (PACKED[:30] + bytes([PACKED[30] ^ 255]) + PACKED[31:], []),
     "latin": ('{"data":\n "é"}'.encode("latin-1"), ["line 2", "UTF-8"]),
@@ -98,47 +88,41 @@ def test_broken_files_are_refused(tmp_path, case):
 
 def test_misplaced_answers_are_left_out_as_google_does_until_they_are_too_many(tmp_path):
     """More than 5 % of them mean that the contexts are another file's."""
-    entries = [*GOOD * 20]
-    entries[3] = ("a dog ran", "who?", "cow", 2)
+    entries, misplaced = [*GOOD * 20], ("a dog ran", "who?", "cow", 2)
+    entries[3] = misplaced
     path = write_squad(tmp_path / "a.json", entries)
     examples = read_file(path)
-    assert (examples.misplaced, len(examples.questions)) == (("q3",), 39)
-    assert "q3" not in examples.references
+    assert (examples.misplaced, len(examples.questions), "q3" in examples.references) == (["q3"], 39, False)
     assert len(read_file(path, is_training=False).questions) == 40  # for prediction its place does not matter
-    entries[5] = entries[7] = entries[3]
-    path = write_squad(tmp_path / "a.json", entries)
-    refused(lambda: read_file(path), path, "q3", "q5", "q7")
-
-
-def hub_table(entries) -> pa.Table:
-    kind = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
-    answers = [{"text": [text] * bool(text), "answer_start": [start] * bool(text)} for *_, text, start in entries]
-    columns = {"context": [entry[0] for entry in entries], "question": [entry[1] for entry in entries]}
-    columns["id"] = [f"q{number}" for number in range(len(entries))]
-    return pa.table(columns | {"answers": pa.array(answers, kind)})
+    entries[5] = entries[7] = misplaced
+    refused(lambda: read_file(write_squad(path, entries)), path, "q3", "q5", "q7")
 
 
 def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
-    folder, bare = tmp_path / "own", tmp_path / "bare"
-    folder.mkdir()
-    bare.mkdir()
-    entries = [*GOOD, ("the cat sat", "did what?", "sat", 8)]
-    pyarrow.parquet.write_table(hub_table(entries), folder / "train.parquet")
-    pyarrow.parquet.write_table(hub_table([*GOOD, ("nothing here", "who?", "", 0)]), folder / "validation.parquet")
-    pyarrow.parquet.write_table(hub_table(GOOD).drop_columns(["answers", "id"]), bare / "train.parquet")
+    entries = [*GOOD, ("a dog ran", "did what?", "ran", 6), ("nothing here", "who?", "", 0)]
+    rows = [
+        {"id": f"q{n}", "context": context, "question": question, "title": "t",
+         "answers": {"text": [text] * bool(text), "answer_start": [start] * bool(text)}}
+        for n, (context, question, text, start) in enumerate(entries)
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(rows)
+    for name, part in (("own/train", table[:3]), ("own/validation", table), ("bare/train", table.drop(["id"]))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(part, tmp_path / f"{name}.parquet")
 
-    def read_hub(name, split="train", is_training=True, allow_impossible=False, limit=None):
-        return read(Source(str(name), "--dataset_name", is_training, limit, split), allow_impossible)
+    def read_hub(name, is_training=True, allow_impossible=False, limit=None):
+        split = "train" if is_training else "validation"
+        return read(Source(str(tmp_path / name), is_training, limit, split), allow_impossible)
 
-    examples = read_hub(folder)
+    examples = read_hub("own")
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
-    assert [question.paragraph for question in examples.questions] == [0, 1, 0]
-    assert examples.references == {"q0": ["cat"], "q1": ["dog"], "q2": ["sat"]}
-    assert len(read_hub(folder, limit=2).questions) == 2
-    negative = read_hub(folder, "validation", is_training=False, allow_impossible=True)
-    assert [question.is_impossible for question in negative.questions] == [False, False, True]
-    refused(lambda: read_hub(folder, "validation", False), "--dataset_name", folder, "validation", "q2")
-    refused(lambda: read_hub("nobody/nothing"), "--dataset_name", "nobody/nothing")
-    refused(lambda: read_hub(bare), bare, "answers", "id")
+    assert [question.paragraph for question in examples.questions] == [0, 1, 1]
+    assert examples.references == {"q0": ["cat"], "q1": ["dog"], "q2": ["ran"]}
+    assert len(read_hub("own", limit=2).questions) == 2
+    negative = read_hub("own", is_training=False, allow_impossible=True)
+    assert [question.is_impossible for question in negative.questions] == [False, False, False, True]
+    refused(lambda: read_hub("own", is_training=False), "--dataset_name", tmp_path / "own", "validation", "q3")
+    refused(lambda: read_hub("bare"), "--dataset_name", tmp_path / "bare", "id")
+    refused(lambda: read(Source("nobody/nothing", True, None, "train")), "--dataset_name nobody/nothing")

@@ -1,67 +1,28 @@
 """SQuAD's windows against google-research/bert `run_squad.py`."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
-from harness.google_data import google_s_features
 from harness.real_data import real
 from harness.real_tokenizers import uncased
-from harness.squad_files import open_windows, read_file, write_squad
+from harness.squad_files import compare_windows, open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.settings import WindowSettings
 
 
-def compare(settings, examples, ours, folder, run) -> int:
-    """Every window of these questions against Google's; the number of windows."""
-    rows = open_windows(settings, examples, ours, run)[0].table.to_pylist()
-
-    @functools.cache
-    def tokenize(text):
-        return ours.pieces(ours.encode_ids([text])[0])
-
-    expected = [
-        (number, window)
-        for number, question in enumerate(examples.questions)
-        for window in google_s_features(
-            tokenize, examples.paragraphs[question.paragraph], question.text, question.answers[0], settings
-        )
-    ]
-    assert len(rows) == len(expected)
-    for row, (number, (tokens, types, start, end)) in zip(rows, expected, strict=True):
-        assert ours.pieces(row["input_ids"]) == tokens, number
-        assert row["question_tokens"] == types.index(1)
-        assert (row["start_position"], row["end_position"], row["question"]) == (start, end, number)
-    return len(rows)
-
-
-@functools.cache
-def dev():
-    return read_file(real("squad/dev-v1.1.json"))
-
-
 @pytest.mark.parametrize(
     "settings", [WindowSettings(), WindowSettings(max_seq_length=128, doc_stride=50, max_query_length=12)]
 )
-def test_windows_are_google_s(tmp_path, run, settings):
+def test_windows_are_google_s(run, settings):
     """Of 200 real questions, and of 60 whose answers begin inside a word, which the rules are about."""
-    examples = dev()
-    chosen = [*range(0, len(examples.questions), len(examples.questions) // 200)]
-    odd = [
-        number
-        for number, q in enumerate(examples.questions)
-        if not examples.paragraphs[q.paragraph][q.answers[0][1] - 1 : q.answers[0][1]].isspace()
-    ]
-    questions = [examples.questions[number] for number in sorted({*chosen, *odd[:60]})]
-    used = sorted({question.paragraph for question in questions})
-    some = dataclasses.replace(
-        examples,
-        paragraphs=[examples.paragraphs[number] for number in used],
-        questions=[q._replace(paragraph=used.index(q.paragraph)) for q in questions],
-    )
-    assert compare(settings, some, uncased(), tmp_path, run) > len(some.questions) > 200
+    examples = read_file(real("squad/dev-v1.1.json"))
+    questions, contexts = examples.questions, examples.paragraphs
+    starts = [contexts[question.paragraph][: question.answers[0][1]] for question in questions]
+    odd = [question for question, start in zip(questions, starts, strict=True) if not start[-1:].isspace()]
+    some = dataclasses.replace(examples, questions=[*questions[:: len(questions) // 200], *odd[:60]])
+    assert compare_windows(settings, some, uncased(), run) > len(some.questions) > 250
 
 
 ODD_CONTEXTS = [
@@ -89,12 +50,11 @@ def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_s
     examples = read_file(write_squad(tmp_path / "odd.json", ODD_CONTEXTS))
     assert not examples.misplaced
     settings = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": 5}
-    compare(WindowSettings(**settings, allow_unknown=True), examples, letters_tokenizer(tmp_path), tmp_path, run)
+    compare_windows(WindowSettings(**settings, allow_unknown=True), examples, letters_tokenizer(tmp_path), run)
 
 
-def test_the_dev_windows_are_as_many_as_google_makes(tmp_path, run):
-    rows, _ = open_windows(WindowSettings(), dev(), uncased(), run)
-    assert len(dev().questions) == 10_570
+def test_the_dev_windows_are_as_many_as_google_makes(run):
+    rows, _ = open_windows(WindowSettings(), read_file(real("squad/dev-v1.1.json")), uncased(), run)
     assert len(rows) == 10_833
     assert int(np.diff(rows.column("input_ids")[1]).max()) == 384
     assert len(np.unique(rows.column("question"))) == 10_570

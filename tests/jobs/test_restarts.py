@@ -3,21 +3,18 @@
 import signal
 
 import pytest
-from harness.jobs import assert_gone, launch, program, run, started
+from harness.jobs import assert_gone, held, launch, pids, program, run
 
 
 def test_a_killed_job_goes_on_where_it_was_as_often_as_allowed(tmp_path):
-    with started(launch(2, *program("work.py", tmp_path, "hold"), flags=("--restarts=1",))) as job:
-        job.wait_for((tmp_path / "holding").exists)
-        first = (tmp_path / "rank-1").read_text()
+    with held(tmp_path, 2, "--restarts=1") as job:
+        first = pids(tmp_path)
         (tmp_path / "holding").unlink()  # the second start holds too
         job.strike(tmp_path / "rank-1")
-        job.wait_for(lambda: (tmp_path / "holding").exists() and (tmp_path / "rank-1").read_text() != first)
-        assert_gone(int(first))
+        job.wait_for(lambda: (tmp_path / "holding").exists() and pids(tmp_path)[1] != first[1])
+        assert_gone(*first)
         job.strike(tmp_path / "rank-1")
-        done = job.end()
-    assert done.status not in (0, 75), done
-    assert done.stdout.splitlines() == ["from 0", "from 7"]
+        assert job.fail().stdout.splitlines() == ["from 0", "from 7"]
 
 
 @pytest.mark.slow
@@ -28,19 +25,14 @@ def test_an_error_of_the_users_is_not_tried_again(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_job_that_a_user_ends_is_not_started_again(tmp_path, number):
+def test_a_job_that_a_user_ends_is_not_started_again(tmp_path):
     """The first signal asks the ranks to save; this program has nothing to save, and the second one ends it."""
-    with started(launch(2, *program("work.py", tmp_path, "hold"), flags=("--restarts=3",))) as job:
-        job.wait_for((tmp_path / "holding").exists)
-        ranks = [int((tmp_path / f"rank-{rank}").read_text()) for rank in range(2)]
-        job.process.send_signal(number)
-        job.wait_for(lambda: signal.Signals(number).name in job.done().stderr)
-        job.process.send_signal(number)
-        done = job.end()
-    assert done.status not in (0, 75), done
-    assert done.stdout.splitlines() == ["from 0"]
-    assert_gone(*ranks)
+    with held(tmp_path, 2, "--restarts=3") as job:
+        job.process.send_signal(signal.SIGINT)
+        job.wait_for(lambda: "SIGINT" in job.done().stderr)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.fail().stdout.splitlines() == ["from 0"]
+    assert_gone(*pids(tmp_path))
 
 
 @pytest.mark.slow

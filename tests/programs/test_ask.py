@@ -20,11 +20,6 @@ def model(tmp_path_factory):
     return str(save_model(tmp_path_factory.mktemp("model"), "span"))
 
 
-def give(monkeypatch, content):
-    """The next standard input."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-
 def test_lines_and_json_from_a_file_and_from_standard_input(model, tmp_path, capsys, monkeypatch):
     file = tmp_path / "context.txt"
     file.write_text(CONTEXT, encoding="utf-8")
@@ -34,29 +29,26 @@ def test_lines_and_json_from_a_file_and_from_standard_input(model, tmp_path, cap
     ask.main([model, "the animal", str(file), *SETTINGS, "--top_k=3"])
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert lines == [[f"{a.probability:.4f}", a.text.replace("\n", " ")] for a in expected]
-    give(monkeypatch, CONTEXT.encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CONTEXT.encode())))
     ask.main(["--json", *SETTINGS, model, "the animal", "-"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["question"] == "the animal"
-    (answer,) = printed["answers"]
-    assert ringbert.Answer(**answer) == expected[0]
-    assert CONTEXT[answer["start"] : answer["end"]] == answer["text"]
+    assert [ringbert.Answer(**answer) for answer in printed["answers"]] == expected[:1]
     ask.main([model, "who?", str(file), *SETTINGS, "--version_2_with_negative", "--null_score_diff_threshold=-99"])
     assert capsys.readouterr().out.endswith("\t(no answer)\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "content", "status", "named"),
+    ("words", "status", "named"),
     [
-        (["{model}", "who?", "nothing.txt"], b"", 1, ["nothing.txt"]),
-        (["{model}", "who?", "-"], b"caf\xe9", 1, ["standard input", "line 1", "UTF-8"]),
-        (["{model}", "who?", "-", "--max_seq_length=999"], b"text", 1, ["max_seq_length", "128"]),
-        (["./nowhere", "who?", "-"], b"text", 1, ["./nowhere"]),
-        (["{model}", "who?", "-", "--n_best_size=-5"], b"text", 2, ["--n_best_size", "1", "-5"]),
-        (["{model}", "who?", "-", "--doc_stride=0"], b"text", 2, ["--doc_stride", "1", "0"]),
+        (["{model}", "who?", "nothing.txt"], 1, ["nothing.txt"]),
+        (["{model}", "who?", "-"], 1, ["standard input", "line 1", "UTF-8"]),
+        (["./nowhere", "who?", __file__], 1, ["./nowhere"]),
+        (["{model}", "who?", __file__, "--max_seq_length=999"], 1, ["max_seq_length", "128"]),
+        (["{model}", "who?", __file__, "--n_best_size=-5"], 2, ["--n_best_size", "1", "-5"]),
     ],
 )
-def test_bad_input_is_one_line(model, words, content, status, named, capsys, monkeypatch):
-    give(monkeypatch, content)
+def test_bad_input_is_one_line(model, words, status, named, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9")))
     argv = [word.format(model=model) for word in words]
     refusal(capsys, "bert-ask", lambda: ask.main(argv), *named, status=status)

@@ -27,7 +27,7 @@ def test_a_healthy_machine_is_green_and_nothing_is_left(tmp_path):
     assert (done.returncode, whole["verdict"]) == (0, "green"), done
     found = {check["name"]: check for check in whole["checks"]}
     assert found["MPI"]["status"] == "ok"
-    assert "CPU" in found["GPUs"]["text"]
+    assert "CPU" in found["devices"]["text"]
     assert sum(whole["counts"].values()) == len(whole["checks"])
     assert not list(tmp_path.glob("*"))
 
@@ -39,13 +39,4 @@ def test_a_folder_that_cannot_be_written_is_red_with_what_to_do_in_a_narrow_page
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("RingBERT ")
     assert lines[-1].startswith("red: 1 failed")
-    assert [line for line in lines if line.startswith("  XX output folder ")]
-    assert "--output_dir" in done.stdout.partition("\nwhat to do\n")[2]
-
-
-def test_another_mpis_launcher_ends_it_as_it_ends_every_program():
-    """With the variables of MPICH's launcher: two processes, each alone."""
-    done = doctor(PMI_SIZE="2", PMI_RANK="0")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
-    assert done.stderr.startswith("bert-doctor: error: PMI_SIZE=2")
-    assert "bert-launch" in done.stderr
+    assert "--output_dir" in done.stdout.partition("\n  XX output folder ")[2].partition("\n  ok ")[0]

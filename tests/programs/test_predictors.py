@@ -44,32 +44,32 @@ def warned(call, match):
 def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
     """The same answers, candidates, probabilities and null odds, to the last bit. Contexts have one to three
     windows, and the threshold lies between the questions' null odds."""
-    questions = make_entries(12, 5)
-    file, pairs = write_squad(tmp_path / "dev.json", questions), [(entry[1], entry[0]) for entry in questions]
+    entries = make_entries(12, 5)
+    file = write_squad(tmp_path / "dev.json", entries)
     flags = [f"--{name}={value}" for name, value in settings.items()]
     bert("squad", tmp_path, f"--model={span_model}", f"--predict_file={file}", "--do_predict", *flags)
     paths = [tmp_path / f"{name}.json" for name in ("predictions", "nbest_predictions", "null_odds")]
     predictions, nbest, null_odds = (json.loads(path.read_text()) if path.exists() else {} for path in paths)
     answers = ringbert.QuestionAnswering(span_model, **settings)
-    found = answers(pairs, top_k=20)
-    for listed, (_, context), (id_, prediction) in zip(found, pairs, predictions.items(), strict=True):
-        assert listed[0].text == prediction
-        assert all(answer.text == context[answer.start : answer.end] for answer in listed)
-        written = {entry["text"]: entry for entry in nbest[id_]}
-        others = [text for text in written if text != prediction]  # with the null answer there may be 21 in all
-        assert [answer.text for answer in listed[1:]] == others[:19]
-        entries = [written[answer.text] for answer in listed]
-        assert [answer.probability for answer in listed] == [entry["probability"] for entry in entries]
-        assert [a.score for a in listed] == [entry["start_logit"] + entry["end_logit"] for entry in entries]
-        assert {answer.null_odds for answer in listed} == {null_odds.get(id_)}
+    contexts, questions = [entry[0] for entry in entries], [entry[1] for entry in entries]
+    found = answers(questions, contexts, top_k=20)
+    for listed, context, (id_, prediction) in zip(found, contexts, predictions.items(), strict=True):
+        entries = {entry["text"]: entry for entry in nbest[id_]}
+        others = [text for text in entries if text != prediction]  # with the null answer there may be 21 in all
+        assert [answer.text for answer in listed] == [prediction, *others[:19]]
+        for answer in listed:
+            entry = entries[answer.text]
+            assert answer.text == context[answer.start : answer.end]
+            assert answer.probability == entry["probability"]
+            assert answer.score == entry["start_logit"] + entry["end_logit"]
+            assert answer.null_odds == null_odds.get(id_)
     assert sum(not listed[0].text for listed in found) in (range(1, 12) if null_odds else [0])
-    # In other forms the same questions have other neighbours in their batch, and so other roundings.
-    best, (question, context) = [listed[0] for listed in found], pairs[0]
-    forms = [*answers([q for q, _ in pairs], [c for _, c in pairs]), answers(question, context)]
-    forms += [*answers(question, [context]), *answers(question, context, top_k=1), answers((question, context))]
-    for one, other in zip(forms, [*best, *[best[0]] * 4], strict=True):
-        assert (one.text, one.start, one.end) == (other.text, other.start, other.end)
-        assert one.probability == pytest.approx(other.probability, rel=1e-4)
+    # In other forms the question has other neighbours in its batch, and so other roundings.
+    best, question, context = found[0][0], questions[0], contexts[0]
+    forms = [answers(question, context), *answers([question], context), *answers(question, contexts[:1])]
+    for one in [*forms, *answers(question, context, top_k=1)]:
+        assert (one.text, one.start, one.end) == (best.text, best.start, best.end)
+        assert one.probability == pytest.approx(best.probability, rel=1e-4)
 
 
 def test_questions_without_known_words(span_model):
@@ -79,23 +79,20 @@ def test_questions_without_known_words(span_model):
 
 
 def test_labels_are_those_of_bert_classifier(label_model, tmp_path):
-    """A model of pairs warns once of single texts."""
-    write_rows(tmp_path / "test.tsv", COLUMNS[:2], [(e.first, e.second) for e in TEST])
+    """A model of pairs warns of single texts."""
+    pairs = [(e.first, e.second) for e in TEST]
+    write_rows(tmp_path / "test.tsv", COLUMNS[:2], pairs)
     argv = (f"--model={label_model}", f"--predict_file={tmp_path}/test.tsv", "--do_predict", "--max_seq_length=12")
     classify(tmp_path / "out", *argv, "--text_column=body", "--text_pair_column=more")
-    written = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t")
     shutil.copytree(label_model, tmp_path / "run/model")
     (tmp_path / "run/run.json").write_text('{"config": {"task_name": "mrpc", "max_seq_length": 12}}')
-    classifier, pairs = ringbert.Classifier(tmp_path / "run"), [(e.first, e.second) for e in TEST]
+    classifier = ringbert.Classifier(tmp_path / "run")
     found = warned(lambda: classifier(pairs), "max_seq_length 12")
-    assert [list(one.probabilities) for one in found] == [list(LABELS)] * len(TEST)
-    assert np.array_equal([list(one.probabilities.values()) for one in found], written)
+    written = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t").tolist()
+    assert [one.probabilities for one in found] == [dict(zip(LABELS, row, strict=True)) for row in written]
     labels = [line.split("\t")[1] for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]]
-    assert [one.label for one in found] == labels
-    assert all(one.probability == max(one.probabilities.values()) for one in found)
-    short = ("the red fox", "two dull axe")
-    together = warned(lambda: classifier([short, "the red fox"]), "pairs of texts")
-    assert classifier("the red fox").probability == pytest.approx(together[1].probability, rel=1e-4)
+    assert [(one.label, one.probability) for one in found] == list(zip(labels, map(max, written), strict=True))
+    assert len(warned(lambda: classifier([("the red fox", "two dull axe"), "the red fox"]), "pairs of texts")) == 2
 
 
 def test_a_regression_gives_values(tmp_path):
@@ -122,52 +119,43 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
     written = [json.loads(line)["features"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     vectors = ringbert.Features(span_model)
     found = vectors(items)
-    for one, expected, item in zip(found, written, items, strict=True):
+    for one, expected in zip(found, written, strict=True):
         assert list(one.tokens) == [token["token"] for token in expected]
         values = [token["layers"][0]["values"] for token in expected]
         np.testing.assert_allclose(one.vectors, values, rtol=0, atol=1e-5)
         np.testing.assert_allclose(one.pooled, one.vectors.mean(0), rtol=1e-6)
-        parts = iter(item if isinstance(item, tuple) else (item,))
-        text = next(parts)
-        for token, (start, end) in zip(one.tokens[1:], one.offsets[1:].tolist(), strict=True):
-            assert (token, start, end) == ("[SEP]", 0, 0) or token.removeprefix("##") == text[start:end]
-            text = next(parts, "") if token == "[SEP]" else text
     np.testing.assert_array_equal(vectors.pooled(items), [one.pooled for one in found])
     first = ringbert.Features(span_model, pooling="cls")(items)
     np.testing.assert_array_equal([one.pooled for one in first], [one.vectors[0] for one in first])
-    for call in (vectors, vectors.pooled):
-        warned(lambda call=call: call("cat " * 200), "max_seq_length 128")
+    warned(lambda: vectors.pooled("cat " * 200), "max_seq_length 128")
 
 
-def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, tmp_path):
-    """In model/, or only in checkpoints/."""
-    out = tmp_path / "out"
-    for name in ("model", "checkpoints/rows-000000000032"):
-        shutil.copytree(span_model, out / name)
-    config = LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0, "max_seq_length": 64}
-    (out / "run.json").write_text(json.dumps({"config": config}))
-    for folder in (out, str(out / "model"), out / "checkpoints/rows-000000000032"):
+def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, goldens, tmp_path):
+    """In model/, in a checkpoint, or in the newest of the checkpoints."""
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    for name in ("out/model", "alone/checkpoints/rows-000000000032"):
+        shutil.copytree(span_model, tmp_path / name)
+    config = json.dumps({"config": LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0}})
+    for run, folder in ((out, out), (out, str(out / "model")), (alone, alone / "checkpoints/rows-000000000032")):
+        (run / "run.json").write_text(config)
         settings = ringbert.QuestionAnswering(folder, n_best_size=7).settings
-        assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 64, 12)
+        assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 40, 12)
         assert settings.version_2_with_negative
+    assert ringbert.QuestionAnswering(goldens / "0.1/squad/interrupted").settings.max_query_length == 12
     (out / "run.json").write_text('{"config": {"max_seq_length": null}}')  # as of a training on corpora
     assert ringbert.Features(out).settings.max_seq_length == 128  # the model's positions
-    alone = ringbert.QuestionAnswering(span_model).settings
-    assert alone.max_seq_length == 128  # the model's positions; the default is 384
-    assert not alone.version_2_with_negative
+    assert ringbert.QuestionAnswering(span_model).settings.max_seq_length == 128  # the default is 384
     (out / "run.json").write_text('{"config": {"max_seq_length": "40"}}')
     refused(lambda: ringbert.QuestionAnswering(out), "max_seq_length", "'40'")
 
 
 def test_threads_two_predictors_and_the_keras_policy(label_model):
-    before = keras.config.dtype_policy().name
+    before, items = keras.config.dtype_policy().name, [e.first for e in TEST]
     rough, exact = ringbert.Classifier(label_model, precision="bf16"), ringbert.Classifier(label_model)
     assert keras.config.dtype_policy().name == before
-    items = [e.first for e in TEST]
     alone = [exact(item) for item in items]
-    rounded, expected = ([one.probability for one in some] for some in (rough(items), alone))
-    assert rounded == pytest.approx(expected, abs=0.02)
-    assert rounded != pytest.approx(expected, abs=1e-6)
+    rounding = [one.probability - other.probability for one, other in zip(rough(items), alone, strict=True)]
+    assert 1e-6 < np.abs(rounding).max() < 0.02
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(exact, items)) == alone
 
@@ -176,25 +164,19 @@ def test_threads_two_predictors_and_the_keras_policy(label_model):
     ("arguments", "named"),
     [
         ((" \n", "c"), ["question"]),
-        (("q",), ["context"]),
         (("q", NAN), ["context", "nan"]),
-        ((b"q", "c"), ["question", "bytes"]),
         ((["q", "q"], ["c"]), ["question", "2", "context", "1"]),
-        ((["q", "p"],), ["question[0]", "pair"]),
-        (([["q", "c"], ("q", "")],), ["question[1][1]"]),
-        (("q", "\ud800"), ["context", "surrogate"]),
+        (([("q", "c")], "c"), ["question[0]", "('q', 'c')"]),
+        (("q", "\ud800"), ["context", "\\ud800"]),
         (([],), ["texts"]),
         ((["a", NAN],), ["texts[1]", "nan"]),
-        ((["a", ("b", 3)],), ["texts[1][1]", "int"]),
-        ((np.array("a"),), ["texts", "ndarray"]),
+        ((["a", ("b", 3)],), ["texts[1]", "3"]),
+        (({"text": "a"},), ["texts", "{"]),
     ],
 )
 def test_texts_that_are_refused(span_model, label_model, arguments, named):
-    has_questions = not named[0].startswith("texts")
-    predict = (
-        ringbert.QuestionAnswering(span_model, **LENGTHS) if has_questions else ringbert.Classifier(label_model)
-    )
-    refused(lambda: predict(*arguments), *named)
+    model = ringbert.QuestionAnswering(span_model) if len(arguments) > 1 else ringbert.Classifier(label_model)
+    refused(lambda: model(*arguments), *named)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +194,6 @@ def test_texts_that_are_refused(span_model, label_model, arguments, named):
 )
 def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path, kind, folder, options, named):
     names = {"tmp": tmp_path, "span": span_model, "label": label_model}
-    place = folder and folder.format(**names)
+    place = folder.format(**names)
     line = refused(lambda: getattr(ringbert, kind)(place, **options), *(part.format(**names) for part in named))
     assert "--" not in line  # flags are the programs'

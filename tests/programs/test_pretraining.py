@@ -9,9 +9,10 @@ import pytest
 from harness.program_runs import bert, files_in, metrics_in, refusal, weights_in, without_newest_checkpoint
 from harness.texts import WORDS, write_model
 from safetensors.numpy import load_file
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
 from tasks.corpus.__main__ import main as bert_corpus
+from tasks.pretraining.settings import PretrainingPlan
 
 LENGTH, PREDICTIONS, STEPS, BATCH = 32, 5, 24, 16
 SIZES = (f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}")
@@ -45,12 +46,7 @@ def corpus(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def pretrain(corpus):
-    return lambda output_dir, shards, *flags: run(corpus, output_dir, shards, *flags)
-
-
-def run(corpus, output_dir, shards, *flags):
+def pretrain(corpus, output_dir, shards, *flags):
     files = (f"--input_file={corpus}/{shards}", f"--eval_input_file={corpus}/held", "--do_lower_case",
              f"--bert_config_file={corpus}/bert_config.json")  # fmt: skip
     return bert("pretraining", output_dir, *files, *flags)
@@ -60,7 +56,7 @@ def run(corpus, output_dir, shards, *flags):
 def trained(corpus, tmp_path_factory):
     """A run with masks drawn again in every epoch."""
     folder = tmp_path_factory.mktemp("trained")
-    run(corpus, folder, "dynamic/*.arrow", *TRAIN)
+    pretrain(corpus, folder, "dynamic/*.arrow", *TRAIN)
     return folder
 
 
@@ -72,81 +68,73 @@ def scores_in(path):
     return json.loads(path.read_text())["scores"]
 
 
-def test_a_run_learns_and_leaves_its_files(trained):
+def test_a_run_learns_and_leaves_its_files(trained, corpus):
     found = losses(trained)
     assert len(found) == STEPS
     assert found[-4:, 0].mean() < found[:4, 0].mean() - 0.3
     scores = scores_in(trained / "result.json")
-    assert set(scores) == {
-        *("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
-    }
+    parts = ("masked_lm", "next_sentence")
+    assert set(scores) == {f"{part}_{name}" for part in parts for name in ("accuracy", "loss")}
     loss = scores["masked_lm_loss"] + scores["next_sentence_loss"]
     written = dict(line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines())
     assert {name: float(text) for name, text in written.items()} == scores | {"global_step": STEPS, "loss": loss}
     measured = [line for line in metrics_in(trained) if "masked_lm_loss" in line]
     assert [line["step"] for line in measured] == [12, 24]
     assert {name: measured[-1][name] for name in scores} == scores  # the last step's evaluation is the final one
-
-
-def test_the_model_is_one_of_transformers(trained, corpus):
     assert AutoConfig.from_pretrained(trained / "model").architectures == ["BertForPreTraining"]
-    vocabulary = (corpus / "vocab.txt").read_text().split()
-    text = (corpus / "text.txt").read_text().split("\n")[0]
-    ids = AutoTokenizer.from_pretrained(trained / "model")(text).input_ids
-    assert [vocabulary[number] for number in ids] == ["[CLS]", *text.split(), "[SEP]"]
-    assert load_file(trained / "model/model.safetensors")["cls.seq_relationship.weight"].shape == (2, 64)
+    assert (trained / "model/vocab.txt").read_bytes() == (corpus / "vocab.txt").read_bytes()
 
 
-def test_evaluation_alone_changes_nothing_that_the_training_wrote(pretrain, trained, tmp_path):
+def test_evaluation_alone_changes_nothing_that_the_training_wrote(corpus, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "run")
-    found = pretrain(folder, "dynamic/*.arrow", "--do_eval", *SIZES)
+    found = pretrain(corpus, folder, "dynamic/*.arrow", "--do_eval", *SIZES)
     assert found == scores_in(folder / "predict_result.json") == scores_in(trained / "result.json")
     assert files_in(folder, "predict_result.json") == files_in(trained)
 
 
 @pytest.mark.slow
-def test_stopped_in_mid_epoch_and_continued_gives_the_same_bits(pretrain, trained, corpus, tmp_path):
+def test_stopped_in_mid_epoch_and_continued_gives_the_same_bits(trained, corpus, tmp_path):
     broken = without_newest_checkpoint(trained, tmp_path / "broken")
     newest = json.loads(sorted(broken.glob("checkpoints/rows-*/state.json"))[-1].read_text())
     rows = json.loads((corpus / "dynamic/manifest.json").read_text())["counts"]["examples"]
     assert newest["position"] % rows != 0
-    pretrain(broken, "dynamic/*.arrow", *TRAIN)
+    pretrain(corpus, broken, "dynamic/*.arrow", *TRAIN)
     assert weights_in(broken / "model") == weights_in(trained / "model")
     np.testing.assert_array_equal(losses(broken), losses(trained))
 
 
 @pytest.mark.slow
-def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(pretrain, corpus, tmp_path):
+def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, tmp_path):
     """TFRecord files without a vocabulary, as Google's program reads them; the model then has none either."""
     flags = (*TRAIN, "--num_train_steps=6", f"--eval_input_file={corpus}/tf", "--eval_steps=null")
     for shards in ("tf/*.tfrecord", "static/*.arrow"):
-        pretrain(tmp_path / shards[:2], shards, *flags)
+        pretrain(corpus, tmp_path / shards[:2], shards, *flags)
     np.testing.assert_array_equal(losses(tmp_path / "tf"), losses(tmp_path / "st"))
     assert not (tmp_path / "tf/model/vocab.txt").exists()
     assert (tmp_path / "st/model/vocab.txt").exists()
 
 
 @pytest.mark.slow
-def test_masks_are_drawn_again_in_each_epoch_or_read_from_the_shards(pretrain, corpus, tmp_path):
+def test_masks_are_drawn_again_in_each_epoch_or_read_from_the_shards(corpus, tmp_path):
     """At a rate of 0 and without dropout a loss changes only with the masks. A step is an epoch."""
     for shards in ("dynamic", "static"):
         rows = json.loads((corpus / shards / "manifest.json").read_text())["counts"]["examples"]
         flags = ("--do_train", f"--global_batch_size={rows}", "--num_train_epochs=2", "--learning_rate=0", *SIZES)
-        pretrain(tmp_path / shards, f"{shards}/*.arrow", *flags, "--log_steps=1")
+        pretrain(corpus, tmp_path / shards, f"{shards}/*.arrow", *flags, "--log_steps=1")
         (mlm, nsp), (mlm_again, nsp_again) = losses(tmp_path / shards)
         assert nsp == pytest.approx(nsp_again, rel=1e-4) if shards == "static" else nsp != nsp_again
         assert (mlm == pytest.approx(mlm_again, rel=1e-5)) == (shards == "static")
 
 
 @pytest.mark.slow
-def test_a_second_phase_starts_from_the_first_ones_model_and_moments(pretrain, trained, tmp_path):
+def test_a_second_phase_starts_from_the_first_ones_model_and_moments(corpus, trained, tmp_path):
     first = trained / f"checkpoints/rows-{BATCH * STEPS:012d}"
     flags = ("--do_train", "--num_train_steps=1", "--num_warmup_steps=0", "--learning_rate=1e-4",
              "--optimizer=lamb", "--global_batch_size=8", f"--max_seq_length={LENGTH}",
              f"--init_checkpoint={first}")  # fmt: skip
     second = {}
     for name, more in (("with", ["--init_moments"]), ("without", [])):
-        pretrain(tmp_path / name, "dynamic/*.arrow", *flags, *more)
+        pretrain(corpus, tmp_path / name, "dynamic/*.arrow", *flags, *more)
         written = tmp_path / name / "checkpoints/rows-000000000008"
         second[name] = load_file(written / "optimizer.safetensors")
     settings = json.loads((written / "state.json").read_text())["settings"]
@@ -166,33 +154,27 @@ VOCABULARY = "--vocab_file={corpus}/vocab.txt"  # for the Arrow shards to evalua
 @pytest.mark.parametrize(
     ("shards", "flags", "named"),
     [
-        ("nothing/*.arrow", [], ["nothing/*.arrow"]),
         ("cut/*.arrow", [], ["shard-00001-of-00002.arrow"]),
         ("dynamic/*.arrow", ["--max_seq_length=16"], ["--max_seq_length", "32"]),
         ("dynamic/*.arrow", ["--vocab_file={tmp}/other.txt"], ["vocabulary"]),
         ("dynamic/*.arrow", ["--eval_input_file=absent/*.arrow"], ["--eval_input_file", "absent/"]),
-        ("tf/*.tfrecord", [VOCABULARY, "--max_seq_length=16"], ["--max_seq_length", "16"]),
         ("tf/*.tfrecord", [VOCABULARY, "--max_predictions_per_seq=4"], ["--max_predictions_per_seq", "4"]),
         ("tf/*.tfrecord", [], ["--eval_input_file", "--vocab_file"]),
         ("dynamic", ["--init_moments", "--init_checkpoint={trained}/model"], ["optimizer.safetensors"]),
     ],
 )
-def test_bad_shards_are_one_line(corpus, trained, pretrain, tmp_path, capsys, shards, flags, named):
+def test_bad_shards_are_one_line(corpus, trained, tmp_path, capsys, shards, flags, named):
     if shards.startswith("cut"):
         path = shutil.copytree(corpus / "dynamic", corpus / "cut") / "shard-00001-of-00002.arrow"
         path.write_bytes(path.read_bytes()[:-100])
     lines = (corpus / "vocab.txt").read_text().splitlines()
     (tmp_path / "other.txt").write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
     given = [flag.format(tmp=tmp_path, trained=trained, corpus=corpus) for flag in flags]
-    refusal(capsys, "bert-pretraining", lambda: pretrain(tmp_path / "out", shards, *TRAIN, *given), *named)
+    refusal(capsys, "bert-pretraining", lambda: pretrain(corpus, tmp_path / "out", shards, *TRAIN, *given), *named)
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_google_trains_100000_steps_by_default(pretrain, trained, tmp_path, capsys):
-    """With 10,000 of warmup. The plan is shown before the weights are read, which do not fit."""
-    write_model(tmp_path, num_layers=2)
-    flags = ("--do_train", f"--init_checkpoint={trained}/model", f"--bert_config_file={tmp_path}/bert_config.json")
-    with pytest.raises(SystemExit):
-        pretrain(tmp_path / "out", "dynamic", *flags)
-    plan = capsys.readouterr().err.replace(",", "")
-    assert all(part in plan for part in ("batch 32 ", "100000 steps", "10000 warmup", "rate 5e-05"))
+def test_google_trains_100000_steps_by_default():
+    plan = PretrainingPlan().resolved()
+    assert (plan.num_train_steps, plan.num_warmup_steps, plan.batch_size) == (100_000, 10_000, 32)
+    assert PretrainingPlan(num_train_epochs=2).resolved().num_warmup_steps is None

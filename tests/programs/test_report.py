@@ -58,6 +58,9 @@ def test_a_run_that_goes_on(tmp_path, capsys):
     assert "<code>/venv/bin/bert-squad --do_train &#x27;--train_file=my data.json&#x27;</code>" in page
     assert "Not yet" in page
     assert "data:image/png;base64,iVBOR" in page
+    for name, shown, hidden in (("predict_result", "12.34", "56.78"), ("result", "56.78", "12.34")):
+        (folder / f"{name}.json").write_text(json.dumps({"scores": {"f1": float(shown)}}))  # training's come first
+        assert (shown in page_of(folder), hidden in page_of(folder)) == (True, False)
 
 
 def test_scores_stand_side_by_side_percentages_with_two_decimals_and_shares_with_four(tmp_path, monkeypatch):

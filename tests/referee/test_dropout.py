@@ -19,6 +19,7 @@ from distributed.gradient import dropout_key
 
 RATE = 0.1
 WIDTHS = {"plain": 32, "cpu": COMPILED_WIDTH, "compiled": 32}
+GROUPING = {"plain": "by length", "cpu": "by length", "compiled": "compiled"}
 SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("cpu", "compiled")]
 KINDS = pytest.mark.parametrize("kind", ["plain", "cpu", SLOW_KINDS[1]])
 MOSTLY_SLOW = pytest.mark.parametrize("kind", ["plain", *SLOW_KINDS])
@@ -33,10 +34,6 @@ def make(head: str, kind: str, num_layers: int, hidden_rate: float, attention_ra
         attention_probs_dropout_prob=attention_rate, **more,
     )  # fmt: skip
     return Computer(Bert(config, head, seed=2))
-
-
-def grouping_of(kind: str) -> str:
-    return "compiled" if kind == "compiled" else "by length"
 
 
 @functools.cache
@@ -57,7 +54,7 @@ def revealing(kind: str, layer: int, part: str, rate: float = RATE) -> Computer:
 
 def mask_of(compute: Computer, kind: str, key=KEY) -> np.ndarray:
     """What was kept, bool [tokens, H]."""
-    values = np.abs(np.concatenate(compute(ROWS, grouping_of(kind), key).scores))
+    values = np.abs(np.concatenate(compute(ROWS, GROUPING[kind], key).scores))
     assert not ((values > 0.65) & (values < 0.75)).any()
     return values > 0.7
 
@@ -133,7 +130,7 @@ def test_what_is_kept_is_divided_by_1_minus_the_rate(kind):
             variable.assign(np.resize([1.0, -1.0], variable.shape) * (2 if name.endswith("bias") else 1))
         elif name.endswith(("attention/output/LayerNorm/gamma", "layer_0/output/dense/kernel")):
             variable.assign(tf.zeros(variable.shape))
-    values, without = (np.abs(np.concatenate(compute(ROWS, grouping_of(kind), key).scores)) for key in (KEY, None))
+    values, without = (np.abs(np.concatenate(compute(ROWS, GROUPING[kind], key).scores)) for key in (KEY, None))
     is_kept = values > 0.8  # 5 and 1 divided by the standard deviation of both, sqrt(13)
     assert np.median(values[is_kept]) / np.median(values[~is_kept]) == pytest.approx(5, rel=0.1)
     np.testing.assert_allclose(without, 1, atol=1e-5)
@@ -146,8 +143,8 @@ def test_the_mean_over_many_keys_is_attention_without_dropout(kind):
     for name, variable in compute.model.named_tensors().items():
         if "attention" in name and name.endswith("kernel"):
             variable.assign(5 * variable)
-    without = np.concatenate(compute(ROWS, grouping_of(kind)).scores)
-    off = [np.concatenate(compute(ROWS, grouping_of(kind), [7, n]).scores) - without for n in range(60)]
+    without = np.concatenate(compute(ROWS, GROUPING[kind]).scores)
+    off = [np.concatenate(compute(ROWS, GROUPING[kind], [7, n]).scores) - without for n in range(60)]
     assert np.linalg.norm(np.mean(off, 0)) < 0.4 * np.linalg.norm(off[0])
     assert np.linalg.norm(off[0]) > 1e-2 * np.linalg.norm(without)
 
@@ -157,7 +154,7 @@ def test_the_gradient_with_dropout_is_the_slope_of_the_loss(kind):
     """The masks of the backward pass are those of the forward pass. The slope is that along each tensor's
     gradient, between two points so near that the loss is all but straight."""
     compute = make("span", kind, 1, 0.3, 0.3, initializer_range=0.1)
-    at = compute(ROWS, grouping_of(kind), KEY)
+    at = compute(ROWS, GROUPING[kind], KEY)
     tensors = compute.model.named_tensors()
     norms = {name: np.linalg.norm(gradient) for name, gradient in at.gradients.items()}
     checked = [name for name, norm in norms.items() if norm > 1e-2 * max(norms.values())]
@@ -166,6 +163,6 @@ def test_the_gradient_with_dropout_is_the_slope_of_the_loss(kind):
         value, losses = tensors[name].numpy(), []
         for side in (1, -1):
             tensors[name].assign(value + side * 2e-3 / norms[name] * at.gradients[name] / norms[name])
-            losses.append(compute(ROWS, grouping_of(kind), KEY).loss)
+            losses.append(compute(ROWS, GROUPING[kind], KEY).loss)
         tensors[name].assign(value)
         assert (losses[0] - losses[1]) / 4e-3 == pytest.approx(1, rel=0.02), name

@@ -103,8 +103,7 @@ def test_lamb_is_that_of_albert(shape):
 def test_settings_name_the_optimizer_and_keras_can_rebuild_it(name, kind):
     optimizer = make_optimizer(OptimizerSettings(optimizer=name), 1e-4, train_steps=50, warmup_steps=5)
     assert type(optimizer) is kind
-    optimizer.iterations.assign(20)
-    assert float(optimizer.learning_rate) == pytest.approx(1e-4 * (1 - 20 / 50))
+    assert float(optimizer.learning_rate) == 0  # before the first step
     other = kind(1e-3, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.99, epsilon=1e-5, exclude=("x",))
     assert kind.from_config(other.get_config()).get_config() == other.get_config()
 
@@ -115,8 +114,6 @@ def test_values_read_before_an_update_stay(shape):
     variable, optimizer = keras.Variable(np.ones(shape), name="dense.kernel"), AdamWeightDecay(1e-3)
     optimizer.build([variable])
     read = [tf.convert_to_tensor(each) for each in (variable, *optimizer.variables[2:])]
-    values = [tensor.numpy().copy() for tensor in read]
     optimizer.apply([tf.ones(shape)])
-    for tensor, value in zip(read, values, strict=True):
-        np.testing.assert_array_equal(tensor, value)
+    assert [set(tensor.numpy().ravel()) for tensor in read] == [{1}, {0}, {0}]
     assert np.all(variable.numpy() < 1)

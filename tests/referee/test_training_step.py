@@ -8,7 +8,7 @@ import tensorflow as tf
 from harness.google_optimizer import google_rate, google_step
 
 from bert.optimizer import AdamWeightDecay, WarmupDecay
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.devices import Device
 from distributed.gradient import TrainingStep, WholeStep
 from distributed.log import StepClock
@@ -28,7 +28,7 @@ class Trainer:
         self.kernel, self.bias = (keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items())
         self.optimizer = AllreduceOptimizer(
             AdamWeightDecay(WarmupDecay(rate, STEPS, WARMUP)), [self.kernel, self.bias],
-            World(device=Device("cpu" if kind == "cpu" else "gpu")), LocalCollectives(), scales_loss=scales_loss,
+            World(device=Device("cpu" if kind == "cpu" else "gpu")), Collectives(), scales_loss=scales_loss,
         )  # fmt: skip
         made = WholeStep if kind == "whole" else TrainingStep
         self.one = made(self.loss, lambda batch: {"loss": float(len(batch["x"]))}, self.optimizer)

@@ -1,16 +1,28 @@
-"""Fixtures of tests that run on several ranks, and the hooks that hand them to the ranks (harness/spmd.py)."""
+"""Tests on several ranks: one mpirun for many, whose ranks run pytest, and this process reads their reports.
+
+pytest's own process (the parent) never joins MPI. It starts `mpirun -n 3 python -m pytest @file` with the names of
+the tests, and waits for each test until its ranks have written their reports to a file each. A test that fails, or
+takes too long, ends the ranks, and the next test starts new ones. A test of fewer ranks than 3 has a communicator
+of the first ones, while the others wait without using a core.
+"""
 
 import functools
 import json
 import os
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
-from harness import spmd
+from harness.mpi import ENVIRONMENT, ROOT, command_of
 
 HERE = Path(__file__).parent
-ranks = spmd.Ranks()
+NUM_RANKS = 3
+FOLDER = "RINGBERT_SPMD"  # set in the ranks: where they write what came out
+START_S, TEST_S = 180, 120  # for mpirun, imports and the collection of the tests; for one test
+OTHERS_S = 8  # for the other ranks to fail too
 
 
 @pytest.hookimpl(tryfirst=True)  # so that the parent and the ranks give tests the same names
@@ -18,23 +30,78 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the mark it is 2."""
     mark = metafunc.definition.get_closest_marker("ranks")
     if "num_ranks" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "num_ranks", mark.args if mark else (2,), indirect=True, ids=lambda number: f"{number} ranks"
-        )
+        numbers = mark.args if mark else (2,)
+        metafunc.parametrize("num_ranks", numbers, indirect=True, ids=lambda number: f"{number} ranks")
 
 
-if not spmd.is_rank():
+class Ranks:
+    """The running ranks, as their parent sees them."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.folder, self.remaining = Path(tempfile.mkdtemp(prefix="ringbert-spmd-")), names
+        (self.folder / "tests").write_text("\n".join(names))
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", "-o", "timeout=0"]
+        options += ["-o", f"faulthandler_timeout={TEST_S - 20}"]
+        program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        variables |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
+        with (self.folder / "output").open("w") as output:
+            self.process = subprocess.Popen(
+                command_of(NUM_RANKS, program, variables),
+                env=variables, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+        self.end_s = time.monotonic() + START_S
+
+    def reports_of(self, name: str) -> list[list[dict]]:
+        """What each rank has written about a test."""
+        paths = [self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)]
+        written = [path.read_text().rpartition("\n")[0] if path.exists() else "" for path in paths]
+        reports = [[json.loads(line) for line in text.splitlines()] for text in written]
+        return [[report for report in of_rank if report["nodeid"] == name] for of_rank in reports]
+
+    def run(self) -> list[dict]:
+        """Rank 0's reports of the next test. Raises AssertionError, with what the ranks say, if one fails."""
+        name, *self.remaining = self.remaining
+        self.end_s = max(self.end_s, time.monotonic()) + TEST_S
+        while True:
+            is_late = self.process.poll() is not None or time.monotonic() > self.end_s
+            reports = self.reports_of(name)
+            failed = [report["longrepr"] for own in reports for report in own if report["outcome"] == "failed"]
+            missing = [rank for rank, own in enumerate(reports) if not own or own[-1]["when"] != "teardown"]
+            if not missing and not failed:
+                self.end_s = 0
+                return reports[0]
+            if is_late:
+                self.stop()
+                output = (self.folder / "output").read_text()[-12000:]
+                raise AssertionError("\n".join([*failed, f"no end on ranks {missing}; the output:\n{output}"]))
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+if FOLDER not in os.environ:
+    ranks: Ranks | None = None
 
     def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        global ranks
         if HERE not in item.path.parents:  # pytest-xdist asks the hooks of all folders
             return None
-        items = [other for other in item.session.items if HERE in other.path.parents]
-        names = [other.nodeid for other in items[items.index(item) :]]
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        if ranks is None or ranks.process.poll() is not None or ranks.remaining[:1] != [item.nodeid]:
+            pytest_sessionfinish()
+            items = [other for other in item.session.items if HERE in other.path.parents]
+            ranks = Ranks([other.nodeid for other in items[items.index(item) :]])
         try:
-            hook, written = item.config.hook, ranks.run(names)
+            hook, written = item.config.hook, ranks.run()
             reports = [hook.pytest_report_from_serializable(config=item.config, data=data) for data in written]
-        except spmd.NoEnd as error:
+        except AssertionError as error:
             reports = [pytest.TestReport(item.nodeid, item.location, {}, "failed", str(error), "call")]
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -42,7 +109,8 @@ if not spmd.is_rank():
         return True
 
     def pytest_sessionfinish() -> None:
-        ranks.stop()
+        if ranks is not None:
+            ranks.stop()
 
 else:
 
@@ -51,12 +119,10 @@ else:
         """All ranks meet before each test; each gets the communicator of the test's ranks."""
         from mpi4py import MPI
 
-        from distributed.joining import wait_for
-
-        wait_for(MPI.COMM_WORLD.Ibarrier())
-        number, rank = item.callspec.params["num_ranks"], MPI.COMM_WORLD.rank
-        item.config.comm = MPI.COMM_WORLD.Split(0 if rank < number else MPI.UNDEFINED)
-        item.config.is_absent = rank >= number
+        world, _ = whole_world()
+        world.barrier()
+        item.config.is_absent = world.rank >= item.callspec.params["num_ranks"]
+        item.config.comm = world.comm.Split(MPI.UNDEFINED if item.config.is_absent else 0)
 
     def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.config.is_absent:
@@ -64,16 +130,17 @@ else:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(item: pytest.Item):
-        """Writes the report for the parent."""
-        from mpi4py import MPI
-
+        """Writes the report for the parent, and ends the ranks if the test has failed."""
         outcome = yield
-        report = outcome.get_result()
+        report, world = outcome.get_result(), whole_world()[0]
         if report.failed:
-            report.longrepr = f"--- rank {MPI.COMM_WORLD.rank}\n{report.longreprtext}"
+            report.longrepr = f"--- rank {world.rank}\n{report.longreprtext}"
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        with (Path(os.environ[spmd.FOLDER]) / f"rank-{MPI.COMM_WORLD.rank}").open("a") as file:
+        with (Path(os.environ[FOLDER]) / f"rank-{world.rank}").open("a") as file:
             file.write(json.dumps(data) + "\n")
+        if report.failed:
+            time.sleep(OTHERS_S)
+            world.comm.Abort()
 
     def pytest_sessionstart() -> None:
         whole_world()
@@ -86,7 +153,7 @@ def whole_world():
     from distributed.devices import DeviceSettings
     from distributed.world import World
 
-    world = World.join(DeviceSettings(device="cpu"), stalls=None, saves_on_signals=False)
+    world = World.join(DeviceSettings(device="cpu"), stalls=None, is_script=True)
     return world, open_collectives(world, "ring")
 
 
@@ -110,16 +177,14 @@ def collectives(world):
     """What `--backend auto` opens for these ranks."""
     from distributed.collectives import open_collectives
 
-    opened = open_collectives(world)
-    yield opened
-    opened.close()
+    return open_collectives(world)
 
 
 @pytest.fixture
 def ring(num_ranks):
     """TensorFlow's ring, which the session opened for all its ranks."""
-    if num_ranks != spmd.NUM_RANKS:
-        pytest.fail(f"the ring needs @pytest.mark.ranks({spmd.NUM_RANKS})")
+    if num_ranks != NUM_RANKS:
+        pytest.fail(f"the ring needs @pytest.mark.ranks({NUM_RANKS})")
     return whole_world()[1]
 
 

@@ -6,12 +6,14 @@ import resource
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from distributed.collectives import open_collectives
 from distributed.collectives.mpi import MpiCollectives
+from distributed.optimizer import broadcast_variables
 from ringbase.errors import InputError
 
 MIB = 1 << 20
@@ -22,19 +24,12 @@ SIZES = (0, 1, 3, 1023, MIB // 4, 3 * MIB // 4 + 1)
 @pytest.fixture(params=["mpi", "ring"])
 def backend(request, world, ring):
     """Each backend; TensorFlow's ring is one of all ranks of the session."""
-    if request.param == "mpi":
-        yield open_collectives(world, "mpi")
-    else:
-        yield ring
+    return open_collectives(world, "mpi") if request.param == "mpi" else ring
 
 
 def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
     """Values that float32 adds exactly in any order, different on each rank, at each place and in each call."""
     return ((np.arange(size, dtype=np.int64) * 7 + 1000 * call) % 9973 * (rank + 1) - rank).astype(dtype)
-
-
-def assert_same_bits(world, array: np.ndarray) -> None:
-    assert len(set(world.all_gather(hashlib.sha256(array.tobytes()).hexdigest()))) == 1, "the ranks' bits differ"
 
 
 def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
@@ -54,15 +49,17 @@ def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
 
 
 def check_rounding(world, collectives, dtype: str) -> None:
-    size = 3 * MIB // 4 + 1
-    parts = [np.random.default_rng(rank).standard_normal(size).astype(dtype) for rank in range(world.size)]
-    first = collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy().copy()
-    again = collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy()
-    assert_same_bits(world, first)
-    assert first.tobytes() == again.tobytes(), "other bits in another call"
+    parts = [np.random.default_rng(rank).standard_normal(SIZES[-1]).astype(dtype) for rank in range(world.size)]
+    calls = [collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy().copy() for _ in range(2)]
+    digests = set(world.all_gather(digest_of(calls[0])) + world.all_gather(digest_of(calls[1])))
+    assert len(digests) == 1, "other bits on another rank or in another call"
     exact = sum(part.astype(np.float64) for part in parts)
     bound = world.size**2 * np.finfo(dtype).eps * np.max(np.abs(exact))
-    np.testing.assert_allclose(first, exact, rtol=0, atol=bound)
+    np.testing.assert_allclose(calls[0], exact, rtol=0, atol=bound)
+
+
+def digest_of(array: np.ndarray) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
 
 
 @pytest.mark.ranks(3)
@@ -73,16 +70,12 @@ def test_sums_are_exact_where_they_can_be_and_have_the_same_bits(dtype, world, b
 
 
 @pytest.mark.ranks(3)
-def test_broadcasts_of_every_type_and_shape(world, backend):
-    for dtype in (tf.float32, tf.float64, tf.int32, tf.int64, tf.bool, tf.float16, tf.bfloat16):
-        for shape in ((), (0,), (3,), (5, 7)):
-            numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2 + 1
-            got = backend.broadcast(tf.cast(tf.constant(numbers + world.rank), dtype))
-            assert (got.dtype, got.shape) == (dtype, shape)
-            np.testing.assert_array_equal(got.numpy(), tf.cast(tf.constant(numbers), dtype).numpy())
-    large = np.arange(17 * MIB + 3, dtype=np.float32)  # more than one message of 64 MiB
-    got = backend.broadcast(tf.constant(large if world.rank == 0 else np.zeros_like(large))).numpy()
-    assert np.array_equal(got, large)
+def test_a_broadcast_of_more_than_one_message(world):
+    """Of 64 MiB each."""
+    large = np.arange(17 * MIB + 3, dtype=np.float32)
+    variable = keras.Variable(large * (world.rank == 1))
+    broadcast_variables([variable], world, root=1)
+    assert np.array_equal(variable.numpy(), large)
 
 
 @pytest.mark.ranks(3)
@@ -108,33 +101,27 @@ def test_only_large_tensors_that_cross_machines_are_rounded(machines, world):
     check_sums(world, collectives, "float32")
     check_sums(world, collectives, "int32")
     check_rounding(world, collectives, "float32")
-    of_ranks = [np.random.default_rng(rank).standard_normal(6024).astype(np.float32) for rank in range(3)]
-    total = collectives.all_reduce_sum([tf.constant(own) for own in np.split(of_ranks[world.rank], [1023])], True)
-    assert_same_bits(world, np.concatenate(total))
-    bits = [np.asarray(part).view(np.uint32) for part in total]
-    has_16_bits = [not np.any(part & 0xFFFF) for part in bits]
-    assert has_16_bits == [False, collectives.compresses] == [False, max(machines) > 0]
+    of_ranks = [np.random.default_rng(rank).standard_normal(6047).astype(np.float32) for rank in range(3)]
+    own = np.split(of_ranks[world.rank], [2000, 3023])  # a large one, one of 1023 numbers, and a large one
+    total = collectives.all_reduce_sum([tf.constant(part) for part in own], True)
+    assert world.broadcast(np.concatenate(total)).tobytes() == np.concatenate(total).tobytes()
+    has_16_bits = [not np.any(np.asarray(part).view(np.uint32) & 0xFFFF) for part in total]
+    assert has_16_bits == [collectives.compresses, False, collectives.compresses]
+    assert collectives.compresses == (max(machines) > 0)
     bound = 1e-5 + collectives.compresses * 3 * 2.0**-8 * sum(map(np.abs, of_ranks))
     assert np.all(np.abs(np.concatenate(total) - sum(of_ranks)) <= bound)
     infinite = collectives.all_reduce_sum([tf.fill([2000], np.nan if world.rank == 0 else 1.0)], True)[0]
     assert not np.isfinite(infinite.numpy()).any(), "a gradient that is not finite vanishes"
-    collectives.close()
 
 
 @pytest.mark.ranks(3)
-@pytest.mark.parametrize("where", ["first", "last"])
-def test_where_memory_cannot_be_shared_mpi_sums_and_says_so(where, world, monkeypatch, capsys):
-    if world.rank == (0 if where == "first" else world.size - 1):
-
-        def fail(*_):
-            raise OSError("planned failure")
-
-        monkeypatch.setattr(os, "memfd_create" if where == "first" else "readlink", fail)
+def test_where_memory_cannot_be_shared_mpi_sums_and_says_so(world, monkeypatch, capsys):
+    if world.rank == 2:
+        monkeypatch.setattr(os, "readlink", lambda place: "another process's")
     collectives = open_collectives(world, "mpi")
     monkeypatch.undo()
-    assert ("planned failure" in capsys.readouterr().err) == (world.rank == 0)
+    assert ("another process" in capsys.readouterr().err) == (world.rank == 0)
     check_sums(world, collectives, "float32")
-    collectives.close()
 
 
 @pytest.mark.ranks(1, 2)
@@ -142,6 +129,4 @@ def test_backends_that_cannot_work_here_are_refused(world):
     for backend in ("nccl", "ring", "mpi") if world.size == 1 else ("nccl", "local"):
         with pytest.raises(InputError, match=f"--backend {backend}"):
             open_collectives(world, backend)
-    auto = open_collectives(world)
-    assert auto.name == ("local" if world.size == 1 else "mpi")
-    auto.close()
+    assert open_collectives(world).name == ("local" if world.size == 1 else "mpi")

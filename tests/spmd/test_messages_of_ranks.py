@@ -1,17 +1,19 @@
-"""What the ranks of a World tell each other."""
+"""What the ranks of a World tell each other, and which GPU each takes on machines that are made up."""
 
-import os
 import time
 
 import numpy as np
 import pytest
+from harness.fake_gpus import Machine, installed
 
+from distributed.devices import DeviceSettings, use_device
 from distributed.world import FirstRankError
 from ringbase.errors import InputError
 
-pytestmark = pytest.mark.ranks(1, 2, 3)
+ALL = pytest.mark.ranks(1, 2, 3)
 
 
+@ALL
 def test_messages(world, num_ranks):
     rank, size = world.rank, world.size
     assert size == num_ranks
@@ -29,16 +31,16 @@ def test_messages(world, num_ranks):
     assert places == [(rank, rank, size, 0, 1) for rank in everyone]
 
 
+@ALL
 def test_work_of_the_first_rank(world):
     calls = []
     assert world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}") == "from rank 0"
     assert calls == ([0] if world.rank == 0 else [])
-    mine = os.sched_getaffinity(0)
-    allowed = world.on_each_machine(lambda: calls.append("machine") or os.sched_getaffinity(0))
-    assert (allowed, os.sched_getaffinity(0)) == (world.device.machine_cores, mine)
+    assert world.on_each_machine(lambda: calls.append("machine") or world.rank) == 0
     assert calls.count("machine") == (world.rank == 0)
 
 
+@ALL
 def test_a_failure_of_the_first_rank_reaches_all(world):
     def fail():
         raise ZeroDivisionError("planned failure")
@@ -48,6 +50,7 @@ def test_a_failure_of_the_first_rank_reaches_all(world):
     assert world.all_gather(1) == [1] * world.size
 
 
+@ALL
 def test_ranks_that_disagree_are_named(world):
     world.agree({"same": {"a": 1}, "also": None})
     if world.size > 1:
@@ -57,6 +60,7 @@ def test_ranks_that_disagree_are_named(world):
             world.agree({"here": 1} if world.rank == 0 else {})
 
 
+@ALL
 def test_waiting_takes_no_core(world):
     world.barrier()
     started = time.process_time()
@@ -64,3 +68,25 @@ def test_waiting_takes_no_core(world):
         time.sleep(1)
     world.barrier()
     assert time.process_time() - started < 0.5
+
+
+ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("share_gpus", "seen", "taken"),
+    [
+        (False, [[ONE, TWO, THREE], [ONE, TWO, THREE]], [ONE, TWO]),
+        (False, [[TWO], [ONE]], [TWO, ONE]),  # as Slurm shows them: each rank its own, under the same number
+        (True, [[ONE], [ONE]], [ONE, ONE]),
+        (False, [[ONE], [TWO, ONE]], None),
+    ],
+)
+def test_ranks_share_a_gpu_only_if_they_may(share_gpus, seen, taken, world):
+    settings, machine = DeviceSettings(device="gpu", share_gpus=share_gpus), Machine(seen[world.rank])
+    with installed(machine):
+        if taken is None:
+            with pytest.raises(InputError, match=rf"{ONE}.*--share_gpus"):
+                use_device(world, settings)
+        else:
+            assert [use_device(world, settings).bus_id] == machine.seen["visible"] == [taken[world.rank]]

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from harness import toy
 
-from distributed.collectives.local import LocalCollectives
+from distributed.collectives import Collectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.gradient import TrainingStep
 from distributed.world import World
@@ -31,7 +31,7 @@ def train(world, collectives, folder: Path, **options) -> tuple[np.ndarray, np.n
 
 @cache
 def of_one_rank() -> tuple[np.ndarray, np.ndarray]:
-    return train(World(), LocalCollectives(), Path(tempfile.mkdtemp()))
+    return train(World(), Collectives(), Path(tempfile.mkdtemp()))
 
 
 @ALL

@@ -7,11 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from harness.google_data import google_s_features
 from harness.program_runs import ROOT, command, shell
 from harness.real_data import real
 from harness.real_tokenizers import albert, kobert, multilingual, nsmc, processor, uncased
-from harness.squad_files import open_windows, read_file
+from harness.squad_files import compare_windows, read_file
 from transformers import BertTokenizer
 
 from tasks.squad.settings import WindowSettings
@@ -50,38 +49,18 @@ def test_sentencepiece_of_10_000_strings_and_reviews_is_the_library_s_own_but_fo
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(("max_seq_length", "expected"), [(384, 88_641), (256, 97_077)])
-def test_all_training_windows_of_squad_are_google_s(tmp_path, run, max_seq_length, expected):
+def test_all_training_windows_of_squad_are_google_s(run, max_seq_length, expected):
     """As many as the published recipe has; every tenth question's compared."""
-    examples, words = read_file(real("squad/train-v1.1.json")), uncased()
+    examples = read_file(real("squad/train-v1.1.json"))
     assert len(examples.questions) == 87_599
     settings = WindowSettings(max_seq_length=max_seq_length)
-    rows, _ = open_windows(settings, examples, words, run)
-    assert len(rows) == expected
-
-    def tokenize(text):
-        return words.pieces(words.encode_ids([text])[0])
-
-    by_question = {}
-    for row in rows.table.to_pylist():
-        by_question.setdefault(row["question"], []).append(row)
-    for number in range(0, len(examples.questions), 10):
-        question = examples.questions[number]
-        context = examples.paragraphs[question.paragraph]
-        found = google_s_features(tokenize, context, question.text, question.answers[0], settings)
-        for row, (tokens, _, start, end) in zip(by_question[number], found, strict=True):
-            assert words.pieces(row["input_ids"]) == tokens
-            assert (row["start_position"], row["end_position"]) == (start, end)
+    assert compare_windows(settings, examples, uncased(), run, step=10) == expected
 
 
 @pytest.mark.timeout(1800)
 def test_real_mrpc_and_a_slice_of_squad_with_a_pretrained_bert(tmp_path):
-    shared = [
-        f"--model={real('minilm')}",
-        "--num_train_epochs=1",
-        "--train_batch_size=8",
-        "--do_train",
-        "--do_predict",
-    ]
+    shared = [f"--model={real('minilm')}", "--num_train_epochs=1", "--train_batch_size=8"]
+    shared += ["--do_train", "--do_predict"]
     mrpc = [f"--data_dir={real('glue_data')}", "--task_name=MRPC", "--max_seq_length=64", "--do_eval"]
     limits = ["--max_train_examples=48", "--max_predict_examples=40"]
     shell(command("tasks.classifier", *shared, *mrpc, *limits, f"--output_dir={tmp_path}/mrpc", ranks=2))

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import sentencepiece
-from harness.corpora import build_with, make_texts, open_table, read_documents, settings_of, write
+from harness import corpora
 from harness.squad_files import make_entries, squad_json
 
+from bert.corpus.shards import find_shards, open_shards
 from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
@@ -67,9 +68,7 @@ def made(by, **given):
 
 def read_shards(folder, name):
     """As bert-pretraining: steps of 32 rows in the order of the stream."""
-    from bert.corpus.shards import open_shards
-
-    parts, facts = open_shards(str(folder))
+    parts, facts = open_shards(find_shards(str(folder)))
     rows, read = BatchRows(parts), [facts["settings"]["max_seq_length"]]
     for start in range(0, len(rows), 32):
         numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + 32, len(rows)))
@@ -79,26 +78,24 @@ def read_shards(folder, name):
 
 def read_records(folder, name):
     """With the manifest, because a file that ends after a whole record is a whole file."""
-    from bert.corpus.shards import find_shards
     from tasks.pretraining.records import Limits, converted
 
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    files = find_shards(str(folder))
-    return open_table(str(converted(files, Limits(48, 20, 1 << 15), "--input_file")))[0].to_pylist()
+    cached = converted(find_shards(str(folder)), Limits(48, 20, 1 << 15), "--input_file")
+    return corpora.open_table(str(cached))[0].to_pylist()
 
 
 def read_texts(folder, name):
-    for document in read_documents(input_file=str(folder / name), split_sentences="split" in name):
+    for document in corpora.read_documents(input_file=str(folder / name), split_sentences="split" in name):
         assert document
         assert all(sentence.encode() for sentence in document)
 
 
 def corpus_readers():
     def build(folder):
-        write(folder, make_texts(40))
+        corpora.write(folder, corpora.make_texts(40))
         for output, more in {"arrow": {"dupe_factor": 3}, "tf": {"format": "tfrecord", "dupe_factor": 1}}.items():
-            settings = settings_of(folder, output, max_seq_length=48, num_shards=1, **more)
-            build_with(settings, tokenizer.load(str(folder / "vocab.txt")))
+            corpora.build(folder, output, max_seq_length=48, num_shards=1, **more)
 
     files, parquet, draw = made(build), {}, random.Random(0)
     shards = {name.removeprefix("arrow/"): content for name, content in files.items() if name.startswith("arrow/")}
@@ -202,15 +199,15 @@ LABELLED = {
 
 
 def read_classifier(folder, name):
-    from harness.classifier_files import labels_in, read_glue, read_own
+    from harness.classifier_files import read_glue, read_own
 
     is_numeric = "number" in name
     if "/" in name:
         texts = read_glue(name.split("/")[0].lower(), folder, "train")
     else:
         texts = read_own(folder / name, regression=is_numeric)
-    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(labels_in(texts))
-    assert 0 < len(texts) == len(texts.first) == len(texts.ids) == len(texts.labels)
+    assert all(map(math.isfinite, texts.labels)) if is_numeric else all(texts.labels)
+    assert 0 < len(texts.first) == len(texts.ids) == len(texts.labels)
 
 
 def read_squad(folder, name):
@@ -220,7 +217,7 @@ def read_squad(folder, name):
     from tasks.squad.windows import recipe
 
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
-    source = Source(str(folder / ("train.json" if is_cached else name)), "--train_file", is_training)
+    source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
     examples = read(source, is_v2)
     for question in examples.questions:
         context = examples.paragraphs[question.paragraph]

@@ -1,4 +1,4 @@
-"""Traces the programs' functions as on a GPU and lists the operations for which GPUs have no kernel.
+"""Traces the steps and predictions of all tasks as on a GPU and lists operations for which GPUs have no kernel.
 
 Kernels are those of TensorFlow's registry: run it where TensorFlow's GPU wheel is installed; no GPU is needed.
 `PYTHONPATH=.:tests python tests/soak/gpu/gpu_kernels.py [PART OF A NAME]`; exit status 1 if anything is listed.
@@ -7,40 +7,35 @@ Kernels are those of TensorFlow's registry: run it where TensorFlow's GPU wheel 
 import contextlib
 import functools
 import itertools
-import json
-import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import conftest  # noqa: F401  sets the environment
 import tensorflow as tf
-from harness import texts
-from harness.classifier_runs import write_rows
-from harness.squad_files import make_entries, write_squad
+from harness.batches import TASKS, batch_of, random_rows
 from tensorflow.python.framework import kernels
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
+from transformers import BertConfig
 
-from distributed.collectives.local import LocalCollectives
+from bert.model import COMPILED_WIDTH, Bert
+from bert.optimizer import make_optimizer
+from bert.settings import OptimizerSettings
+from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.run import Run
+from distributed.gradient import TrainingStep
+from distributed.log import StepClock
+from distributed.optimizer import AllreduceOptimizer
+from distributed.predict import traced_once
 from distributed.world import World
-from tasks import flags, job
-from tasks.classifier import program as classifier
-from tasks.corpus.__main__ import main as corpus
-from tasks.pretraining import program as pretraining
-from tasks.squad import program as squad
+from tasks import job
 
+CONFIG = BertConfig(
+    vocab_size=50, hidden_size=COMPILED_WIDTH, num_hidden_layers=1, num_attention_heads=4, intermediate_size=256
+)
 CALLS = ("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "While", "StatelessWhile", "Case")
 ARGUMENTS = ("Placeholder", "_Arg", "NoOp")
-PROGRAMS = {
-    "bert-squad": (squad.SquadConfig, squad.run_squad),
-    "bert-classifier": (classifier.ClassifierConfig, classifier.run_classifier),
-    "bert-pretraining": (pretraining.PretrainingConfig, pretraining.run_pretraining),
-}
 
 
 def without_kernel(graph: tf.Graph, in_xla: bool) -> Counter:
@@ -98,70 +93,49 @@ def traced_only() -> Iterator[list]:
         yield concrete_functions
 
 
-def write_data(folder: Path) -> None:
-    texts.write_model(folder, num_layers=1)
-    config = json.loads((folder / "bert_config.json").read_text())
-    config |= {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 256}  # wide: parts are compiled
-    config |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    (folder / "bert_config.json").write_text(json.dumps(config))
-    write_squad(folder / "squad.json", make_entries(60, 1))
-    examples = texts.make_examples(60, 1)
-    write_rows(folder / "labels.tsv", ["a", "b", "label"], [(e.first, e.second, e.kind) for e in examples])
-    texts.write_lines(folder / "text.txt", *(line for e in examples for line in (e.first, e.second, "")))
-    names = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "shards"}
-    files = [f"--{flag}={folder / name}" for flag, name in names.items()]
-    corpus(["build", *files, "--max_seq_length=32", "--max_predictions_per_seq=5", "--num_workers=1"])
+def take_step(head: str, precision: str, optimizer_name: str, grouping: str, recomputes: bool) -> None:
+    """A step of two micro-batches, and a prediction."""
+    job.set_precision(precision)
+    model, task, batch = Bert(CONFIG, head), TASKS[head], batch_of(head, random_rows([60, 9, 30], 50), grouping)
+    model.recomputes = recomputes
+    optimizer = AllreduceOptimizer(
+        make_optimizer(OptimizerSettings(optimizer=optimizer_name), 1e-4, 2, 0), model.trainable_variables,
+        World(device=Device("gpu")), Collectives(), task.terms, scales_loss=precision == "fp16",
+    )  # fmt: skip
 
+    def loss(batch, key):
+        return task.loss(model(batch, dropout_key=key), batch)
 
-def cases(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Program and flags of each case."""
-    train = [f"--bert_config_file={folder}/bert_config.json", "--do_train", "--max_seq_length=32"]
-    train += ["--num_train_steps=1", "--num_warmup_steps=0", "--train_batch_size=8"]
-    words = f"--vocab_file={folder}/vocab.txt"
-    spans = [words, f"--train_file={folder}/squad.json", f"--predict_file={folder}/squad.json", "--do_predict"]
-    labels = [words, f"--train_file={folder}/labels.tsv", f"--dev_file={folder}/labels.tsv", "--do_eval"]
-    labels += ["--text_column=a", "--text_pair_column=b", "--label_column=label"]
-    own = {
-        "bert-squad": [*spans, "--max_query_length=16", "--doc_stride=12"],
-        "bert-classifier": labels,
-        "bert-pretraining": [f"--input_file={folder}/shards/*.arrow", "--do_eval"],
-    }
-    variants = [f"--precision={bits}" for bits in ("fp16", "bf16", "fp32")]
-    variants += ["--optimizer=lamb", "--recompute", "--gradient_accumulation_steps=2"]
-    for name, variant, xla in itertools.product(own, variants, ("off", "on")):
-        if name == "bert-squad" or variant == "--precision=fp16":  # only the loss differs
-            yield name, [*own[name], *train, variant, f"--xla={xla}"]
+    step = TrainingStep(loss, task.weights, optimizer, is_fixed=grouping == "compiled")
+    step.take([batch, batch], 1, (), StepClock(1))
+    if grouping != "compiled":
+        traced_once(model)(batch)
 
 
 def main(only: str = "") -> int:
     """The exit status."""
-    num_functions, found = 0, Counter()
-    with tempfile.TemporaryDirectory() as path, contextlib.chdir(path):
-        os.environ["RINGBERT_CACHE"] = path
-        write_data(Path(path))
-        gpus, visible = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")], tf.config.get_visible_devices
-        as_with_gpu = {"get_visible_devices": lambda kind: gpus if kind == "GPU" else visible(kind)}
-        for number, (name, argv) in enumerate(cases(Path(path))):
-            if only not in " ".join((name, *argv[-2:])):
-                continue
-            config_class, function = PROGRAMS[name]
-            config = flags.parse(config_class, [*argv, f"--output_dir={path}/{number}"], prog=name)
-            job.set_precision(config.machine.precision)
-            with (
-                mock.patch.multiple(tf.config, **as_with_gpu),
-                World(device=Device("gpu"), program=name) as world,
-                traced_only() as functions,
-            ):
-                run = Run.of(config.output_dir, world)
-                function(config, job.Job(world, LocalCollectives(), run))
-                run.close()
-            num_functions += len(functions)
-            for traced in functions:
-                missing = without_kernel(traced.graph, "_XlaMustCompile" in traced.function_def.attr)
-                found.update({f"{' '.join((name, *argv[-2:]))}: {what}": count for what, count in missing.items()})
+    found: Counter = Counter()
+    number = 0
+    gpus, visible = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")], tf.config.get_visible_devices
+    as_with_gpu = {"get_visible_devices": lambda kind: gpus if kind == "GPU" else visible(kind)}
+    variants = [
+        *((bits, "adamw", False) for bits in job.POLICIES),
+        ("fp32", "lamb", False),
+        ("fp32", "adamw", True),
+    ]
+    for head, (*variant, recomputes), grouping in itertools.product(TASKS, variants, ("by length", "compiled")):
+        name = " ".join((head, *variant, "recompute" * recomputes, grouping))
+        if only not in name:
+            continue
+        with mock.patch.multiple(tf.config, **as_with_gpu), traced_only() as functions:
+            take_step(head, *variant, grouping, recomputes)
+        number += len(functions)
+        for traced in functions:
+            missing = without_kernel(traced.graph, "_XlaMustCompile" in traced.function_def.attr)
+            found.update({f"{name}: {what}": count for what, count in missing.items()})
     print(*(f"{count} {what}" for what, count in found.items()), sep="\n")
-    print(f"{num_functions} functions, {len(found)} operations without a kernel on GPUs")
-    return int(bool(found) or num_functions == 0)
+    print(f"{number} functions, {len(found)} operations without a kernel on GPUs")
+    return int(bool(found) or number == 0)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@
 
 import sys
 
-import pytest
-
 from benchmarks.gpu_first import Step, run
-from benchmarks.gpu_roofline import H200, Kernel, kernels
+from benchmarks.gpu_roofline import kernels
 
 
 def test_bytes_and_flop_of_compiled_code(goldens):
@@ -25,15 +23,6 @@ def test_bytes_and_flop_of_compiled_code(goldens):
         "input_reduce_fusion": (64 * 256 * 4 + 256 * 4, 0),
         "loop_add_fusion": (64 * 32 * 4 + 64 * 4 + 64 * 32 * 4, 0),  # 64 rows of the table, and the ids
     }
-
-
-def test_a_kernel_takes_the_longer_of_its_two_times():
-    for moved, flops, dtype, seconds in (
-        (4_800_000_000, 0, "", 1e-3),
-        (0, 989_000_000_000, "bf16", 1e-3),
-        (9_600_000_000, 989_000_000_000, "f16", 2e-3),
-    ):
-        assert Kernel("name.3", "product", "bf16[1]", moved, flops, dtype).seconds(H200) == pytest.approx(seconds)
 
 
 def test_what_a_command_left_is_kept_when_it_fails_or_hangs(tmp_path):

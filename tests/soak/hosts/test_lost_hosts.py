@@ -44,7 +44,8 @@ def test_a_job_goes_on_without_a_lost_host(tmp_path, number, is_cut):
     starts = [line for line in done.stdout.splitlines() if line.startswith("from ")]  # and words of mpirun's
     assert starts == ["from 0", "from 7"]
     ranks = f"{number - 1} rank{'s' * (number > 2)}"
-    assert re.search(rf"without 10\.99\.0\.2 \(.*No route to host\): {ranks} on 10\.99\.0\.1", done.stderr), done
+    assert "No route to host" in done.stderr, done
+    assert f"10.99.0.2 gives no answer: {ranks} on 10.99.0.1" in done.stderr, done
 
 
 @pytest.mark.parametrize(("number", "np_per_host"), [(2, 1), (2, 2), (3, 1)])

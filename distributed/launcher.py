@@ -1,0 +1,57 @@
+"""What a process knows of the launcher that started it, and what it tells bert-launch.
+
+Lines in standard error, which never reach the terminal, say how the job ended. mpirun's exit status does not: with
+Open MPI's fault tolerance it is 0 when all ranks aborted, and also when a host is lost.
+
+    joined          rank 0: all ranks have joined MPI
+    saved           rank 0: a checkpoint is complete in its place
+    ended STATUS    rank 0: the program is complete (0), or has saved and stopped on request (75);
+                    or the rank that has printed why the job fails
+"""
+
+import os
+import sys
+
+from ringbase.errors import InputError
+
+MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
+JOB = "RINGBERT_JOB"  # set by bert-launch: the ranks tell records
+TERMINAL = "RINGBERT_TERMINAL"  # "1": what reads standard error moves progress bars; also set for bert-launch
+HAS_SAVED = "RINGBERT_HAS_SAVED"  # "1": this job is a restart, and an earlier start has saved a checkpoint
+START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")  # set only in processes of a launcher
+
+
+def tell(record: str) -> None:
+    """Tells bert-launch, if it asked. A record is one write, so that other output does not split it."""
+    if JOB in os.environ:
+        sys.stderr.write(f"{MARK}{record}\n")
+        sys.stderr.flush()
+
+
+def launched_rank() -> str:
+    """This process's rank according to the launcher's variables; "0" without a launcher."""
+    # A plain sbatch shell has SLURM_PROCID too, but only a step of several tasks is a launch.
+    is_step = os.environ.get("SLURM_STEP_NUM_TASKS", "1") not in ("", "1")
+    names = (*RANK_VARIABLES, "SLURM_PROCID") if is_step else RANK_VARIABLES
+    return next(filter(None, map(os.environ.get, names)), "0")
+
+
+def launched_size() -> tuple[str, int]:
+    """The variable by which a launcher says that it started several processes, and their number; else "" and 1."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        size = os.environ.get(name, "")
+        if size.isdigit() and int(size) > 1:
+            return name, int(size)
+    return "", 1
+
+
+def check_launcher(size: int, why_alone: str) -> None:
+    """Raises InputError if a launcher started several processes but MPI sees one (`size`), because of
+    `why_alone`."""
+    name, launched = launched_size()
+    if launched > 1 and size == 1:
+        raise InputError(
+            f"{name}={launched}: the launcher started {launched} processes, but each is alone: {why_alone}; use "
+            "the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
+        )

@@ -1,0 +1,228 @@
+"""The programs from Python and from notebooks: `launch(Squad(…), ranks=2)`.
+
+The ranks are processes of their own under `bert-launch`. So this process never joins MPI, may be a notebook's, and
+may have loaded TensorFlow. What the ranks print is shown here.
+"""
+
+import codecs
+import inspect
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from distributed.launcher import TERMINAL, launched_size
+from ringbase.errors import InputError, Preempted
+from ringbase.json_files import read_object
+from ringbase.settings import fields_of, flat
+from tasks import flags, usage
+from tasks.classifier.settings import ClassifierConfig
+from tasks.environment import result_file
+from tasks.pretraining.settings import PretrainingConfig
+from tasks.squad.settings import SquadConfig
+
+ERROR = re.compile(r"^(?:.*\r)?bert-[a-z]+: error(?: on [^ :]+)?: (.*)", re.MULTILINE)  # also after a progress bar
+PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
+LAST_LINES = 20  # of a crashed program, in the message
+MOST_CHARACTERS = 1 << 16  # that are kept of what is printed
+
+
+class LaunchedJob:
+    """A program with its flags as arguments, whose values are attributes. What is wrong raises InputError."""
+
+    program: ClassVar[str]  # the command; the module tasks.NAME is bert-NAME
+    settings: ClassVar[Any]
+    # Each part of the work and the arguments that imply it, unless the job says by such flags what is done.
+    parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    output_dir: str
+    do_train: bool
+
+    def __init_subclass__(cls) -> None:
+        fields, empty = fields_of(cls.settings), inspect.Parameter.empty
+        defaults = {field.name: empty if field.is_required else field.default for field in fields}
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter(name, by_name, default=default) for name, default in defaults.items()]
+        cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        cls.__doc__ = usage.of_program(fields, cls.program, str(cls.__doc__))
+
+    def __init__(self, /, **arguments: Any) -> None:
+        for name, value in arguments.items():
+            if isinstance(value, list | tuple | dict | set):
+                raise InputError(f"{name} must be one value, got {value!r:.80}")
+        self.argv = [f"--{name}={'null' if value is None else value}" for name, value in arguments.items()]
+        try:
+            given = flags.read_command_line(self.argv, fields_of(self.settings))
+            if not given.keys() & self.parts:
+                implied = [part for part, names in self.parts.items() if any(map(given.get, names))]
+                self.argv += [f"--{part}" for part in implied]
+                given |= dict.fromkeys(implied, True)
+            config, _ = flags.configured(self.settings, given)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        vars(self).update(flat(config))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
+
+
+class Squad(LaunchedJob):
+    """Fine-tunes BERT on SQuAD, answers questions and scores the answers.
+
+    Trains if `train_file` is given and predicts if `predict_file` is given, unless `do_train` or `do_predict` says
+    what to do.
+    """
+
+    program, settings = "bert-squad", SquadConfig
+    parts: ClassVar = {"do_train": ("train_file", "dataset_name"), "do_predict": ("predict_file", "dataset_name")}
+
+
+class Classification(LaunchedJob):
+    """Fine-tunes BERT to label texts or pairs of texts.
+
+    Trains if `train_file` is given, evaluates if `dev_file` is, and predicts if `predict_file` is, unless
+    `do_train`, `do_eval` or `do_predict` says what to do. With `task_name` it trains and evaluates.
+    """
+
+    program, settings = "bert-classifier", ClassifierConfig
+    parts: ClassVar = {
+        "do_train": ("train_file", "task_name"),
+        "do_eval": ("dev_file", "task_name"),
+        "do_predict": ("predict_file",),
+    }
+
+
+class Pretraining(LaunchedJob):
+    """Pretrains BERT on the shards of a corpus.
+
+    Trains on `input_file`, and evaluates if `eval_input_file` is given, unless `do_train` or `do_eval` says what
+    to do.
+    """
+
+    program, settings = "bert-pretraining", PretrainingConfig
+    parts: ClassVar = {"do_train": ("input_file",), "do_eval": ("eval_input_file",)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job has found.
+
+    Attributes:
+      scores: by their names in eval_results.txt; empty if nothing was scored. Means, if there are several seeds.
+      output_dir: the folder of the run; `output_dir / "model"` holds the trained model.
+      seconds: how long the job worked, without the time until its ranks had started.
+      ranks: the number of ranks at its end.
+      details: all of result.json (of predict_result.json if the job did not train): also the standard deviations
+        and scores of several seeds.
+    """
+
+    scores: dict[str, float]
+    output_dir: Path
+    seconds: float
+    ranks: int
+    details: dict[str, Any]
+
+    def __repr__(self) -> str:
+        shown = [f"{name} = {value:.4f}" for name, value in self.scores.items()] or ["no scores"]
+        count = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
+        return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
+
+
+def launch(
+    job: LaunchedJob,
+    ranks: int = 1,
+    *,
+    hosts: str | Mapping[str, int] | None = None,
+    ssh_port: int | None = None,
+    restarts: int = 0,
+    elastic: bool = False,
+    mpi_args: str | Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    progress: bool = True,
+) -> Result:
+    """Runs a job on its ranks, shows what they print, and returns the scores when it is complete.
+
+    A job that was interrupted continues from its newest checkpoint when it is launched again; one that is complete
+    is not trained again. Interrupting (Ctrl-C, or a notebook's stop button) saves a training and ends the ranks,
+    then raises KeyboardInterrupt; a second interrupt ends them at once. The ranks also end with this process.
+
+    Args:
+      job: `ringbert.Squad(…)`, `ringbert.Classification(…)` or `ringbert.Pretraining(…)`. Its paths are relative
+        to this process's working directory.
+      ranks: the number of processes. One needs no MPI.
+      hosts: "node1:4,node2:4" or {"node1": 4, "node2": 4}, hosts and how many ranks they take; None for this one.
+      ssh_port: the port of the hosts' ssh servers.
+      restarts: how often a job that broke off is started again.
+      elastic: go on without ranks that die (Open MPI 5).
+      mpi_args: further arguments of mpirun.
+      environment: variables for the ranks, besides this process's.
+      progress: False shows nothing.
+    Raises:
+      InputError: the job, its files or these arguments cannot be used; the message is the program's.
+      RuntimeError: the job failed otherwise; the message has the last lines that it printed.
+    """
+    if not isinstance(job, LaunchedJob):
+        raise InputError(f"job must be ringbert.Squad(…), Classification(…) or Pretraining(…), got {job!r:.80}")
+    variable, size = launched_size()
+    if size > 1:
+        advice = "launch starts the ranks itself, so start this script without mpirun or srun"
+        raise InputError(f"{variable}={size}: {advice}")
+    if isinstance(hosts, Mapping):
+        hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
+    words = mpi_args if isinstance(mpi_args, str) else shlex.join(mpi_args)
+    options = {"-np": ranks, "--restarts": restarts, "-H": hosts, "-p": ssh_port, "--mpi-args": words}
+    argv = [f"{flag}={value}" for flag, value in options.items() if value is not None] + ["--elastic"] * elastic
+    module = job.program.replace("bert-", "tasks.")
+    command = [*PYTHON, "distributed.launch", *argv, "--", *PYTHON, module, *job.argv]
+    status, printed, is_interrupted = run(command, {**os.environ, **(environment or {})}, progress)
+    if is_interrupted:
+        raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")
+    if errors := ERROR.findall(printed) if status else None:
+        raise InputError(errors[-1])
+    if status == Preempted.STATUS:
+        raise RuntimeError(f"{job.program} was saved and stopped by a signal; launch it again to continue")
+    if status:
+        last = "\n".join(printed.splitlines()[-LAST_LINES:])
+        raise RuntimeError(f"{job.program} failed with exit status {status}; its last lines:\n{last}")
+    folder = Path(job.output_dir).expanduser().resolve()
+    path = folder / result_file(job.do_train)
+    if not path.exists():
+        raise RuntimeError(f"the job is complete, but {path} is not on this machine")
+    details = read_object(path, str(path))
+    return Result(details["scores"], folder, details["seconds"], details["world_size"], details)
+
+
+def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> tuple[int, str, bool]:
+    """Runs a command to its end and shows what it prints: in a notebook on standard output, which is not red.
+
+    Returns the exit status, the last characters that were printed, and whether the user interrupted it.
+
+    KeyboardInterrupt passes SIGINT on and goes on until the process has ended. The process has its own group,
+    because a terminal and Jupyter send SIGINT to all of theirs.
+    """
+    in_notebook = "ipykernel" in sys.modules
+    stream = sys.stdout if in_notebook else sys.stderr
+    environment[TERMINAL] = str(int(is_shown and (in_notebook or stream.isatty())))
+    printed, is_interrupted, decoder = "", False, codecs.getincrementaldecoder("utf-8")(errors="replace")
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        process_group=0,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        while True:
+            try:
+                while data := os.read(process.stdout.fileno(), 65536):
+                    text = decoder.decode(data)
+                    printed = (printed + text)[-MOST_CHARACTERS:]
+                    if is_shown:
+                        stream.write(text)
+                        stream.flush()
+                return process.wait(), printed, is_interrupted
+            except KeyboardInterrupt:
+                is_interrupted = True
+                process.send_signal(signal.SIGINT)

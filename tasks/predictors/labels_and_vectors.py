@@ -1,0 +1,208 @@
+"""Labels and vectors of texts and of pairs of texts, by the same code as bert-classifier and bert-features."""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+import pyarrow as pa
+from scipy.special import softmax
+
+from bert.text.tokenizer import unknown_share
+from distributed.rows import Rows
+from ringbase.errors import InputError
+from ringbase.ragged import joined
+from ringbase.settings import setting
+from tasks.classifier.named_tasks import is_on_pairs
+from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.task import LabelTask, labels_of
+from tasks.features.program import batch_of_texts, states_of
+from tasks.predict import Predictor
+from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
+from tasks.texts import encoded, joined_pairs
+
+TextOrPair = str | tuple[str, str]
+Pooling = Literal["mean", "cls"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(LoadSettings, ExampleSettings):
+    """How texts become rows and batches, and for `Features` which vectors are computed."""
+
+    layer: int = setting(-1)
+    pooling: Pooling = setting("mean")
+
+
+class TextPredictor(TrainedPredictor):
+    """What `Classifier` and `Features` share."""
+
+    settings_class = TextSettings
+
+    def rows_of(self, texts: list[tuple[str, ...]]) -> Rows:
+        """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some are cut to
+        `max_seq_length` tokens, or many of their tokens are [UNK]."""
+        first, second = (
+            encoded([(*text, "")[side] for text in texts], "tokenizing", self._tokenizer, self._job.run)
+            for side in (0, 1)
+        )
+        warn_of_unknown(unknown_share([*first, *second], self._tokenizer.unk_id), self._tokenizer)
+        is_pair, most = np.array([len(text) == 2 for text in texts]), self.settings.max_seq_length
+        (ids, offsets), heads = joined_pairs(joined(first), joined(second), is_pair, most, self._tokenizer)
+        whole = sum(len(tokens) for tokens in (*first, *second)) + len(texts) * 2 + int(is_pair.sum())
+        if len(ids) < whole:
+            text = f"{whole - len(ids):,} tokens beyond max_seq_length {most} are cut off"
+            warnings.warn(text, stacklevel=3)
+        columns = {
+            "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+            "sentence_a_tokens": pa.array(heads, pa.int32()),
+            "label": pa.array(np.zeros(len(texts), np.int32)),
+        }
+        return Rows(pa.table(columns))
+
+
+# -- labels -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a classifier says about a text, or about a pair of texts.
+
+    Attributes:
+      label: the name of the most probable label.
+      probability: its probability, the softmax over the scores of all labels. It is not calibrated.
+      probabilities: the probability of each label by its name, in the model's order.
+      value: None. For a regression model the predicted number; `label` is then the number as text, `probability`
+        is NaN and `probabilities` is empty.
+    """
+
+    label: str
+    probability: float
+    probabilities: Mapping[str, float]
+    value: float | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class Classifier(TextPredictor):
+    """Labels texts: `Classifier(folder)(texts)`. The probabilities are those of bert-classifier.
+
+    Args:
+      folder: a folder that bert-classifier wrote (`--output_dir` or its `model/`), a Hugging Face folder, a
+        TensorFlow checkpoint of Google's, or a hub name.
+      precision: "fp32", "bf16" or "fp16", the number format of matrix products.
+      batch_size: texts of `max_seq_length` tokens in a batch; more if they are shorter.
+      max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None: as in the run
+        that wrote the folder, else as many as the model has positions.
+      model_revision: commit, tag or branch of a hub model.
+    Attributes:
+      labels: the labels' names in the model's order; empty for a regression model.
+    Raises ringbert.InputError, one line that names the argument.
+    """
+
+    head = "classifier"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config, length = self._job.model.config, self.settings.max_seq_length
+        if config.problem_type == "multi_label_classification":
+            raise InputError(f"folder {self.folder} holds a model that gives a text several labels: not supported")
+        self.labels: tuple[str, ...] = labels_of(config) or ()
+        self._predictor = Predictor(self._job, LabelTask(length).batch, length)
+
+    @overload
+    def __call__(self, texts: TextOrPair) -> Prediction: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, texts: Iterable[TextOrPair]) -> list[Prediction]: ...
+    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Prediction | list[Prediction]:
+        """The label of a text, of a pair of texts, which is a tuple, or of each item in a list of these.
+
+        Warns of single texts if the run that wrote the folder was trained on pairs.
+        """
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
+        if is_on_pairs(self._of_run) and any(len(item) == 1 for item in items):
+            warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
+        scores_BL = np.array(self._predictor(self.rows_of(items), self.settings.batch_size))
+        if self.labels:
+            best, probabilities = scores_BL.argmax(1).tolist(), softmax(scores_BL.astype(float), 1).tolist()
+            results = [
+                Prediction(self.labels[number], row[number], dict(zip(self.labels, row, strict=True)))
+                for number, row in zip(best, probabilities, strict=True)
+            ]
+        else:
+            results = [Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()]
+        return results[0] if is_single else results
+
+
+# -- vectors ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextFeatures:
+    """The vectors of a text, or of a pair of texts, of n tokens.
+
+    Attributes:
+      tokens: [CLS], the tokens of the text, [SEP], and for a pair those of the second text and [SEP]; as the
+        vocabulary writes them (`##ing`).
+      vectors: float32 [n, H], the hidden state of each token.
+      pooled: float32 [H]: the mean of `vectors`, [CLS] and [SEP] included, or the vector of [CLS].
+    """
+
+    tokens: tuple[str, ...]
+    vectors: np.ndarray
+    pooled: np.ndarray
+
+
+@dataclass(kw_only=True, eq=False)
+class Features(TextPredictor):
+    """Vectors of texts: `Features(folder)(texts)`, or only one per text: `Features(folder).pooled(texts)`.
+
+    The vectors are those of bert-features, there rounded to six decimals.
+
+    Args:
+      layer: the layer whose output is taken: 0 is the first layer, -1 the last.
+      pooling: how token vectors become one: "mean", or "cls" for the vector of [CLS].
+      folder, precision, batch_size, max_seq_length, model_revision: as those of `Classifier`.
+    Raises ringbert.InputError, one line that names the argument.
+    """
+
+    layer: int = -1
+    pooling: Pooling = "mean"
+
+    head = "features"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = int(self._job.model.config.num_hidden_layers)
+        if not -layers <= self.layer < layers:
+            raise InputError(f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}")
+        states = states_of(self._job.model, [self.layer % layers + 1])  # 0 is the embeddings' output
+        self._predictor = Predictor(self._job, batch_of_texts, self.settings.max_seq_length, states)
+
+    @overload
+    def __call__(self, texts: TextOrPair) -> TextFeatures: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, texts: Iterable[TextOrPair]) -> list[TextFeatures]: ...
+    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> TextFeatures | list[TextFeatures]:
+        """The vectors of a text, of a pair of texts, which is a tuple, or of each item in a list of these."""
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
+        rows = self.rows_of(items)
+        ids, offsets = rows.column("input_ids")
+
+        def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
+            tokens = self._tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
+            return TextFeatures(tuple(tokens), states_T1H[:, 0].copy(), self._pooled(states_T1H))
+
+        results: Any = self._predictor(rows, self.settings.batch_size, features, "features")
+        return results[0] if is_single else results
+
+    def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
+        """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors are dropped at
+        once, so that long lists fit in memory."""
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
+        keep = lambda _, states_T1H: self._pooled(states_T1H)  # noqa: E731
+        results: Any = self._predictor(self.rows_of(items), self.settings.batch_size, keep, "features")
+        return results[0] if is_single else np.stack(results)
+
+    def _pooled(self, states_T1H: np.ndarray) -> np.ndarray:
+        return states_T1H[0, 0].copy() if self.pooling == "cls" else states_T1H[:, 0].mean(0)
