@@ -23,13 +23,15 @@ from tensorflow.test import is_built_with_cuda as cuda_built
 
 from distributed.joining import communicator, started
 from ringbert.horovod import callbacks, elastic
-from ringbert.horovod.gradients import DistributedGradientTape
+from ringbert.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape
 from ringbert.horovod.host import Average, Compression, Max, Min, Product, Sum
 from ringbert.horovod.operations import (
     allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_object,
     grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
 )
-from ringbert.horovod.optimizer import DistributedOptimizer, SyncBatchNormalization, load_model
+from ringbert.horovod.optimizer import (
+    DistributedOptimizer, PartialDistributedOptimizer, SyncBatchNormalization, load_model,
+)
 from ringbert.horovod.session import (
     Unsupported, cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op,
     local_size, local_size_op, rank, rank_op, shutdown, size, size_op,
@@ -68,9 +70,6 @@ ABSENT = {
     "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn": (
         "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3: use "
         "hvd.broadcast_variables(model.variables, root_rank=0), or hvd.broadcast_object"
-    ),
-    "PartialDistributedGradientTape PartialDistributedOptimizer": (
-        "call the tape's register_local_source(variable), or the optimizer's register_local_var(variable)"
     ),
     "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
     "run runner spark ray": "start the script with bert-launch or mpirun",

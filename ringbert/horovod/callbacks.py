@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import allreduce, broadcast_
-from ringbert.horovod.session import size
+from ringbert.horovod.session import rank, size
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -119,3 +120,14 @@ def LearningRateWarmupCallback(
 
     schedule = LearningRateScheduleCallback(initial_lr, multiplier, 0, int(warmup_epochs), False, *args, **options)
     return schedule
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Keeps the model with the best `monitor`; rank 0 writes. Put it after `MetricAverageCallback`."""
+
+    def __init__(self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options: Any):
+        super().__init__(str(filepath), monitor, **options, save_best_only=True)
+
+    def _save_model(self, *args: Any, **options: Any) -> None:
+        if rank() == 0:
+            super()._save_model(*args, **options)

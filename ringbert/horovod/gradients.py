@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -24,8 +25,9 @@ class GradientMean:
       op: `Average`, or `Sum`, which does not divide.
       compression: `Compression.fp16` and `bf16` send half the bytes between machines.
       sparse_as_dense: sum sparse gradients dense, also those of variables of more than 64 MiB.
-      scale_local_gradients: divide gradients that stay on their rank by the number of ranks, because an average
-        does so to a part of the loss that only one rank has.
+      local_layers: a layer, or several, whose gradients stay on their rank.
+      scale_local_gradients: divide these by the number of ranks, because an average does so to a part of the loss
+        that only one rank has.
       gradient_predivide_factor, device_dense, device_sparse, num_groups, groups: without effect, because all
         gradients are summed together, those of half precision in float32.
       local: variables whose gradients stay on their rank, by their id.
@@ -34,6 +36,7 @@ class GradientMean:
     op: str = Average
     compression: Any = Compression.none
     sparse_as_dense: bool = False
+    local_layers: Any = None
     scale_local_gradients: bool = True
     gradient_predivide_factor: float = 1.0
     device_dense: str = ""
@@ -45,6 +48,10 @@ class GradientMean:
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
             raise Unsupported(f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}")
+        for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
+            if not isinstance(layer, keras.layers.Layer) or not layer.built:
+                raise InputError(f"local_layers must be layers of Keras that are built, got {layer!r:.100}")
+            self.local |= {id(variable): variable for variable in layer.trainable_weights}
 
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:
         """The means over ranks of gradients of `variables`; None stays None.
@@ -113,6 +120,12 @@ class DistributedTape(tf.GradientTape):
         current().averaged.update({id(mean): mean for mean in means if mean is not None})
         return tf.nest.pack_sequence_as(sources, means)
 
+    def get_local_and_global_gradients(self, target: Any, sources: Any, *args: Any) -> tuple[list, list]:
+        """Pairs of variable and gradient: of variables of this rank, and of those of all ranks."""
+        flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
+        pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
+        return [pair for pair in pairs if id(pair[0]) in ids], [pair for pair in pairs if id(pair[0]) not in ids]
+
 
 @as_written
 def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> DistributedTape:
@@ -125,3 +138,6 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> Distri
     tape.__dict__.update(gradtape.__dict__)  # with what it has recorded
     tape.gradient_mean = GradientMean(**options)
     return tape
+
+
+PartialDistributedGradientTape = DistributedGradientTape  # with `local_layers`

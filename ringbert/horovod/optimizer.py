@@ -103,6 +103,9 @@ def DistributedOptimizer(
     return optimizer
 
 
+PartialDistributedOptimizer = DistributedOptimizer  # with `local_layers`
+
+
 @keras.saving.register_keras_serializable(package="ringbert")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks in training.

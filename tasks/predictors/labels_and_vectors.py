@@ -144,11 +144,13 @@ class TextFeatures:
     Attributes:
       tokens: [CLS], the tokens of the text, [SEP], and for a pair those of the second text and [SEP]; as the
         vocabulary writes them (`##ing`).
+      offsets: int32 [n, 2], the start and end of each token in its text (characters); (0, 0) for [CLS] and [SEP].
       vectors: float32 [n, H], the hidden state of each token.
       pooled: float32 [H]: the mean of `vectors`, [CLS] and [SEP] included, or the vector of [CLS].
     """
 
     tokens: tuple[str, ...]
+    offsets: np.ndarray
     vectors: np.ndarray
     pooled: np.ndarray
 
@@ -186,12 +188,18 @@ class Features(TextPredictor):
     def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> TextFeatures | list[TextFeatures]:
         """The vectors of a text, of a pair of texts, which is a tuple, or of each item in a list of these."""
         items, is_single = checked_texts(texts, "texts", takes_pairs=True)
-        rows = self.rows_of(items)
-        ids, offsets = rows.column("input_ids")
+        rows, special = self.rows_of(items), np.zeros((1, 2), np.int32)
+        (ids, offsets), heads = rows.column("input_ids"), rows.column("sentence_a_tokens")
 
         def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
             tokens = self._tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
-            return TextFeatures(tuple(tokens), states_T1H[:, 0].copy(), self._pooled(states_T1H))
+            first, *second = self._tokenizer.encode(items[number])[1]
+            parts = [special, first[: heads[number] - 2], special]
+            for spans in second:
+                parts += [spans[: len(tokens) - heads[number] - 1], special]
+            return TextFeatures(
+                tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), self._pooled(states_T1H)
+            )
 
         results: Any = self._predictor(rows, self.settings.batch_size, features, "features")
         return results[0] if is_single else results

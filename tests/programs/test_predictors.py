@@ -119,11 +119,16 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
     written = [json.loads(line)["features"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     vectors = ringbert.Features(span_model)
     found = vectors(items)
-    for one, expected in zip(found, written, strict=True):
+    for one, expected, item in zip(found, written, items, strict=True):
         assert list(one.tokens) == [token["token"] for token in expected]
         values = [token["layers"][0]["values"] for token in expected]
         np.testing.assert_allclose(one.vectors, values, rtol=0, atol=1e-5)
         np.testing.assert_allclose(one.pooled, one.vectors.mean(0), rtol=1e-6)
+        parts = iter(item if isinstance(item, tuple) else (item,))
+        text = next(parts)
+        for token, (start, end) in zip(one.tokens[1:], one.offsets[1:].tolist(), strict=True):
+            assert (token, start, end) == ("[SEP]", 0, 0) or token.removeprefix("##") == text[start:end]
+            text = next(parts, "") if token == "[SEP]" else text
     np.testing.assert_array_equal(vectors.pooled(items), [one.pooled for one in found])
     first = ringbert.Features(span_model, pooling="cls")(items)
     np.testing.assert_array_equal([one.pooled for one in first], [one.vectors[0] for one in first])

@@ -107,11 +107,12 @@ def test_ranks_that_compute_gradients_in_another_order_stop(hvd):
 
 
 @pytest.mark.parametrize("scales", [True, False])
-def test_the_gradient_of_a_local_variable_stays_on_its_rank(scales, hvd):
+def test_the_tape_tells_apart_gradients_of_one_rank_and_of_all(scales, hvd):
     own, shared = tf.Variable(1.0), tf.Variable(1.0)
     with tf.GradientTape() as tape:
         loss = (own + shared) * hvd.rank()
     tape = hvd.DistributedGradientTape(tape, scale_local_gradients=scales)
     tape.register_local_source(own)
-    local = hvd.rank() / (hvd.size() if scales else 1)
-    np.testing.assert_allclose(tape.gradient(loss, [own, shared]), [local, (hvd.size() - 1) / 2])
+    ((of_own, local),), ((of_shared, mean),) = tape.get_local_and_global_gradients(loss, [own, shared])
+    assert (of_own is own, of_shared is shared) == (True, True)
+    np.testing.assert_allclose([local, mean], [hvd.rank() / (hvd.size() if scales else 1), (hvd.size() - 1) / 2])
