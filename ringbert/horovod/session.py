@@ -175,14 +175,18 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def _started(comm: Any) -> Session:
     is_late = context.context()._context_handle is not None
+    if is_late and tf.config.list_physical_devices("GPU"):
+        raise InputError(
+            "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
+        )
     device = None if is_late else DeviceSettings()
     warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
     stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
     world = World.join(device, None, stalls, is_script=True, comm=comm)
     if is_late and world.size > 1:
         world.say(
-            "note: TensorFlow was used before hvd.init(), so each rank uses all GPUs and as many threads as the "
-            "machine has cores: call hvd.init() first"
+            "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
+            "cores: call hvd.init() first"
         )
     atexit.register(_at_exit, world)
     collectives = open_collectives(world, os.environ.get(BACKEND, "auto"))
