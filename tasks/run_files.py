@@ -66,7 +66,7 @@ def read_run(folder: Path, name: str) -> RunFiles:
     try:
         plan = {key: int(run["plan"][key]) for key in ("steps", "size", "global_batch_size")}
         rate, environment = float(run["plan"]["learning_rate"]), run["environment"]
-        machine, command = str(environment["machine"]), [str(word) for word in environment["command"]]
+        machine, command = str(environment.get("machine", "")), [str(word) for word in environment["command"]]
         scores = [{name: _figure(float(value)) for name, value in each["scores"].items()} for each in results]
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError(f"{', '.join(map(str, files))}: damaged: {error!r:.200}") from error
