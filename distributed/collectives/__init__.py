@@ -64,7 +64,8 @@ def open_collectives(world: Any, backend: str = "auto") -> Collectives:
         backend = "local" if world.size == 1 else "mpi"
         if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").own_gpus(world):
             backend = "nccl"
-    if world.size > 1 if backend == "local" else world.comm is None:
+    is_possible = world.size == 1 if backend == "local" else world.comm is not None
+    if not is_possible:
         ranks = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
         raise InputError(f"--backend {backend} needs {ranks}, and there are {world.size}: use --backend auto")
     if backend == "local":
