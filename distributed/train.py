@@ -74,8 +74,8 @@ def train(
 ) -> State:
     """Trains from `step.state` to the end of the plan. Returns the last state, which is saved.
 
-    All ranks begin with the variables and the state of the rank
-    that is furthest: after a death in an elastic world, the survivors go on when all of them call it again.
+    All ranks begin with the variables and the state of the rank that is furthest: after a death in an elastic
+    world, the survivors go on when all of them call it again.
 
     Raises:
       Preempted: after SIGUSR1, once all ranks have finished the same step and the checkpoint is saved.

@@ -105,7 +105,7 @@ class Computer:
         weights = {} if self.head == "features" else TASKS[self.head].weights(batch)
         inverse = tf.constant([1 / weight for weight in weights.values()], tf.float32)
         of_key = () if key is None else (tf.constant(key, tf.int32),)
-        kind = grouping.removesuffix(" more"), key is not None
+        kind = grouping, key is not None
         if kind not in self._functions:  # with unknown dimensions, or compiled for these
             by_xla = partial(tf.function, jit_compile=True, autograph=False)
             self._functions[kind] = (by_xla if grouping == "compiled" else traced_once)(self._compute)

@@ -37,7 +37,7 @@ def test_an_elastic_training_loses_nothing_but_ranks(folder, undisturbed):
         for victim in victims:
             job.strike(folder / victim)
         done = job.end()
-    assert_same_training(done, folder, undisturbed, survivors=1)
+    assert_same_training(done, folder, undisturbed, survivors=1, lost=1)
     assert re.search(r"rank 0\b.* died.*2 ranks go on", done.stderr), done
     assert re.search(r"rank 2\b.* died.*1 rank goes on", done.stderr), done
 
