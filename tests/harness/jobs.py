@@ -167,7 +167,7 @@ def trained_alone(folder: Path) -> Trained:
 
 
 def assert_same_training(done: Done, folder: Path, undisturbed: Trained, survivors: int, lost: int = 0) -> None:
-    """With each step logged once, but `lost` ones at most, in which a rank 0 died; nothing half-written is left."""
+    """With each step logged once, but at most `lost`, in which a rank 0 died; nothing half-written is left."""
     result = done.json()
     assert len(result["digests"]) == survivors, done
     assert len(set(result["digests"])) == 1, "the ranks hold different weights"

@@ -129,6 +129,8 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
         for token, (start, end) in zip(one.tokens[1:], one.offsets[1:].tolist(), strict=True):
             assert (token, start, end) == ("[SEP]", 0, 0) or token.removeprefix("##") == text[start:end]
             text = next(parts, "") if token == "[SEP]" else text
+    cut = warned(lambda: ringbert.Features(span_model, max_seq_length=6)(items[0]), "max_seq_length 6")
+    assert len(cut.offsets) == len(cut.tokens) == 6
     np.testing.assert_array_equal(vectors.pooled(items), [one.pooled for one in found])
     first = ringbert.Features(span_model, pooling="cls")(items)
     np.testing.assert_array_equal([one.pooled for one in first], [one.vectors[0] for one in first])
