@@ -24,17 +24,16 @@ from tensorflow.test import is_built_with_cuda as cuda_built
 from distributed.joining import communicator, started
 from ringbert.horovod import callbacks, elastic
 from ringbert.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape
-from ringbert.horovod.host import Average, Compression, Max, Min, Product, Sum
 from ringbert.horovod.operations import (
-    allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_object,
+    Average, Compression, Max, Min, Product, Sum, allgather, allreduce, alltoall, broadcast, broadcast_,
     grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
 )
 from ringbert.horovod.optimizer import (
     DistributedOptimizer, PartialDistributedOptimizer, SyncBatchNormalization, load_model,
 )
 from ringbert.horovod.session import (
-    Unsupported, cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op,
-    local_size, local_size_op, rank, rank_op, shutdown, size, size_op,
+    Unsupported, allgather_object, barrier, broadcast_object, cross_rank, cross_size, init, is_homogeneous,
+    is_initialized, local_rank, local_rank_op, local_size, local_size_op, rank, rank_op, shutdown, size, size_op,
 )
 # fmt: on
 

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from ringbase.errors import InputError
-from ringbert.horovod.operations import broadcast_, broadcast_object
-from ringbert.horovod.session import current
+from ringbert.horovod.operations import broadcast_
+from ringbert.horovod.session import broadcast_object, current
 
 
 class TensorFlowState:

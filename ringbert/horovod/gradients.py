@@ -1,5 +1,6 @@
 """`DistributedGradientTape`, and the mean of gradients over ranks."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +10,18 @@ import numpy as np
 import tensorflow as tf
 
 from ringbase.errors import InputError
-from ringbert.horovod.host import Average, Compression, Sum, means_in_graph
-from ringbert.horovod.operations import as_written, grouped_allreduce
-from ringbert.horovod.session import Facts, Unsupported, current
+from ringbert.horovod.operations import Average, Compression, Sum, grouped_allreduce
+from ringbert.horovod.session import Facts, Unsupported, as_written, current
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
 MOST_DENSE_BYTES = 1 << 26
+
+# What a tape has averaged, by its id; an optimizer does not average it again.
+_means: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def are_means(gradients: Sequence) -> bool:
+    return all(gradient is None or _means.get(id(gradient)) is gradient for gradient in gradients)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -30,7 +37,6 @@ class GradientMean:
         that only one rank has.
       gradient_predivide_factor, device_dense, device_sparse, num_groups, groups: without effect, because all
         gradients are summed together, those of half precision in float32.
-      local: variables whose gradients stay on their rank, by their id.
     """
 
     op: str = Average
@@ -43,7 +49,7 @@ class GradientMean:
     device_sparse: str = ""
     num_groups: int = 0
     groups: Any = None
-    local: dict[int, Any] = field(default_factory=dict, init=False)
+    local: dict[int, Any] = field(default_factory=dict, init=False)  # variables of this rank, by their id
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
@@ -61,36 +67,39 @@ class GradientMean:
         """
         results, own = list(gradients), {}
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-            if gradient is not None and id(variable) not in self.local:
-                own[place] = self._dense(gradient, variable)
-            elif gradient is not None and self.scale_local_gradients:
+            if gradient is None:
+                continue
+            if id(variable) not in self.local:
+                own[place] = gradient if self._stays_sparse(gradient, variable) else tf.convert_to_tensor(gradient)
+            elif self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
-        for place, mean in zip(
-            own, self._means([*own.values()], [variables[place] for place in own]), strict=True
-        ):
+        means = self._means([*own.values()], [variables[place] for place in own])
+        for place, mean in zip(own, means, strict=True):
             results[place] = without_repeats(mean) if isinstance(mean, tf.IndexedSlices) else mean
         return results
 
-    def _dense(self, gradient: Any, variable: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices):
-            is_small = int(np.prod(variable.shape)) * gradient.values.dtype.size <= MOST_DENSE_BYTES
-            return tf.convert_to_tensor(gradient) if self.sparse_as_dense or is_small else gradient
-        return gradient
+    def _stays_sparse(self, gradient: Any, variable: Any) -> bool:
+        if self.sparse_as_dense or not isinstance(gradient, tf.IndexedSlices):
+            return False
+        return int(np.prod(variable.shape)) * gradient.values.dtype.size > MOST_DENSE_BYTES
 
     def _means(self, own: list, variables: list) -> list:
         session, key = current(), tuple(map(id, variables))
-        is_dense = not any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
-        if own and is_dense and (means := means_in_graph(session, own, self.op)) is not None:
-            return means
+        is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
+        if own and not (is_sparse or tf.executing_eagerly() or session.collectives is session.host):
+            wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
+            totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
+            divisor = session.world.size if self.op == Average else 1
+            return [tf.cast(total / divisor, value.dtype) for total, value in zip(totals, own, strict=True)]
 
         def facts(*dense: tf.Tensor) -> Facts:
             session.num_sums[key] += 1
             if session.num_sums[key] != 2 or not all(hasattr(variable, "assign") for variable in variables):
                 return []
-            names = [getattr(variable, "path", variable.name) for variable in variables] + [""] * len(dense)
-            values = [np.ravel(tf.convert_to_tensor(value).numpy()) for value in (*variables, *dense)]
-            sums = (float(np.sum(value, dtype=np.float64)) for value in values)
-            return list(zip(names, sums, map(float, map(np.linalg.norm, values)), strict=True))
+            named = [(getattr(variable, "path", variable.name), variable) for variable in variables]
+            named += [("", gradient) for gradient in dense]
+            values = ((name, tf.cast(value, tf.float64).numpy()) for name, value in named)
+            return [(name, float(value.sum()), float(np.linalg.norm(value))) for name, value in values]
 
         return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients", facts=facts)
 
@@ -117,7 +126,7 @@ class DistributedTape(tf.GradientTape):
         gradients = super().gradient(target, sources, output_gradients, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         means = self.gradient_mean(flat, tf.nest.flatten(sources))
-        current().averaged.update({id(mean): mean for mean in means if mean is not None})
+        _means.update({id(mean): mean for mean in means if mean is not None})
         return tf.nest.pack_sequence_as(sources, means)
 
     def get_local_and_global_gradients(self, target: Any, sources: Any, *args: Any) -> tuple[list, list]:
@@ -130,10 +139,6 @@ class DistributedTape(tf.GradientTape):
 @as_written
 def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> DistributedTape:
     """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of `GradientMean`."""
-    if not isinstance(gradtape, tf.GradientTape):
-        raise InputError(f"hvd.DistributedGradientTape needs a tf.GradientTape, got {type(gradtape).__qualname__}")
-    if isinstance(gradtape, DistributedTape):
-        raise InputError("this tape is distributed already: call hvd.DistributedGradientTape once")
     tape = DistributedTape.__new__(DistributedTape)
     tape.__dict__.update(gradtape.__dict__)  # with what it has recorded
     tape.gradient_mean = GradientMean(**options)

@@ -1,20 +1,14 @@
-"""Calls that run in Python on the host, now or as an operation of a graph, and the sums that they compute."""
+"""Calls that run in Python on the host, now or as an operation of a graph."""
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util  # there is no public name for what it tells
 
-from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.session import Call, Facts, Session, current
-
-Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
-MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
-WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}  # MPI knows none of these
+from ringbert.horovod.session import Call, Facts, current
 
 _made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()  # the operations of each graph
 
@@ -27,15 +21,12 @@ def collective(
     resizes: bool = False,
     facts: Callable[..., Facts] = lambda *values: (),
 ) -> list[tf.Tensor]:
-    """The results of `function(*tensors)` on all ranks, of the tensors' dtypes; the ranks meet for `call` first.
+    """The results of `function(*tensors)` on all ranks, cast to the tensors' dtypes.
 
-    One rank alone keeps its tensors.
-
-    Args:
-      call: its kind are the options; dtype and shape of the tensors are added.
-      gradient: `gradient(name, results, *upstream)` are the gradients of the tensors; `name` is for its own calls.
-      resizes: the first dimensions may differ among the ranks, and those of results from the tensors'.
-      facts: `facts(*tensors)` are the call's facts.
+    One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to which dtype
+    and shape of the tensors are added. `gradient(name, results, *upstream)` are the gradients of the tensors;
+    `name` is for its own calls. With `resizes` the first dimensions may differ among the ranks, and those of
+    results from the tensors'. `facts(*tensors)` are the call's facts.
     """
     session, is_eager = current(), tf.executing_eagerly()
 
@@ -44,7 +35,7 @@ def collective(
         try:
             complete = Call(call.what, call.name, (*call.kind, *kinds))
             results = session.meet(complete, lambda _: function(*values), facts(*values))
-            return [tf.convert_to_tensor(own, value.dtype) for own, value in zip(results, values, strict=True)]
+            return [tf.cast(own, value.dtype) for own, value in zip(results, values, strict=True)]
         except InputError as error:
             if not is_eager:  # TensorFlow would wrap it into its own error of many lines
                 session.world.fail(error)
@@ -94,60 +85,3 @@ def _in_graph(function: Callable, tensors: Sequence[tf.Tensor], what: str) -> tu
     if isinstance(graph, tf.__internal__.FuncGraph) and graph.experimental_acd_manager is None:
         graph.control_outputs.append(results[0].op)
     return results, len(made)
-
-
-@dataclass(frozen=True)
-class Compressor:
-    """Makes tensors of numbers smaller. Others with these methods may be given too."""
-
-    half: tf.DType | None = None
-
-    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor to send, and what `decompress` needs."""
-        is_smaller = self.half is not None and tensor.dtype.is_floating
-        return (tf.cast(tensor, self.half), tensor.dtype) if is_smaller else (tensor, None)
-
-    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        return tensor if context is None else tf.cast(tensor, context)
-
-
-class Compression:
-    """Compressors for the argument `compression`.
-
-    `fp16` and `bf16` both send float32 values as bfloat16 between machines, which has the range of float32, and
-    add in float32. Within a machine nothing is sent, and so nothing is rounded.
-    """
-
-    none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
-
-
-def reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
-    """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
-
-    Averages are over the ranks that have not joined, those of integers without their fraction. With `is_half`,
-    float32 values may be sent in 16 bits between machines.
-    """
-    session, results = current(), list(tensors)
-    divisor = session.num_active if op == Average else 1
-    for kind in {value.dtype: None for value in tensors}:
-        places = [place for place, value in enumerate(tensors) if value.dtype == kind]
-        own = [tensors[place] for place in places]
-        if kind.is_floating and op in (Average, Sum):
-            totals = session.host.all_reduce_sum(own, is_half and kind == tf.float32)
-        else:
-            comm, name = session.world.comm, MPI_NAMES[op]
-            totals = [tf.constant(arrays.reduced(comm, value.numpy(), name)) for value in own]
-        divide = tf.truediv if kind.is_floating else tf.truncatediv  # into memory of their own
-        for place, total in zip(places, totals, strict=True):
-            results[place] = divide(total, tf.cast(divisor, kind))
-    return results
-
-
-def means_in_graph(session: Session, own: Sequence[tf.Tensor], op: str) -> list[tf.Tensor] | None:
-    """The average or sum of float tensors over ranks as operations of a graph; None where the host sums."""
-    if session.collectives is session.host or tf.executing_eagerly():
-        return None
-    wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
-    totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
-    divisor = session.world.size if op == Average else 1
-    return [tf.cast(total / divisor, value.dtype) for total, value in zip(totals, own, strict=True)]

@@ -2,16 +2,44 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.host import MPI_NAMES, WIDE, Average, Compression, Sum, collective, reduced
-from ringbert.horovod.session import Call, Unsupported, current
+from ringbert.horovod.host import collective
+from ringbert.horovod.session import Call, Unsupported, as_written, check_rank, current
 
-as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
+Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
+MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
+WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}  # MPI knows none of these
+
+
+@dataclass(frozen=True)
+class Compressor:
+    """Makes tensors of numbers smaller. Others with these methods may be given too."""
+
+    half: tf.DType | None = None
+
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """The tensor to send, and what `decompress` needs."""
+        is_smaller = self.half is not None and tensor.dtype.is_floating
+        return (tf.cast(tensor, self.half), tensor.dtype) if is_smaller else (tensor, None)
+
+    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        return tensor if context is None else tf.cast(tensor, context)
+
+
+class Compression:
+    """Compressors for the argument `compression`.
+
+    `fp16` and `bf16` both send float32 values as bfloat16 between machines, which has the range of float32, and
+    add in float32. Within a machine nothing is sent, and so nothing is rounded.
+    """
+
+    none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
 
 
 def of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
@@ -70,7 +98,7 @@ def grouped_allreduce(
     own = [_scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x in sent.values()]
     if postscale_factor != 1:  # of an average of integers with its fraction
         own = [tf.cast(value, tf.float64) if value.dtype.is_integer else value for value in own]
-    function, call = functools.partial(reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
+    function, call = functools.partial(_reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
     for place, total in zip(sent, collective(call, function, gradient, own, facts=facts), strict=True):
         total = tf.cast(_scaled(total, postscale_factor), sent[place].dtype)
         results[place] = compressor.decompress(total, contexts[place])
@@ -92,6 +120,27 @@ def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
     values = allgather(slices.values, f"values of {name}")
     values = values / tf.cast(current().world.size, values.dtype) if op == Average else values
     return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
+
+    Averages are over the ranks that have not joined, those of integers without their fraction. With `is_half`,
+    float32 values may be sent in 16 bits between machines.
+    """
+    session, results = current(), list(tensors)
+    for kind in {value.dtype: None for value in tensors}:
+        places = [place for place, value in enumerate(tensors) if value.dtype == kind]
+        own = [tensors[place] for place in places]
+        if kind.is_floating and op in (Average, Sum):
+            totals = session.host.all_reduce_sum(own, is_half and kind == tf.float32)
+        else:
+            totals = [arrays.reduced(session.world.comm, value.numpy(), MPI_NAMES[op]) for value in own]
+        divisor = tf.constant(session.num_active if op == Average else 1, kind)
+        divide = tf.truediv if kind.is_floating else tf.truncatediv  # into memory of their own
+        for place, total in zip(places, totals, strict=True):
+            results[place] = divide(total, divisor)
+    return results
 
 
 @as_written
@@ -116,8 +165,7 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: An
         return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    totals = grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
-    return [part(total) for total in totals]
+    return [part(total) for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)]
 
 
 reducescatter = of_one_tensor(grouped_reducescatter)
@@ -134,8 +182,7 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
 
     def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
         rows, mean = results[1], allreduce(upstream, name=name)
-        start = tf.reduce_sum(rows[: world.rank])
-        return [mean[start : start + rows[world.rank]], None]
+        return [tf.split(mean, rows, num=world.size)[world.rank], None]
 
     own = [value, tf.shape(value, tf.int64)[:1]]
     return collective(Call("hvd.allgather", name or ""), _gather, gradient, own, resizes=True)[0]
@@ -162,7 +209,7 @@ def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
 def grouped_broadcast(tensors: Sequence, root_rank: int = 0, name: str | None = None) -> list[tf.Tensor]:
     """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks' gradients."""
     world = current().world
-    _check_rank(root_rank)
+    check_rank(root_rank)
 
     def send(*values: tf.Tensor) -> Sequence:
         return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
@@ -213,32 +260,6 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
 
 
 @as_written
-def barrier() -> None:
-    """Waits for all ranks."""
-    current().meet(Call("hvd.barrier"))
-
-
-@as_written
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """The object of rank `root_rank` on every rank (pickled)."""
-    _check_rank(root_rank)
-    world = current().world
-    own, call = obj if world.rank == root_rank else None, Call("hvd.broadcast_object", name or "", (root_rank,))
-    return current().meet(call, lambda _: world.all_gather(own)[root_rank])
-
-
-@as_written
-def allgather_object(obj: Any, name: str | None = None) -> list:
-    """The objects of all ranks (pickled), in order of rank."""
-    return current().meet(Call("hvd.allgather_object", name or ""), lambda _: current().world.all_gather(obj))
-
-
-def _check_rank(root_rank: int) -> None:
-    if not 0 <= root_rank < current().world.size:
-        raise InputError(f"root_rank must be from 0 to {current().world.size - 1}, got {root_rank}")
-
-
-@as_written
 def join() -> int:
     """For a rank whose data have ended: waits until all ranks call it, and returns the rank that did so last.
 
@@ -258,7 +279,7 @@ def _has_taken_part(call: Call | None) -> bool:
         return False
     if call.what == "hvd.allreduce" and call.kind[0] in (Average, Sum):
         op, is_half, *kinds = call.kind
-        reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
+        _reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
     elif call.what == "hvd.allgather":
         dtype, shape = call.kind[0]
         _gather(tf.zeros([0, *shape], dtype), None)

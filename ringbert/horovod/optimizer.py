@@ -18,10 +18,9 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers import trainer
 
 from ringbase.errors import InputError
-from ringbert.horovod.gradients import GradientMean
-from ringbert.horovod.host import Compression
-from ringbert.horovod.operations import allreduce, as_written
-from ringbert.horovod.session import current, is_initialized, size
+from ringbert.horovod.gradients import GradientMean, are_means
+from ringbert.horovod.operations import Compression, allreduce
+from ringbert.horovod.session import as_written, current, is_initialized, rank, size
 
 
 class Distributed:
@@ -30,28 +29,22 @@ class Distributed:
     gradient_mean: GradientMean
     factor = 1.0  # of accumulated gradients, of which Keras takes the mean
     has_means = False  # a LossScaleOptimizer averages gradients before it looks whether they are finite
-    _accumulated: Sequence | None = None  # the variables whose gradients are averaged when Keras uses them
+    _to_average: Sequence | None = None  # the variables whose gradients `_clip_gradients` averages
 
     @as_written
-    def apply(self: Any, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
-        grads, averaged, later = list(grads), current().averaged, None
-        is_done = self.has_means or all(grad is None or averaged.get(id(grad)) is grad for grad in grads)
+    def _backend_apply_gradients(self: Any, grads: Sequence, trainable_variables: Sequence) -> None:
+        is_done = self.has_means or are_means(grads)
+        object.__setattr__(self, "_to_average", None if is_done else trainable_variables)
         if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
-            grads = [grad if grad is None else tf.convert_to_tensor(grad) for grad in grads]
-            if not is_done:
-                later = [variable for grad, variable in zip(grads, variables, strict=True) if grad is not None]
-        elif not is_done:
-            grads = self.gradient_mean(grads, variables)
-        object.__setattr__(self, "_accumulated", later)
-        super().apply(grads, variables)  # type: ignore[misc]
+            grads = [tf.convert_to_tensor(grad) for grad in grads]
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self: Any, grads: Sequence) -> Sequence:
         """Keras calls it right before it uses gradients, so not in steps that only accumulate them."""
         if self.factor != 1:
             grads = [grad * self.factor for grad in grads]
-        if self._accumulated is not None:
-            grads = self.gradient_mean(grads, self._accumulated)
+        if self._to_average is not None:
+            grads = self.gradient_mean(grads, self._to_average)
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def register_local_var(self, var: Any) -> None:
@@ -71,14 +64,10 @@ def DistributedOptimizer(
     """Makes a Keras optimizer average gradients over ranks before it applies them, in `fit` and `apply_gradients`.
 
     The optimizer itself is changed and returned: its state stays, and it is saved as what it was, so that plain
-    Keras loads it. Call it before `model.compile`.
-
-    Args:
-      backward_passes_per_step: how many calls' gradients are added up on each rank before a sum over ranks. It
-        becomes the optimizer's gradient_accumulation_steps.
-      average_aggregated_gradients: divide by `backward_passes_per_step`.
-      name, use_locking: without effect.
-      options: those of `GradientMean`.
+    Keras loads it. Call it before `model.compile`. The gradients of `backward_passes_per_step` calls are added up
+    on each rank before a sum over ranks, by the optimizer's gradient_accumulation_steps, and divided by it with
+    `average_aggregated_gradients`. `name` and `use_locking` are without effect; the options are those of
+    `GradientMean`.
 
     Raises InputError for something that is not a Keras optimizer, or is distributed already.
     """
@@ -88,8 +77,6 @@ def DistributedOptimizer(
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if isinstance(inner, Distributed):
         raise InputError("this optimizer is distributed already: call hvd.DistributedOptimizer once")
-    if backward_passes_per_step < 1:
-        raise InputError(f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}")
     own = type(inner)
     attributes = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
     attributes["gradient_mean"] = GradientMean(**options)
@@ -110,12 +97,10 @@ PartialDistributedOptimizer = DistributedOptimizer  # with `local_layers`
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks in training.
 
-    As in Horovod, all ranks' batches count the same. Its arguments are those of Keras, and `fused=False`.
+    As in Horovod, all ranks' batches count the same. Its arguments are those of Keras; `fused` is without effect.
     """
 
     def __init__(self, fused: bool = False, **options: Any):
-        if fused or options.pop("synchronized", False):
-            raise InputError("SyncBatchNormalization: leave out fused=True and synchronized=True")
         super().__init__(**options)
 
     def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -172,10 +157,6 @@ class CallableList(list):
     def __call__(self) -> "CallableList":
         return self
 
-    @classmethod
-    def of(cls, variables: Callable[[Any], list], optimizer: Any) -> "CallableList":
-        return cls(variables(optimizer))
-
 
 def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Lets `owner.name` be `wrapper(original, …)`."""
@@ -194,7 +175,7 @@ def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
 def _without_obsolete(original: Callable[..., Any], model: keras.Model, *args: Any, **options: Any) -> Any:
     """Arguments that Keras 3 has dropped are ignored with a note."""
     dropped = sorted(OBSOLETE & options.keys())
-    if dropped and (not is_initialized() or current().world.rank == 0):
+    if dropped and not (is_initialized() and rank()):
         place = f"{original.__name__}(…, {', '.join(dropped)}=…)"
         print(f"note: {place} does not exist in Keras 3: ignored", file=sys.stderr)
     return original(model, *args, **{name: value for name, value in options.items() if name not in dropped})
@@ -219,4 +200,4 @@ _replace(TensorFlowTrainer, "fit", _without_obsolete)
 _replace(LossScaleOptimizer, "apply", _averaged_first)
 for _owner in (BaseOptimizer, LossScaleOptimizer):
     _owner.lr = _owner.learning_rate
-    _owner.variables = property(functools.partial(CallableList.of, _owner.variables.fget))
+    _owner.variables = property(lambda self, get=_owner.variables.fget: CallableList(get(self)))  # type: ignore[misc]

@@ -1,10 +1,9 @@
-"""What `init()` starts: the ranks, the backend that sums, and the meetings of all ranks before each call."""
+"""The ranks of a script: `init` joins them and opens the backend, and before each call all of them meet."""
 
 import atexit
 import os
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +21,9 @@ from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError
 
-BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
-ELASTIC = "RINGBERT_ELASTIC"
-# Horovod's variables for its check of stalls, in seconds. It ends a job only when it is asked to.
-STALLS = (("HOROVOD_STALL_CHECK_TIME_SECONDS", 60), ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0))
 # The watchdog's name for each call; a rank in `join` knows no other.
 MEETING = "a sum or message of hvd, for which all ranks are needed"
+as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
 ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
 
 
@@ -61,13 +57,10 @@ Facts = Sequence[tuple[str, float, float]]
 class Session:
     """The ranks and the backend.
 
-    Attributes:
-      collectives, host: what sums gradients in a graph, and what sums tensors on the host; the same with MPI. A
-        collective operation of TensorFlow cannot run inside a py_function, which holds the thread that it needs.
-      num_active: how many ranks had not joined (`join`) at the last meeting.
-      num_calls: how many meetings there were, the same on all ranks.
-      num_sums: how many sums of gradients there were, by the ids of their variables.
-      averaged: gradients that a tape has averaged, by their id, which an optimizer does not average again.
+    `collectives` sums gradients in a graph, `host` sums tensors on the host; the same with MPI. A collective
+    operation of TensorFlow cannot run inside a py_function, which holds the thread that it needs. At the last of
+    `num_calls` meetings `num_active` ranks had not joined (`join`). `num_sums` counts the sums of gradients by the
+    ids of their variables.
     """
 
     world: World
@@ -76,7 +69,6 @@ class Session:
     num_active: int = 1
     num_calls: int = 0
     num_sums: Counter = field(default_factory=Counter)
-    averaged: Any = field(default_factory=weakref.WeakValueDictionary)
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
     def meet(
@@ -153,43 +145,41 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     TensorFlow then uses this rank's GPU, or its share of the machine's cores, and no others. The environment
     variable RINGBERT_BACKEND chooses what sums: "mpi", "nccl", "ring" or "auto", which is NCCL where each rank has
-    its own GPU, else MPI.
-
-    `comm` is an mpi4py communicator of the processes to join, instead of all.
+    its own GPU, else MPI. `comm` is an mpi4py communicator of the processes to join, instead of all.
 
     Raises InputError if the ranks cannot be joined, or for a list of ranks or `process_sets`.
     """
     global _session
     if isinstance(comm, Sequence) or process_sets is not None:
         raise Unsupported("hvd.init(): all ranks always work together; comm can be an mpi4py communicator")
-    if _session is not None:
-        return
-    if os.environ.get(ELASTIC, "0") != "0":
+    if _session is None:
+        _session = _started(comm) if comm is not None else _ended or _started(None)
+
+
+def _started(comm: Any) -> Session:
+    if os.environ.get("RINGBERT_ELASTIC", "0") != "0":
         raise InputError(
             "bert-launch --elastic is for RingBERT's programs: start a script with hvd by bert-launch --restarts"
         )
     if keras.backend.backend() != "tensorflow":
         raise InputError(f"hvd needs KERAS_BACKEND=tensorflow, but Keras uses {keras.backend.backend()}")
-    _session = _started(comm) if comm is not None else _ended or _started(None)
-
-
-def _started(comm: Any) -> Session:
     is_late = context.context()._context_handle is not None
     if is_late and tf.config.list_physical_devices("GPU"):
         raise InputError(
             "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
         )
-    device = None if is_late else DeviceSettings()
-    warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
-    stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
-    world = World.join(device, None, stalls, is_script=True, comm=comm)
+    stalls = StallSettings(  # as Horovod: a job ends only when this is asked for
+        stall_warning=float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)),
+        stall_timeout=float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)),
+    )
+    world = World.join(None if is_late else DeviceSettings(), None, stalls, is_script=True, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
             "cores: call hvd.init() first"
         )
     atexit.register(_at_exit, world)
-    collectives = open_collectives(world, os.environ.get(BACKEND, "auto"))
+    collectives = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
     is_host = collectives.name in ("mpi", "local")
     return Session(world, collectives, collectives if is_host else open_collectives(world, "mpi"))
 
@@ -244,3 +234,28 @@ cross_size, _ = _number("num_nodes", "How many machines there are.")
 def is_homogeneous() -> bool:
     """Whether all machines have equally many ranks."""
     return len(set(current().world.all_gather(local_size()))) == 1
+
+
+@as_written
+def barrier() -> None:
+    """Waits for all ranks."""
+    current().meet(Call("hvd.barrier"))
+
+
+@as_written
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """The object of rank `root_rank` on every rank (pickled)."""
+    check_rank(root_rank)
+    own, call = obj if rank() == root_rank else None, Call("hvd.broadcast_object", name or "", (root_rank,))
+    return current().meet(call, lambda _: current().world.all_gather(own)[root_rank])
+
+
+@as_written
+def allgather_object(obj: Any, name: str | None = None) -> list:
+    """The objects of all ranks (pickled), in order of rank."""
+    return current().meet(Call("hvd.allgather_object", name or ""), lambda _: current().world.all_gather(obj))
+
+
+def check_rank(root_rank: int) -> None:
+    if not 0 <= root_rank < size():
+        raise InputError(f"root_rank must be from 0 to {size() - 1}, got {root_rank}")
