@@ -66,12 +66,8 @@ def is_homogeneous() -> bool:
     return len(set(current().world.all_gather(local_size()))) == 1
 
 
-def _always(answer: bool) -> Callable[[], bool]:
-    return lambda: answer
-
-
-mpi_built = mpi_enabled = _always(True)
-gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = _always(False)
+mpi_built = mpi_enabled = lambda: True
+gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = lambda: False
 nccl_built = cuda_built  # TensorFlow for GPUs has NCCL
 
 # What Horovod has and RingBERT has not, and what to do instead.

@@ -140,7 +140,8 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: An
 
     def part(total: tf.Tensor) -> tf.Tensor:
         rows = [(tf.shape(total)[0] + world.size - 1 - rank) // world.size for rank in range(world.size)]
-        return tf.split(total, rows)[world.rank]
+        start = sum(rows[: world.rank])
+        return total[start : start + rows[world.rank]]  # the gradient of tf.split mixes dtypes
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
     return [part(total) for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)]
@@ -156,7 +157,8 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
 
     def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
         rows, mean = results[1], allreduce(upstream, name=name)
-        return [tf.split(mean, rows, num=world.size)[world.rank], None]
+        start = tf.reduce_sum(rows[: world.rank])
+        return [mean[start : start + rows[world.rank]], None]
 
     own = [value, tf.shape(value, tf.int64)[:1]]
     return collective(Call("hvd.allgather", name or ""), _gather, gradient, own, resizes=True)[0]
