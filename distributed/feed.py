@@ -4,13 +4,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from distributed.order import RowOrder, divided
+from distributed.order import Order, divided
 from distributed.plan import Plan
 from distributed.rows import BatchRows
+from distributed.state import State
 
 T = TypeVar("T")
 Batch = dict[str, Any]  # arrays, or tuples of them
@@ -21,23 +23,22 @@ class Feed:
     """What a run trains on, and how rows become batches.
 
     Attributes:
-      order: which row stands at each position of the stream.
-      collate: the rows of one micro-batch -> the model's input, each array with a batch axis first. Besides the
-        columns it gets "row", the row numbers, and "epoch", both int64 [n].
-      lengths: row numbers -> tokens of each row. A step's rows are divided so that ranks and micro-batches have
-        nearly equal numbers of tokens. The sum over the step is the same.
-      collates_of_shapes: rows -> a batch of one shape, for each of the few shapes that XLA compiles for.
+      collate: the fields of a micro-batch's rows -> the model's input, each array with a batch axis first.
+      lengths: row numbers -> tokens of each row, of which ranks and micro-batches get nearly equal numbers.
+      collates_of_shapes: fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
     """
 
     rows: BatchRows
-    order: RowOrder
+    order: Order
     collate: Callable[..., Batch]
     lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
 
-    @property
-    def is_fixed(self) -> bool:
-        return bool(self.collates_of_shapes)
+    def batches(self, plan: Plan, rank: int, state: State) -> Generator[list[Batch], None, None]:
+        """A rank's micro-batches of each step from this state to the end of the plan, made ahead in a thread."""
+        end = state.position + (plan.steps - state.step) * plan.global_batch_size
+        positions = range(state.position, end, plan.global_batch_size)
+        return prefetched(partial(self.micro_batches, plan, rank), positions)
 
     def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""
@@ -46,15 +47,14 @@ class Feed:
         return [self.collate(fields_of(self.rows, numbers[p], position + p)) for p in places]
 
     def batches_of_shapes(self) -> Iterator[Batch]:
-        """A batch without rows, padding only, of each shape that `collate` makes if it `is_fixed`."""
+        """A batch without rows, padding only, of each shape that XLA compiles for."""
         none = np.zeros(0, np.int64)
         return (collate(fields_of(self.rows, none, none)) for collate in self.collates_of_shapes)
 
 
-def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray | None = None) -> dict[str, Any]:
+def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
     """The columns of these rows, their numbers as "row" and, of their positions in the stream, their "epoch"."""
-    epochs = np.zeros_like(numbers) if positions is None else positions // len(rows)
-    return rows.take(numbers) | {"row": numbers, "epoch": epochs}
+    return rows.take(numbers) | {"row": numbers, "epoch": positions // len(rows)}
 
 
 def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 3) -> Generator[T, None, None]:

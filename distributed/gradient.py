@@ -1,8 +1,4 @@
-"""The training step: weights, gradient (compiled), sum over ranks (in plain sight), update (compiled).
-
-step = TrainingStep(loss, weights, optimizer, seed)
-result, wanted = step.take(micro_batches, number, requests, clock)
-"""
+"""The training step: weights, gradient (compiled), sum over ranks (in plain sight), update (compiled)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,9 +13,6 @@ from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors
 from distributed.state import START, State
 from ringbase.errors import InputError
-
-Loss = Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]
-Weights = Callable[[Batch], Mapping[str, float]]
 
 
 class OutOfMemory(InputError):
@@ -40,8 +33,8 @@ class TrainingStep:
 
     def __init__(
         self,
-        loss: Loss,
-        weights: Weights,
+        loss: Callable[[Batch, tf.Tensor], Mapping[str, tf.Tensor]],
+        weights: Callable[[Batch], Mapping[str, float]],
         optimizer: AllreduceOptimizer,
         seed: int = 0,
         compiled: Literal["graph", "as traced", "gradient", "step"] = "graph",
@@ -112,8 +105,8 @@ class TrainingStep:
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
 
     def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> None:
-        """Compiles what steps of `num_batches` micro-batches need for these batches, one of each shape; in the
-        middle of a run all ranks would wait for it. Raises OutOfMemory."""
+        """Compiles steps of `num_batches` micro-batches for these batches, one of each shape; in the middle of a
+        run all ranks would wait for it. Raises OutOfMemory."""
         optimizer, keys = self.optimizer, [dropout_key(0, 0, 0, 0)] * num_batches
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)  # so no variable changes
         for batch in batches_of_shapes:
@@ -121,16 +114,14 @@ class TrainingStep:
             run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
 
     def restart(self, seed: int) -> None:
-        """Begins another training, with what is traced and compiled for this one. The caller gives the model its
-        values, and the optimizer its schedule."""
+        """Begins another training, with what is compiled for this one. Values and schedule are the caller's."""
         self.seed, self.state = seed, START
         self.optimizer.reset()
 
     def synchronize(self) -> State:
         """Gives all ranks the variables and the state of the rank that is furthest. Returns the state.
 
-        An update is deterministic and follows a complete sum. So after a death a survivor that has applied step n
-        holds a valid state n, also if the others have not.
+        It is valid: an update is deterministic and follows a complete sum.
         """
         states = self.optimizer.world.all_gather(self.state)
         root = max(range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank))
@@ -153,16 +144,12 @@ def traced_once(function: Callable) -> Callable:
     def call(batch: Batch, *others: Any) -> Any:
         nonlocal traced
         if traced is None:
-            specs = [tf.TensorSpec(other.shape, other.dtype) for other in others]
-            traced = tf.function(function, input_signature=[batch_signature(batch), *specs], autograph=False)
+            of_any_size = tf.nest.map_structure(lambda each: tf.TensorSpec([None] * each.ndim, each.dtype), batch)
+            specs = [of_any_size, *(tf.TensorSpec(other.shape, other.dtype) for other in others)]
+            traced = tf.function(function, input_signature=specs, autograph=False)
         return traced(batch, *others)
 
     return call
-
-
-def batch_signature(example: Batch) -> dict[str, Any]:
-    """The types of a batch's arrays, every dimension unknown."""
-    return tf.nest.map_structure(lambda array: tf.TensorSpec([None] * array.ndim, array.dtype), example)
 
 
 def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:
@@ -182,10 +169,8 @@ def naming_memory(batch: Batch) -> Iterator[None]:
 
 @contextmanager
 def graphs_as_traced() -> Iterator[None]:
-    """TensorFlow's graph optimizer (Grappler) does not change the functions that are called within the block.
-
-    It takes seconds when a function is first called with it: docs/measured.md.
-    """
+    """TensorFlow's graph optimizer (Grappler), which takes seconds when a function is first called, is off within
+    the block: docs/measured.md."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         yield

@@ -31,7 +31,7 @@ class StepClock:
         self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
         self._number, self._last_s = 0, time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)
-        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0  # since the last read, as are the parts
+        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0  # since the last reset, as are the parts
 
     def mark(self, part: str, result: tf.Tensor | None = None) -> None:
         """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
@@ -39,30 +39,24 @@ class StepClock:
         # The step before a timed one is awaited too: its work must not count as the timed one's.
         if self._waits and result is not None and (is_timed or (ends and (self._number + 2) % self._every == 0)):
             result[:1].numpy()
-        now = time.perf_counter()
-        self._seconds += now - self._last_s
+        now_s = time.perf_counter()
+        self._seconds += now_s - self._last_s
         if is_timed:
-            self._parts[part] += now - self._last_s
-        if ends:
-            self._number, self._steps = self._number + 1, self._steps + 1
-            self._timed_steps += is_timed
-        self._last_s = now
+            self._parts[part] += now_s - self._last_s
+            self._timed_steps += ends
+        self._number, self._steps, self._last_s = self._number + ends, self._steps + ends, now_s
 
     def skip(self) -> None:
         """Ignores the time since the last mark (a checkpoint, an evaluation)."""
         self._last_s = time.perf_counter()
 
-    @property
-    def rows_per_s(self) -> float:
-        """Rows per second since the last read."""
-        return self._steps * self._rows_per_step / self._seconds if self._seconds else 0.0
-
-    def read(self) -> dict[str, float]:
-        """Mean seconds of each part per timed step since the last read, and rows per second over all steps."""
+    def read(self, resets: bool = True) -> dict[str, float]:
+        """Mean seconds of each part per timed step since the last reset, and rows per second over all steps."""
         values = {name: round(seconds / max(self._timed_steps, 1), 5) for name, seconds in self._parts.items()}
-        values["examples_per_s"] = round(self.rows_per_s, 2)
-        self._parts.clear()
-        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
+        values["examples_per_s"] = round(self._steps * self._rows_per_step / max(self._seconds, 1e-9), 2)
+        if resets:
+            self._parts.clear()
+            self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
         return values
 
 
@@ -79,21 +73,23 @@ class Log:
         self._every, self._world, self._run = every, world, run
         self._bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped, self._began_s = 0, time.perf_counter()
-        self._unread: deque[tuple[State, StepResult, float, dict[str, float]]] = deque()
+        self._unread: deque[tuple[State, StepResult, dict[str, float]]] = deque()
 
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
         or all of them."""
-        speed, is_logged = self.clock.rows_per_s, state.step % self._every == 0 or state.step in (1, state.steps)
-        self._unread.append((state, result, speed, self.clock.read() if is_logged else {}))
+        self._unread.append((state, result, self.clock.read(resets=self._is_logged(state))))
         self._show_all_but(self._is_async)
+
+    def _is_logged(self, state: State) -> bool:
+        return state.step % self._every == 0 or state.step in (1, state.steps)
 
     def _show_all_but(self, num_unread: int) -> None:
         while len(self._unread) > num_unread:
-            state, result, speed, times = self._unread.popleft()
+            state, result, times = self._unread.popleft()
             with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
                 values = result.read()
-            is_applied, scale = bool(values.pop("applied")), values.pop("loss_scale")
+            is_applied, scale = values.pop("applied"), values.get("loss_scale")
             self._skipped = 0 if is_applied else self._skipped + 1
             if not is_applied:
                 now = f"; the loss scale is now {scale:g}" if scale else ""
@@ -102,12 +98,11 @@ class Log:
             if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
                 raise NotFinite(f"no finite gradient in {self._skipped} steps")
             shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
-            rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{speed:.1f}"}
+            rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{times['examples_per_s']:.1f}"}
             self._bar.set_postfix(shown | rates, refresh=False)
             self._bar.update()
-            if times:
-                facts = {"loss_scale": scale} if scale else {}
-                self._run.metrics(state.step, {"rows": state.position, **values, **facts, **times})
+            if self._is_logged(state):
+                self._run.metrics(state.step, {"rows": state.position, **values, **times})
 
     @contextmanager
     def pausing(self) -> Iterator[None]:

@@ -1,17 +1,7 @@
 """AllreduceOptimizer: any Keras optimizer on many ranks, with one sum of a list of tensors per step.
 
-    collectives = open_collectives(world, "auto")
-    optimizer = AllreduceOptimizer(AdamWeightDecay(3e-5), model.trainable_variables, world, collectives)
-    optimizer.broadcast_variables()
-
-    weights, _ = optimizer.reduce_weights({"loss": rows})              # the divisor of each loss term
-    own = gradient(batch, optimizer.inverse_weights(weights))           # compiled: [*gradients, loss sums]
-    total = optimizer.all_reduce(own)                                   # outside compiled code
-    result = optimizer.update(total, weights)                           # compiled: check, clip, update
-    result.read()                                                       # waits for the device
-
-Every rank ends a step with bit-identical weights. This class replaces Horovod's `DistributedOptimizer`, but it is
-not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
+`TrainingStep.take` in `distributed/gradient.py` shows its use. It replaces Horovod's `DistributedOptimizer`, but
+is not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
 """
 
 import hashlib
@@ -46,25 +36,21 @@ class StepResult:
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
-        """The numbers by name; waits until the device has finished the step.
-
-        "loss" is the sum of the loss terms, which are means over all ranks. "gradient_norm" is that before
-        clipping. "applied" is 0 if the gradient was not finite, so that every rank skipped the update.
-        """
+        """The numbers by name: losses are means over all ranks, "gradient_norm" is that before clipping, and there
+        is a "loss_scale" for float16 only. Waits until the device has finished the step."""
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
         losses = {term: s / weight for s, (term, weight) in zip(sums, self.weights.items(), strict=True)}
-        facts = {"learning_rate": rate, "gradient_norm": norm, "loss_scale": scale, "applied": applied}
-        return {"loss": sum(losses.values()), **losses, **facts}
+        facts = {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
+        return {"loss": sum(losses.values()), **losses, **facts} | ({"loss_scale": scale} if scale else {})
 
 
 class AllreduceOptimizer:
     """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one compiled update.
 
     Args:
-      optimizer: any Keras optimizer that does not clip. If it has a method `apply_scaled(gradients, scale)`, that
-        method applies the factor of clipping, which saves a pass over memory.
+      optimizer: any that does not clip. If it has a method `apply_scaled(gradients, scale)`, that method applies
+        the factor of clipping, which saves a pass over memory.
       variables: the trainable variables, in the order of the gradients, all of one dtype.
-      loss_terms: names of the loss terms, whose sums follow the gradients in the list.
       scales_loss: multiply the losses by an adaptive scale, for a model that computes in float16.
       compression: "bf16" sends gradients (not losses) between machines as bfloat16.
     """
@@ -185,5 +171,5 @@ def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
     """
     scale, finite_steps = tf.unstack(state)
     grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
-    after_finite = tf.stack([tf.where(grows, scale * 2, scale), tf.where(grows, 0.0, finite_steps + 1)])
+    after_finite = tf.where(grows, tf.stack([scale * 2, 0.0]), tf.stack([scale, finite_steps + 1]))
     return tf.where(applied, after_finite, tf.stack([tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0]))

@@ -35,9 +35,9 @@ def predict(
     Args:
       batches: the row numbers of each batch.
       collate: the fields of a batch's rows, as in `Feed` -> the model's input; called in a thread, ahead of it.
-      digest: (number of the batch, output as NumPy arrays) -> what is kept of it, by default all; called in a
-        thread, while the model computes the next batch.
-      label: the label of the progress bar; None for no bar.
+      digest: (number of the batch, output as NumPy arrays) -> what is kept of it; called in a thread, while the
+        model computes the next batch.
+      label: that of the progress bar; None for no bar.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")
@@ -52,7 +52,7 @@ def predict(
                 kept.append(thread.submit(digest, mine[len(kept)], arrays))
                 bar.update()
 
-        for batch in prefetched(lambda number: collate(fields_of(rows, batches[number])), mine):
+        for batch in prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine):
             if world.stop_wanted.is_set():
                 raise InputError("stopped before the predictions were complete: run the same command again")
             # A slow rank may finish long after the others, which wait for its outputs below.

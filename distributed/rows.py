@@ -2,35 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ringbase.ragged import Ragged, joined
 
 
-class RecordBatches(Protocol):
-    """A part of the rows, in record batches that are opened when they are needed."""
-
-    num_rows: int
-
-    @property
-    def starts(self) -> np.ndarray:
-        """The first row of each batch, and last the number of rows."""
-
-    def batch(self, number: int) -> pa.RecordBatch: ...
-
-
 class BatchRows:
-    """The rows of one or more parts. `rows.take(indices)` gives the columns as NumPy arrays of the stored types.
+    """The rows of one or more parts, whose record batches are opened when they are needed.
 
-    A column of numbers becomes an array [n], a column of lists a ragged array (`ringbase.ragged`). Only batches
-    with the rows asked for are opened.
+    A part has `num_rows`, `batch(number)` and `starts`: the first row of each batch, and last the number of rows.
     """
 
-    def __init__(self, parts: Sequence[RecordBatches]):
+    def __init__(self, parts: Sequence[Any]):
         self._parts = parts
         self._first_rows = np.cumsum([0, *(part.num_rows for part in parts)])
 
@@ -38,6 +24,8 @@ class BatchRows:
         return int(self._first_rows[-1])
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        """The columns of some rows in the stored types: a column of numbers as an array [n], one of lists as a
+        ragged array (`ringbase.ragged`)."""
         pieces, places = [], []
         for batch, within, of_batch in self._by_batch(indices):
             # A slice costs a tenth of a take.
@@ -87,7 +75,7 @@ class Rows(BatchRows):
 
     def lengths(self, name: str) -> np.ndarray:
         """The number of values in each row of a list column, int64 [n]."""
-        return pc.list_value_length(self.table.column(name)).to_numpy().astype(np.int64)
+        return self.lengths_at(name, np.arange(len(self)))
 
     def column(self, name: str) -> np.ndarray | Ragged:
         """A whole column, in the same form as from `take`."""

@@ -1,10 +1,8 @@
 """The progress of training, as a checkpoint's state.json holds it."""
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from distributed.plan import Plan
-from ringbase.json_files import read_object
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,3 @@ def first_state(plan: Plan, settings: dict[str, object], saved: State | None, co
     sizes = {"steps": plan.steps, "global_batch_size": plan.global_batch_size}
     evaluations = saved.evaluations if continues else []
     return replace(saved, step=step, settings=settings, evaluations=evaluations, **sizes)
-
-
-def read_state(path: Path) -> State:
-    """The state of a checkpoint whose files match its manifest."""
-    values = read_object(path / "state.json")
-    values.pop("saved", None)  # older versions stored this, or did not store when they evaluated
-    return State(**{"evaluated": values["position"], **values})

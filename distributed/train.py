@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from distributed import phases
 from distributed.checkpoint import Checkpoints
-from distributed.feed import Feed, prefetched
+from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.log import Log
 from distributed.plan import Plan
@@ -28,10 +27,8 @@ class HeldOut:
     Attributes:
       measure: () -> scores; every rank calls it and gets the same values.
       num_rows: how many rows a measurement reads, from which its cost is estimated.
-      every: steps between measurements, "epoch", or "auto" for a small share of the training time; the last step
-        is always measured.
-      best: the name of the score (larger is better) that decides which checkpoint is kept as the best; None for
-        none.
+      every: steps between measurements, "epoch", or "auto" for a small share of the training time.
+      best: the score (larger is better) that decides which checkpoint is kept as the best; None for none.
       patience: training stops after this many measurements without a better score; None for never.
     """
 
@@ -56,11 +53,12 @@ class HeldOut:
         is_place = state.step == plan.steps or state.step % self.interval(plan) == 0
         return is_place and state.evaluated < state.position
 
-    def is_patient(self, state: State) -> bool:
-        """Whether the last measurements give hope for a better score."""
-        if self.patience is None or state.best is None:
-            return True
-        return sum(position > state.best[0] for position, _ in state.evaluations) < self.patience
+    def measured(self, state: State, run: Run) -> State:
+        """Measures and logs; returns the state with the score that selects the best checkpoint."""
+        scores = self.measure()
+        run.metrics(state.step, {"rows": state.position, **scores})
+        run.say(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+        return state.with_score(None if self.best is None else scores[self.best])
 
 
 def train(
@@ -77,11 +75,8 @@ def train(
     All ranks begin with the variables and the state of the rank that is furthest: after a death in an elastic
     world, the survivors go on when all of them call it again.
 
-    Raises:
-      Preempted: after SIGUSR1, once all ranks have finished the same step and the checkpoint is saved.
-      NotFinite: too many gradients are not finite, or nothing was learned.
-      OutOfMemory: the device has not enough memory for a micro-batch.
-      InputError: the replicas are not equal, or a checkpoint cannot be written.
+    Raises Preempted after SIGUSR1, once all ranks have finished the same step and it is saved, besides what the
+    step, the log and the checkpoints raise.
     """
     world = step.optimizer.world
     is_survivor = world.size < plan.size
@@ -92,16 +87,11 @@ def train(
         state = step.state = world.on_first(checkpoints.without_lost, state)
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(log_steps, world, run, state), False, is_survivor
-    end = state.position + (plan.steps - state.step) * plan.global_batch_size
-    positions = range(state.position, end, plan.global_batch_size)
-    with (
-        world.stop_wanted.during_training(),
-        closing(prefetched(partial(feed.micro_batches, plan, world.rank), positions)) as batches,
-    ):
+    with world.stop_wanted.during_training(), closing(feed.batches(plan, world.rank, state)) as batches:
         while True:
             if held_out and held_out.is_due(state, plan):
                 with log.pausing():
-                    state = step.state = measured(held_out, state, run)
+                    state = step.state = held_out.measured(state, run)
             ends = stop or is_finished(state, held_out)
             if ends or overdue or checkpoints.is_due(state):
                 with log.pausing():
@@ -116,28 +106,18 @@ def train(
             log.step(state, result)
             if state.step in phases.STEPS:
                 phases.ended(phases.STEPS[state.step], result.numbers)
-        with log.pausing():
-            checkpoints.finish()
+        checkpoints.finish()
     log.close()
     if stop:
-        world.stop_wanted.clear()
         run.say(f"saved after step {state.step} of {plan.steps} on request; to continue, run the same command")
-        run.close()
         raise Preempted
     if held_out and state.step < plan.steps:
-        best, patience = held_out.best, held_out.patience
-        run.say(f"stopped after step {state.step}: {best} did not improve {patience} times")
+        run.say(f"stopped after step {state.step}: {held_out.best} did not improve {held_out.patience} times")
     return state
 
 
-def measured(held_out: HeldOut, state: State, run: Run) -> State:
-    """Evaluates and logs; returns the state with the score that selects the best checkpoint."""
-    scores = held_out.measure()
-    run.metrics(state.step, {"rows": state.position, **scores})
-    run.say(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
-    return state.with_score(None if held_out.best is None else scores[held_out.best])
-
-
 def is_finished(state: State, held_out: HeldOut | None) -> bool:
-    """Whether a training is at the end of its plan, or out of patience."""
-    return state.step == state.steps or (held_out is not None and not held_out.is_patient(state))
+    """Whether a training is at the end of its plan, or has not become better for too many evaluations."""
+    if state.step == state.steps or held_out is None or held_out.patience is None or state.best is None:
+        return state.step == state.steps
+    return sum(position > state.best[0] for position, _ in state.evaluations) >= held_out.patience

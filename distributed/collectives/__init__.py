@@ -37,16 +37,11 @@ class CollectivesSettings(Settings):
 
 
 class Collectives:
-    """The backend for one rank, and what every backend has.
-
-    Attributes:
-      compresses: whether gradients can be sent in fewer bytes than they have.
-      in_graph: whether XLA can compile a function that calls `all_reduce_sum`.
-    """
+    """The backend for one rank, and what every backend has."""
 
     name = "local"
-    compresses = False
-    in_graph = True
+    compresses = False  # whether gradients can be sent in fewer bytes than they have
+    in_graph = True  # whether XLA can compile a function that calls `all_reduce_sum`
 
     def all_reduce_sum(self, tensors: Sequence[Any], compresses: bool = False) -> list[Any]:
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
@@ -64,10 +59,9 @@ def open_collectives(world: Any, backend: str = "auto") -> Collectives:
         backend = "local" if world.size == 1 else "mpi"
         if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").own_gpus(world):
             backend = "nccl"
-    is_possible = world.size == 1 if backend == "local" else world.comm is not None
-    if not is_possible:
-        ranks = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
-        raise InputError(f"--backend {backend} needs {ranks}, and there are {world.size}: use --backend auto")
+    if (backend == "local") != (world.size == 1):
+        needed = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
+        raise InputError(f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto")
     if backend == "local":
         return Collectives()
     if world.is_elastic and backend != "mpi":

@@ -1,10 +1,10 @@
 """Sums over MPI, through host memory.
 
-The ranks of a machine sum in memory that they share. MPI's Allreduce moves every value through main memory several
-times; here the ranks pass each other their values through a few MiB that stay in cache, each adds up one share of
-them, and the result is written once per machine. With several machines, one rank of each then sends every other
-machine its share of the machine's sum, adds up the shares that it receives and sends the result to all. So each
-value crosses the network once each way. Ranks that share no memory count as machines.
+MPI's Allreduce moves every value through main memory several times. Here the ranks of a machine pass each other
+their values through a few MiB of shared memory that stay in cache, each adds up one share of them, and the result
+is written once per machine. With several machines, one rank of each then sends every other machine its share of
+the machine's sum, adds up the shares that it receives and sends the result to all. So each value crosses the
+network once each way. Ranks that share no memory count as machines.
 """
 
 import functools
@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed.arrays import ALIGNMENT_BYTES, aligned, as_tensor, host_view
+from distributed.arrays import host_view
 from distributed.collectives import Collectives
 from distributed.world import World
 
+ALIGNMENT_BYTES = 64  # a cache line; TensorFlow aborts on a DLPack buffer with a smaller alignment
 LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 # The ranks of a machine wait for each other after each piece. Where other programs use their cores, a rank may get
 # its core only some milliseconds later: there large pieces are two to four times as fast, with the same sums.
@@ -30,9 +31,7 @@ SLOT_BYTES = 1 << 24  # for one piece of a rank's vector
 CACHED_BYTES = 1 << 21  # a piece that stays in cache until the others have read it
 SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
 TRIED_EVERY = 16  # sums after which small pieces are tried again
-COUNTER_BYTES = 64  # a cache line
 
-Layout = tuple[tuple[int, ...], int, np.ndarray, list[tf.Tensor]]  # that of `_layout_of`
 Segment = tuple[int, int, int, int]  # which part, from where to where in it, and where in a piece
 
 
@@ -51,13 +50,13 @@ class MpiCollectives(Collectives):
 
     def _open(self) -> None:
         world, self._comm, problem = self._world, self._world.comm, ""
-        self._layouts: dict[tuple, Layout] = {}
+        self._layouts: dict[tuple, tuple] = {}
         self._slots: np.ndarray | None = None  # two for each rank of this machine
         self._machine = self._part_of(world.comm, world.node)
         if self._machine.size > 1:
             try:
-                memory = shared_bytes(self._machine, COUNTER_BYTES + self._machine.size * 2 * SLOT_BYTES)
-                self._slots = memory[COUNTER_BYTES:].reshape(self._machine.size, 2, SLOT_BYTES)
+                memory = shared_bytes(self._machine, ALIGNMENT_BYTES + self._machine.size * 2 * SLOT_BYTES)
+                self._slots = memory[ALIGNMENT_BYTES:].reshape(self._machine.size, 2, SLOT_BYTES)
                 self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:
                 problem, self._machine = str(error), self._part_of(self._machine, self._machine.rank)
@@ -126,7 +125,9 @@ class MpiCollectives(Collectives):
             self._heads.Allgather(pack(added), received)
             total[:] = unpack(received)
 
-    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> Layout:
+    def _layout_of(
+        self, parts: Sequence[np.ndarray], compresses: bool
+    ) -> tuple[tuple[int, ...], int, np.ndarray, list[tf.Tensor]]:
         """How these arrays are parts of one vector: where each begins, at a cache line; where those begin that are
         sent as bfloat16; memory for the sum, which all calls reuse; and tensors of the same memory."""
         key = (compresses, parts[0].dtype, *(part.shape for part in parts))
@@ -139,19 +140,13 @@ class MpiCollectives(Collectives):
                     starts[place], end = end, end + -(-parts[place].size // line) * line
                 unit = line * self._num_machines  # every machine gets an equal share
                 ends[rounds] = -(-end // unit) * unit
-            total = self._vector(ends[1], parts[0].dtype)
-            tensors = [
-                as_tensor(total[start : start + part.size].reshape(part.shape))
-                for start, part in zip(starts, parts, strict=True)
-            ]
+            num_bytes = ends[1] * parts[0].itemsize
+            total = shared_bytes(self._machine, max(num_bytes, 1))[:num_bytes].view(parts[0].dtype)
+            places = zip(starts, parts, strict=True)
+            arrays = [total[start : start + part.size].reshape(part.shape) for start, part in places]
+            tensors = [tf.experimental.dlpack.from_dlpack(array.__dlpack__()) for array in arrays]
             self._layouts[key] = tuple(starts), ends[0], total, tensors
         return self._layouts[key]
-
-    def _vector(self, size: int, dtype: np.dtype) -> np.ndarray:
-        """Zeros [size] that the ranks of this machine share, if they share memory."""
-        if self._slots is None:
-            return aligned(size, dtype)
-        return shared_bytes(self._machine, max(size * dtype.itemsize, 1))[: size * dtype.itemsize].view(dtype)
 
 
 def open(world: World, name: str) -> MpiCollectives:

@@ -15,12 +15,13 @@ from transformers import BertConfig
 
 from bert import configuration
 from distributed.collectives import Collectives, open_collectives
-from distributed.feed import Feed, prefetched
+from distributed.feed import Feed
 from distributed.log import StepClock
 from distributed.order import Order
 from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
+from distributed.state import START
 from distributed.world import World
 from ringbase.settings import flat, made
 from tasks.bench.inputs import model_config
@@ -101,10 +102,9 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
     step = training_step(SpanTask(load.seq_length), feed, plan, settings, job)
     step.synchronize()
     clock = StepClock(plan.global_batch_size, world.device.is_gpu)
-    make = lambda number: feed.micro_batches(plan, world.rank, number * plan.global_batch_size)  # noqa: E731
-    measured, numbers = [], range(load.num_warmup + load.num_steps)
-    with closing(prefetched(make, numbers)) as batches_of_steps:
-        for number in numbers:
+    measured = []
+    with closing(feed.batches(plan, world.rank, START)) as batches_of_steps:
+        for number in range(load.num_warmup + load.num_steps):
             line_up(world)
             clock.skip()
             start_s = time.perf_counter()

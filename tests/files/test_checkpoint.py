@@ -13,8 +13,7 @@ import pytest
 from harness import toy
 from harness.refusals import refused
 
-from distributed import checkpoint
-from distributed.checkpoint import State, complete_checkpoints, newest_intact, read_state
+from distributed.checkpoint import State, checkpoint_at, complete_checkpoints, newest_intact, read_checkpoint
 from distributed.collectives import Collectives
 from distributed.order import Order
 from distributed.world import World
@@ -57,7 +56,7 @@ def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver,
     (path,) = complete_checkpoints(saver.folder)
     files = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}
     assert {file.name for file in path.iterdir()} == files
-    assert read_state(path) == state
+    assert read_checkpoint(path) == state
     other = toy.Toy(WORLD, COLLECTIVES, tmp_path / "other")
     other.restore(path)
     assert other.optimizer.optimizer.iterations.numpy() == 12
@@ -79,14 +78,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
         saver.save(40 * step, step=step, global_batch_size=40, evaluations=evaluations)
     assert saver.positions() == [20, 80, 120]
     assert (best / "model.safetensors").read_bytes() == weights
-    assert checkpoint.checkpoint_at(saver.folder, 20).state.global_batch_size == 10
+    assert checkpoint_at(saver.folder, 20)[1].global_batch_size == 10
     assert saver.save(
         30, evaluations=evaluations
     ).is_dir()  # a run that starts anew from an early state keeps what it has just written
     flip_a_byte(best / "model.safetensors")
-    refused(lambda: checkpoint.checkpoint_at(saver.folder, 20), best, "model.safetensors")
+    refused(lambda: checkpoint_at(saver.folder, 20), best, "model.safetensors")
     shutil.rmtree(best)
-    refused(lambda: checkpoint.checkpoint_at(saver.folder, 20), saver.folder, "20")
+    refused(lambda: checkpoint_at(saver.folder, 20), saver.folder, "20")
 
 
 def test_another_batch_goes_on_at_the_same_row(tmp_path):
@@ -98,8 +97,8 @@ def test_another_batch_goes_on_at_the_same_row(tmp_path):
 
     toy.train(WORLD, COLLECTIVES, tmp_path, steps=7, save_minutes=1e-9)
     *_, before, newest = complete_checkpoints(tmp_path / "checkpoints")
-    assert read_state(before).step == 6, "a checkpoint comes after some time, whatever the steps"
-    state = asdict(read_state(newest)) | {"steps": 20}  # the middle of a longer training
+    assert read_checkpoint(before).step == 6, "a checkpoint comes after some time, whatever the steps"
+    state = asdict(read_checkpoint(newest)) | {"steps": 20}  # the middle of a longer training
     (newest / "manifest.json").unlink()
     (newest / "state.json").write_text(json.dumps(state))
     seal(newest, 98)
@@ -107,7 +106,7 @@ def test_another_batch_goes_on_at_the_same_row(tmp_path):
     # 98 rows are done, which is 9.8 steps of 10: 18 of 28 are left.
     assert rows_seen == Order(toy.NUM_ROWS, 7).rows_at(98, 98 + 180).tolist(), "rows are lost or seen again"
     assert (state.step, state.position, state.global_batch_size) == (28, 278, 10)
-    positions = [read_state(path).position for path in complete_checkpoints(tmp_path / "checkpoints")]
+    positions = [read_checkpoint(path).position for path in complete_checkpoints(tmp_path / "checkpoints")]
     assert positions == [98 + 10 * (step - 10) for step in (12, 16, 20, 24, 28)]
 
 
@@ -139,13 +138,13 @@ def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_le
     older, newest = saver.save(10), saver.save(20)
     harm(newest / named)
     warnings = []
-    assert newest_intact(saver.folder, warnings.append).path == older, "the damaged one is used"
+    assert newest_intact(saver.folder, warnings.append)[0] == older, "the damaged one is used"
     assert all(str(newest) in warning and named in warning for warning in warnings)
     assert len(warnings) == 1
     harm(older / named)
     refused(lambda: newest_intact(saver.folder, pytest.fail), saver.folder, named)
     toy.Toy(WORLD, COLLECTIVES, tmp_path).save(20)
-    assert newest_intact(saver.folder, lambda warning: None).state.position == 20, "written again, it is whole"
+    assert newest_intact(saver.folder, lambda warning: None)[1].position == 20, "written again, it is whole"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])

@@ -24,7 +24,6 @@ def test_only_rank_0_writes(tmp_path, capsys):
     run.replace_folder("model", lambda folder: (folder / "file").touch())
     run.metrics(1, {"loss": 1.0})
     run.progress(1, "training").update(1)
-    run.lock()
     run.close()
     assert not (tmp_path / "run").exists()
     assert capsys.readouterr().err == ""

@@ -13,7 +13,14 @@ import pyarrow as pa
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from distributed.checkpoint import Checkpoints, State, complete_checkpoints, folder_name, newest_intact, read_state
+from distributed.checkpoint import (
+    Checkpoints,
+    State,
+    complete_checkpoints,
+    folder_name,
+    newest_intact,
+    read_checkpoint,
+)
 from distributed.collectives import Collectives
 from distributed.elastic import surviving
 from distributed.feed import Feed
@@ -109,7 +116,7 @@ class Toy:
 
     def positions(self) -> list[int]:
         """Those of the complete checkpoints."""
-        return [read_state(path).position for path in complete_checkpoints(self.folder)]
+        return [read_checkpoint(path).position for path in complete_checkpoints(self.folder)]
 
 
 def train(
@@ -137,9 +144,10 @@ def train(
         return {"loss": tf.reduce_sum(tf.square(errors(toy.model, batch)))}
 
     def restored() -> State:
-        if newest := newest_intact(toy.folder, run.say):
-            toy.restore(newest.path)
-        return first_state(plan, {}, newest.state if newest else None, True)
+        path, state = newest_intact(toy.folder, run.say) or (None, None)
+        if path:
+            toy.restore(path)
+        return first_state(plan, {}, state, True)
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
