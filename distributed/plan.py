@@ -132,21 +132,20 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     if warmup_of_one is None:
         warmup_of_one = int(steps_of_one * settings.warmup_proportion)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
+    batch_flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
     if steps < 1:
         raise InputError(
             f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps of one rank, "
-            f"divided by {divisor} rank{'s' * (divisor > 1)}; "
-            f"lower --{'global' if keeps_batch else 'train'}_batch_size or raise "
+            f"divided by {divisor} rank{'s' * (divisor > 1)}; lower {batch_flag} or raise "
             f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
         )
     if steps > MOST_STEPS:
         raise InputError(f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs")
     global_batch, accumulation = batch * divisor, settings.gradient_accumulation_steps
-    if global_batch < size:
-        raise InputError(f"--global_batch_size must be at least the number of ranks, {size}, got {global_batch}")
-    if (most := global_batch // size) < accumulation:
+    if global_batch < size * accumulation:
         raise InputError(
-            f"--gradient_accumulation_steps must be at most a rank's {most} rows per step, got {accumulation}"
+            f"a step of {global_batch} rows is too small for {size} ranks with --gradient_accumulation_steps "
+            f"{accumulation}: raise {batch_flag}"
         )
     factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}[settings.lr_scaling]
     return Plan(

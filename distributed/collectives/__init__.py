@@ -59,7 +59,7 @@ def open_collectives(world: Any, backend: str = "auto") -> Collectives:
         backend = "local" if world.size == 1 else "mpi"
         if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").own_gpus(world):
             backend = "nccl"
-    if (backend == "local") != (world.size == 1):
+    if world.size > 1 if backend == "local" else world.comm is None:
         needed = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
         raise InputError(f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto")
     if backend == "local":

@@ -27,8 +27,7 @@ OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may 
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
 ADVICE = f"set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, or use --backend mpi"
 JOB = "worker"
-# The key of the group of ranks, and how many parts of a sum are sent at the same time: with -1, the default, a ring
-# is slow.
+# The key of the group of ranks, and how many parts of a sum are sent at once: a ring is slow with -1, the default.
 GROUP_KEYS, SUBDIVISIONS = {"nccl": 1, "ring": 2}, {"nccl": -1, "ring": 16}
 CONNECT_S = 20  # time limit for a rank to accept a connection
 PORTS = range(15000, 32000)  # below those that Linux assigns to connections
@@ -124,8 +123,8 @@ def _start_server(world: World, closes_port: bool) -> None:
 
 def host_address(world: World) -> str:
     """The IPv4 address at which the other ranks reach this one: that in the network that RINGBERT_NETWORK names,
-    else the loopback address on a single machine, else that of the interface that routes to another machine (by its
-    name) or to the Internet. Raises InputError when there is none."""
+    else the loopback address on a single machine, else that of the interface that routes to another machine (by
+    its name) or to the Internet. Raises InputError when there is none."""
     names = world.all_gather((world.node, socket.gethostname()))
     wanted = os.environ.get(NETWORK_VARIABLE)
     if not wanted and world.num_nodes == 1:
