@@ -24,9 +24,8 @@ from safetensors.numpy import load_file, save_file
 from distributed import launcher
 from distributed.arrays import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
-from distributed.plan import LoopSettings
+from distributed.plan import LoopSettings, State
 from distributed.run import replaced
-from distributed.state import State
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distributed.order import Order, divided
-from distributed.plan import Plan
+from distributed.plan import Plan, State
 from distributed.rows import BatchRows
-from distributed.state import State
 
 T = TypeVar("T")
 Batch = dict[str, Any]  # arrays, or tuples of them

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from distributed.feed import Batch
 from distributed.log import StepClock
-from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors
-from distributed.state import START, State
+from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors, broadcast_variables
+from distributed.plan import START, State
 from ringbase.errors import InputError
 
 
@@ -69,9 +69,9 @@ class TrainingStep:
             clock.mark("compute_s", own[-1])
             total = optimizer.all_reduce(own)
             clock.mark("reduce_s", total[-1])
-            result = optimizer.update(total, weights)
-            clock.mark("apply_s", result.numbers)
-        return result, wanted
+            numbers = optimizer.update(total)
+            clock.mark("apply_s", numbers)
+        return StepResult(numbers, weights), wanted
 
     def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
@@ -125,8 +125,9 @@ class TrainingStep:
         """
         states = self.optimizer.world.all_gather(self.state)
         root = max(range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank))
-        self.optimizer.broadcast_variables(root)
-        self.optimizer.check_replicas()
+        optimizer = self.optimizer
+        broadcast_variables([*optimizer.trainable, *optimizer.state().values()], optimizer.world, root)
+        optimizer.check_replicas()
         self.state = states[root]
         return self.state
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from distributed.optimizer import StepResult
+from distributed.plan import State
 from distributed.run import Run
-from distributed.state import State
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -73,20 +73,18 @@ class Log:
         self._every, self._world, self._run = every, world, run
         self._bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped, self._began_s = 0, time.perf_counter()
-        self._unread: deque[tuple[State, StepResult, dict[str, float]]] = deque()
+        self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
 
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
         or all of them."""
-        self._unread.append((state, result, self.clock.read(resets=self._is_logged(state))))
+        is_logged = state.step % self._every == 0 or state.step in (1, state.steps)
+        self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
         self._show_all_but(self._is_async)
-
-    def _is_logged(self, state: State) -> bool:
-        return state.step % self._every == 0 or state.step in (1, state.steps)
 
     def _show_all_but(self, num_unread: int) -> None:
         while len(self._unread) > num_unread:
-            state, result, times = self._unread.popleft()
+            state, result, times, is_logged = self._unread.popleft()
             with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
                 values = result.read()
             is_applied, scale = values.pop("applied"), values.get("loss_scale")
@@ -101,7 +99,7 @@ class Log:
             rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{times['examples_per_s']:.1f}"}
             self._bar.set_postfix(shown | rates, refresh=False)
             self._bar.update()
-            if self._is_logged(state):
+            if is_logged:
                 self._run.metrics(state.step, {"rows": state.position, **values, **times})
 
     @contextmanager

@@ -7,7 +7,7 @@ is not a Keras optimizer, because `apply_gradients` gets the gradients without t
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import google_crc32c
 import keras
@@ -25,7 +25,7 @@ LOSS_SCALE = "loss_scale"
 START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
 STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
 
-Tensors: TypeAlias = list[tf.Tensor]  # the gradient of each variable, and last the loss sums [terms]
+Tensors = list[tf.Tensor]  # the gradient of each variable, and last the loss sums [terms]
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,10 @@ class AllreduceOptimizer:
         self.world, self.collectives = world, collectives
         self.loss_terms, self.compresses = tuple(loss_terms), compression == "bf16"
         optimizer.build(self.trainable)
-        self._loss_scale = (
-            keras.Variable(START_OF_SCALE, dtype="float32", trainable=False) if scales_loss else None
-        )
+        loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
+        self._loss_scale = loss_scale if scales_loss else None
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
-        self._compiled_update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
+        self.update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
 
     def state(self) -> dict[str, keras.Variable]:
         """The optimizer's variables except the learning rate, numbered in order, and the loss scale."""
@@ -112,12 +111,9 @@ class AllreduceOptimizer:
         with self.world.operation("the sum of the gradients"):
             return self.collectives.all_reduce_sum(own, self.compresses)
 
-    def update(self, total: Tensors, weights: Mapping[str, float]) -> StepResult:
-        """Checks, clips and applies sums; a gradient that is not finite is skipped on every rank."""
-        return StepResult(self._compiled_update(total), weights)
-
     def apply(self, total: Tensors, is_valid: tf.Tensor | bool = True) -> tf.Tensor:
-        """What `update` compiles. Changes nothing unless it `is_valid`. Returns the numbers of `StepResult`."""
+        """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on every rank. Returns
+        the numbers of `StepResult`. `update` is this, compiled."""
         *gradients, sums = total
         rate, scale = tf.cast(self.optimizer.learning_rate, self.dtype), tf.ones([], self.dtype)
         if self._loss_scale is not None:
@@ -141,10 +137,6 @@ class AllreduceOptimizer:
             self._loss_scale.assign(tf.where(is_valid, changed, self._loss_scale.value))
             loss_scale = tf.cast(self._loss_scale.value[0], self.dtype)
         return tf.concat([tf.stack([norm, rate, tf.cast(finite, self.dtype), loss_scale]), sums], 0)
-
-    def broadcast_variables(self, root: int = 0) -> None:
-        """Gives every rank the trainable variables and optimizer state of the rank `root`."""
-        broadcast_variables([*self.trainable, *self.state().values()], self.world, root)
 
     def check_replicas(self) -> None:
         """Raises InputError on every rank unless the ranks' trainable variables are bit-identical."""

@@ -1,8 +1,8 @@
-"""Settings of a training, and its plan: steps, warmup and learning rate for a number of ranks, each divided or
-scaled exactly once. Without TensorFlow, so that `--help` answers at once."""
+"""Settings of a training; its plan: steps, warmup and learning rate for a number of ranks, each divided or scaled
+exactly once; and its progress. Without TensorFlow, so that `--help` answers at once."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ringbase.errors import InputError
@@ -12,6 +12,7 @@ HIGH_FINE_TUNING_RATE = 2e-4
 HIGHEST_RATE = 10  # far above what any BERT was trained with
 ROWS: dict[str, Any] = {"group": "training", "at_least": 1, "at_most": MOST_ROWS}
 STEPS: dict[str, Any] = {"group": "training", "at_least": 1, "at_most": MOST_STEPS}
+FROM_0 = STEPS | {"at_least": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,26 +27,18 @@ class PlanSettings(Settings):
     global_batch_size: int | None = setting(
         None, "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank", **ROWS
     )
-    gradient_accumulation_steps: int = setting(
-        1, "micro-batches into which a rank's rows of a step are split", **ROWS
-    )
-    learning_rate: float = setting(
-        5e-5, "peak learning rate of one rank", "training", at_least=0, at_most=HIGHEST_RATE
-    )
+    gradient_accumulation_steps: int = setting(1, "micro-batches of which a rank's step is made", **ROWS)
+    learning_rate: float = setting(5e-5, "peak learning rate of one rank", **FROM_0 | {"at_most": HIGHEST_RATE})
     lr_scaling: Literal["linear", "sqrt", "none"] = setting(
         "linear", "how the learning rate grows with the number of ranks", "training"
     )
-    num_train_epochs: float | None = setting(3.0, "passes over the data", **STEPS | {"at_least": 0})
+    num_train_epochs: float | None = setting(3.0, "passes over the data", **FROM_0)
     num_train_steps: int | None = setting(
         None, "optimizer steps of one rank, divided by the number of ranks; instead of epochs", **STEPS
     )
-    warmup_proportion: float = setting(
-        0.1, "share of the steps in which the learning rate rises", "training", at_least=0, at_most=1
-    )
+    warmup_proportion: float = setting(0.1, "share of steps in which the rate rises", **FROM_0 | {"at_most": 1})
     num_warmup_steps: int | None = setting(
-        None,
-        "warmup steps of one rank, divided by the number of ranks; instead of a share",
-        **STEPS | {"at_least": 0},
+        None, "warmup steps of one rank, divided by the number of ranks; instead of a share", **FROM_0
     )
 
     def check(self) -> None:
@@ -72,9 +65,7 @@ class LoopSettings(Settings):
     )  # fmt: skip
     save_checkpoints_steps: int = setting(1000, "steps between checkpoints", **STEPS)
     save_checkpoints_minutes: float = setting(
-        10.0,
-        "minutes after which a checkpoint is written, whatever the steps; 0 for never",
-        **STEPS | {"at_least": 0},
+        10.0, "minutes after which a checkpoint is written, whatever the steps; 0 for never", **FROM_0
     )
     keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", **STEPS)
     log_steps: int = setting(25, "steps between lines of metrics.jsonl", **STEPS)
@@ -170,3 +161,53 @@ def rate_warning(plan: Plan) -> str | None:
         f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "
         f"above {HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or none, or --global_batch_size"
     )
+
+
+@dataclass(frozen=True)
+class State:
+    """The progress of training: `position` rows of the stream consumed, `step` of `steps` done.
+
+    `settings` must not change when a run is resumed. `evaluations` holds [position, score] of each evaluation; the
+    best checkpoint is chosen by these scores. `evaluated` is the position of the last evaluation, so that each is
+    done once, also after a resume or a death.
+    """
+
+    position: int
+    step: int
+    steps: int
+    global_batch_size: int
+    settings: dict[str, object]
+    evaluations: list[list[float]] = field(default_factory=list)
+    evaluated: int = 0
+
+    def after_step(self) -> "State":
+        """The state one step later."""
+        return replace(self, position=self.position + self.global_batch_size, step=self.step + 1)
+
+    def with_score(self, score: float | None) -> "State":
+        """The state with an evaluation here; `score` is the one that selects the best checkpoint."""
+        added = [] if score is None else [[self.position, float(score)]]
+        return replace(self, evaluated=self.position, evaluations=[*self.evaluations, *added])
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Position and score of the best evaluation; the earliest one if several are equal."""
+        if not self.evaluations:
+            return None
+        position, score = max(self.evaluations, key=lambda entry: (entry[1], -entry[0]))
+        return int(position), score
+
+
+START = State(0, 0, 1, 1, {})
+
+
+def first_state(plan: Plan, settings: dict[str, object], saved: State | None, continues: bool) -> State:
+    """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number of ranks. The
+    checkpoints of its evaluations are there only if a run `continues`."""
+    step, saved = plan.steps, saved or START
+    if saved.step < saved.steps:
+        is_same = saved.global_batch_size == plan.global_batch_size
+        step = min(plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size))
+    sizes = {"steps": plan.steps, "global_batch_size": plan.global_batch_size}
+    evaluations = saved.evaluations if continues else []
+    return replace(saved, step=step, settings=settings, evaluations=evaluations, **sizes)

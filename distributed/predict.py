@@ -42,25 +42,22 @@ def predict(
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")
     kept: list[Future] = []
-    computed: list[Any] = []  # two batches at most: the older one is read late, so that a GPU always has work
+
+    def digest_of(number: int, output: Any) -> Any:
+        return digest(number, tf.nest.map_structure(lambda tensor: tensor.numpy(), output))  # waits for the device
+
     with ThreadPoolExecutor(1, "digest") as thread:
-
-        def keep_all_but(num_computed: int) -> None:
-            while len(computed) > num_computed:
-                output = computed.pop(0)
-                arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)  # waits for the device
-                kept.append(thread.submit(digest, mine[len(kept)], arrays))
-                bar.update()
-
-        for batch in prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine):
+        made = prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine)
+        for number, batch in zip(mine, made, strict=True):
             if world.stop_wanted.is_set():
                 raise InputError("stopped before the predictions were complete: run the same command again")
             # A slow rank may finish long after the others, which wait for its outputs below.
             with naming_memory(batch), world.watchdog.working():
-                computed.append(forward(batch))
-                keep_all_but(1)
+                kept.append(thread.submit(digest_of, number, forward(batch)))
+                for earlier in kept[-2:-1]:  # two batches at most, so that a GPU always has work
+                    earlier.result()
+            bar.update()
         with world.watchdog.working():
-            keep_all_but(0)
             outputs = [future.result() for future in kept]
     bar.close()
     gathered = world.gather(outputs)

@@ -11,9 +11,8 @@ from distributed.checkpoint import Checkpoints
 from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.log import Log
-from distributed.plan import Plan
+from distributed.plan import Plan, State
 from distributed.run import Run
-from distributed.state import State
 from ringbase.errors import Preempted
 
 PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)

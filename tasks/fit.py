@@ -20,10 +20,9 @@ from distributed.gradient import OutOfMemory, TrainingStep
 from distributed.log import NotFinite
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import Order, divided
-from distributed.plan import Plan, make_plan, rate_warning
+from distributed.plan import Plan, first_state, make_plan, rate_warning
 from distributed.rows import BatchRows
 from distributed.run import Run
-from distributed.state import first_state
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError

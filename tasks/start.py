@@ -12,8 +12,8 @@ from bert import configuration, hub, weights
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
 from distributed.checkpoint import checkpoint_at, newest_intact
+from distributed.plan import State
 from distributed.run import Run
-from distributed.state import State
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.json_files import read_json, read_object

@@ -32,14 +32,10 @@ CACHED_BYTES = 1 << 21  # a piece that stays in cache until the others have read
 SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
 TRIED_EVERY = 16  # sums after which small pieces are tried again
 
-Segment = tuple[int, int, int, int]  # which part, from where to where in it, and where in a piece
-
 
 class MpiCollectives(Collectives):
-    """Sums with mpi4py's buffer calls; works with every MPI and every device.
-
-    Made on all ranks of `world`. Its communicator may change after a death; the backend is then opened anew on it.
-    """
+    """Sums with mpi4py's buffer calls; works with every MPI and every device. After a death it is opened anew, on
+    the new communicator of the world."""
 
     name = "mpi"
     in_graph = False
@@ -51,7 +47,7 @@ class MpiCollectives(Collectives):
     def _open(self) -> None:
         world, self._comm, problem = self._world, self._world.comm, ""
         self._layouts: dict[tuple, tuple] = {}
-        self._slots: np.ndarray | None = None  # two for each rank of this machine
+        self._slots: Any = None  # two for each rank of this machine, uint8 [ranks, 2, SLOT_BYTES]
         self._machine = self._part_of(world.comm, world.node)
         if self._machine.size > 1:
             try:
@@ -78,8 +74,8 @@ class MpiCollectives(Collectives):
         own = [host_view(tensor) for tensor in tensors]
         starts, rounded, total, sums = self._layout_of(own, compresses and self.compresses)
         parts = [part.reshape(-1) for part in own]
-        if self._slots is not None:
-            self._sum_on_machine(self._slots, parts, starts, total)
+        if self._machine.size > 1:
+            self._sum_on_machine(parts, starts, total)
         else:
             for start, part in zip(starts, parts, strict=True):
                 total[start : start + part.size] = part
@@ -90,9 +86,7 @@ class MpiCollectives(Collectives):
             self._machine.Barrier()
         return list(sums)
 
-    def _sum_on_machine(
-        self, both_slots: np.ndarray, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray
-    ) -> None:
+    def _sum_on_machine(self, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray) -> None:
         """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of this rank's."""
         comm, rank, size = self._machine, self._machine.rank, self._machine.size
         large_left, start_s = int(self._large_left[0]), time.perf_counter()
@@ -100,7 +94,7 @@ class MpiCollectives(Collectives):
         pieces = pieces_of(starts, tuple(part.size for part in own), step, rank, size)
         for number, (start, theirs, mine) in enumerate(pieces):
             # Two slots alternate: after the barrier this piece is complete, and the one before it has been read.
-            slots = both_slots[:, number % 2].view(total.dtype)
+            slots = self._slots[:, number % 2].view(total.dtype)
             for place, low, high, at in theirs:
                 slots[rank, at : at + high - low] = own[place][low:high]
             comm.Barrier()
@@ -125,9 +119,7 @@ class MpiCollectives(Collectives):
             self._heads.Allgather(pack(added), received)
             total[:] = unpack(received)
 
-    def _layout_of(
-        self, parts: Sequence[np.ndarray], compresses: bool
-    ) -> tuple[tuple[int, ...], int, np.ndarray, list[tf.Tensor]]:
+    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> tuple:
         """How these arrays are parts of one vector: where each begins, at a cache line; where those begin that are
         sent as bfloat16; memory for the sum, which all calls reuse; and tensors of the same memory."""
         key = (compresses, parts[0].dtype, *(part.shape for part in parts))
@@ -156,10 +148,11 @@ def open(world: World, name: str) -> MpiCollectives:
 @functools.lru_cache(maxsize=64)
 def pieces_of(
     starts: tuple[int, ...], sizes: tuple[int, ...], step: int, rank: int, num_ranks: int
-) -> list[tuple[int, list[Segment], list[Segment]]]:
-    """Where each piece of `step` numbers begins, what this rank passes to the others, and what it adds itself."""
+) -> list[tuple[int, list, list]]:
+    """Where each piece of `step` numbers begins, what this rank passes to the others, and what it adds itself:
+    which parts, from where to where in them, and where in the piece."""
 
-    def segments(piece: int, low: int, high: int) -> list[Segment]:
+    def segments(piece: int, low: int, high: int) -> list[tuple[int, int, int, int]]:
         return [
             (place, max(low - start, 0), min(high - start, size), max(low, start) - piece)
             for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
@@ -176,10 +169,10 @@ def pieces_of(
 
 
 def shared_bytes(comm: Any, size: int) -> np.ndarray:
-    """Zeros, uint8 [size], the same memory on every rank of a machine.
+    """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank if they cannot
+    share memory, as in different containers.
 
-    No file system knows its name, so nothing is left when the ranks are killed, and the size of /dev/shm does not
-    limit it. Raises OSError on every rank if they cannot share memory, as in different containers.
+    No file system knows it, so nothing is left when the ranks are killed, and the size of /dev/shm is no limit.
     """
     name, descriptor, problem, memory = f"ringbert-{secrets.token_hex(8)}", -1, "", None
     if comm.rank == 0:

@@ -18,10 +18,9 @@ from distributed.collectives import Collectives, open_collectives
 from distributed.feed import Feed
 from distributed.log import StepClock
 from distributed.order import Order
-from distributed.plan import Plan, PlanSettings, make_plan
+from distributed.plan import START, Plan, PlanSettings, make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
-from distributed.state import START
 from distributed.world import World
 from ringbase.settings import flat, made
 from tasks.bench.inputs import model_config

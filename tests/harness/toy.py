@@ -27,10 +27,9 @@ from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import LoopSettings, PlanSettings, make_plan
+from distributed.plan import LoopSettings, PlanSettings, first_state, make_plan
 from distributed.rows import Rows, ragged
 from distributed.run import Run
-from distributed.state import first_state
 from distributed.train import HeldOut
 from distributed.train import train as train_loop
 from distributed.world import World

@@ -12,7 +12,7 @@ from distributed.collectives import Collectives
 from distributed.devices import Device
 from distributed.gradient import TrainingStep
 from distributed.log import StepClock
-from distributed.optimizer import AllreduceOptimizer
+from distributed.optimizer import AllreduceOptimizer, StepResult
 from distributed.world import World
 
 RATE, STEPS, WARMUP = 0.05, 6, 2
@@ -124,7 +124,7 @@ def test_the_loss_scale_doubles_after_2000_finite_steps_and_is_never_below_1():
     spoilt = [finite[0] * np.nan, *finite[1:]]
 
     def scale_after(total):
-        return trainer.optimizer.update(total, {"loss": 1.0}).read()["loss_scale"]
+        return StepResult(trainer.optimizer.update(total), {"loss": 1.0}).read()["loss_scale"]
 
     assert scale_after(finite) > 1
     assert [scale_after(spoilt) for _ in range(30)][-1] == 1

@@ -14,7 +14,7 @@ from harness import toy
 from distributed.collectives import Collectives
 from distributed.gradient import TrainingStep
 from distributed.log import StepClock
-from distributed.optimizer import AllreduceOptimizer
+from distributed.optimizer import AllreduceOptimizer, StepResult
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -94,7 +94,7 @@ def summed_update(optimizer, world, values: np.ndarray, spoils: float = 0.0):
     parts = zip(np.split(mine, ends[:-1]), optimizer.trainable, strict=True)
     gradients = [tf.constant(part.reshape(variable.shape)) for part, variable in parts]
     total = optimizer.all_reduce([*gradients, tf.ones([1], tf.float64)])
-    return optimizer.update(total, {"loss": 2.0}).read()
+    return StepResult(optimizer.update(total), {"loss": 2.0}).read()
 
 
 @pytest.mark.ranks(2)
@@ -161,8 +161,7 @@ def test_all_ranks_start_with_the_first_ones_values_or_not_at_all(world, collect
         variable.assign(np.full(variable.shape, 10 * number + world.rank, variable.dtype))
     with pytest.raises(InputError, match="the trainable variables"):
         optimizer.check_replicas()
-    optimizer.broadcast_variables()
-    optimizer.check_replicas()
+    TrainingStep(None, None, optimizer).synchronize()
     assert toy.flat(optimizer).tobytes() == of_first.tobytes()
     assert all(np.all(variable.numpy() == 10 * number) for number, variable in enumerate(state))
     if world.rank == world.size - 1:
