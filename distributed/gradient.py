@@ -1,5 +1,7 @@
 """The training step: weights, gradient (compiled), sum over ranks (in plain sight), update (compiled)."""
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -8,15 +10,54 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from distributed.feed import Batch
-from distributed.log import StepClock
 from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors, broadcast_variables
 from distributed.plan import START, State
+from distributed.rows import Batch
 from ringbase.errors import InputError
 
 
 class OutOfMemory(InputError):
     """The device has not enough memory for a micro-batch."""
+
+
+class StepClock:
+    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
+
+    On a GPU operations return before they are done. With `waits`, every `every`-th step is timed part by part, by
+    waits that leave the GPU idle in between. All steps count for the rows per second.
+    """
+
+    def __init__(self, rows_per_step: int, waits: bool = False, every: int = 1):
+        self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
+        self._number, self._last_s = 0, time.perf_counter()
+        self._parts: dict[str, float] = defaultdict(float)
+        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0  # since the last reset, as are the parts
+
+    def mark(self, part: str, result: tf.Tensor | None = None) -> None:
+        """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
+        is_timed, ends = (self._number + 1) % self._every == 0, part == "apply_s"
+        # The step before a timed one is awaited too: its work must not count as the timed one's.
+        if self._waits and result is not None and (is_timed or (ends and (self._number + 2) % self._every == 0)):
+            result[:1].numpy()
+        now_s = time.perf_counter()
+        self._seconds += now_s - self._last_s
+        if is_timed:
+            self._parts[part] += now_s - self._last_s
+            self._timed_steps += ends
+        self._number, self._steps, self._last_s = self._number + ends, self._steps + ends, now_s
+
+    def skip(self) -> None:
+        """Ignores the time since the last mark (a checkpoint, an evaluation)."""
+        self._last_s = time.perf_counter()
+
+    def read(self, resets: bool = True) -> dict[str, float]:
+        """Mean seconds of each part per timed step since the last reset, and rows per second over all steps."""
+        values = {name: round(seconds / max(self._timed_steps, 1), 5) for name, seconds in self._parts.items()}
+        values["examples_per_s"] = round(self._steps * self._rows_per_step / max(self._seconds, 1e-9), 2)
+        if resets:
+            self._parts.clear()
+            self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
+        return values
 
 
 class TrainingStep:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed.feed import Batch, fields_of, prefetched
 from distributed.gradient import naming_memory
-from distributed.rows import BatchRows
+from distributed.rows import Batch, BatchRows, fields_of, prefetched
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError

@@ -1,22 +1,32 @@
-"""The training loop: evaluation, checkpoints and logging between the steps."""
+"""The training loop: evaluation and checkpoints between the steps, and what it shows and logs."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 from distributed import phases
 from distributed.checkpoint import Checkpoints
-from distributed.feed import Feed
-from distributed.gradient import TrainingStep
-from distributed.log import Log
+from distributed.gradient import StepClock, TrainingStep
+from distributed.optimizer import StepResult
 from distributed.plan import Plan, State
+from distributed.rows import Feed
 from distributed.run import Run
-from ringbase.errors import Preempted
+from distributed.world import World
+from ringbase.errors import InputError, Preempted
 
 PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
 EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"
+
+
+MOST_SKIPPED_STEPS = 20
+
+
+class NotFinite(InputError):
+    """The gradients of a training are not finite numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,3 +130,58 @@ def is_finished(state: State, held_out: HeldOut | None) -> bool:
     if state.step == state.steps or held_out is None or held_out.patience is None or state.best is None:
         return state.step == state.steps
     return sum(position > state.best[0] for position, _ in state.evaluations) >= held_out.patience
+
+
+class Log:
+    """Shows each step, and logs every `every`-th of them, the first and the last.
+
+    On GPUs it shows the step before, because reading the newest result would wait until the GPU is idle.
+    """
+
+    def __init__(self, every: int, world: World, run: Run, state: State):
+        """`state`: where the training begins; it has the number of steps and of rows per step."""
+        self._is_async, self._begin = world.device.is_gpu, state.step
+        self.clock = StepClock(state.global_batch_size, self._is_async, every)
+        self._every, self._world, self._run = every, world, run
+        self._bar = run.progress(state.steps, "training", initial=state.step)
+        self._skipped, self._began_s = 0, time.perf_counter()
+        self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
+
+    def step(self, state: State, result: StepResult) -> None:
+        """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
+        or all of them."""
+        is_logged = state.step % self._every == 0 or state.step in (1, state.steps)
+        self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
+        self._show_all_but(self._is_async)
+
+    def _show_all_but(self, num_unread: int) -> None:
+        while len(self._unread) > num_unread:
+            state, result, times, is_logged = self._unread.popleft()
+            with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
+                values = result.read()
+            is_applied, scale = values.pop("applied"), values.get("loss_scale")
+            self._skipped = 0 if is_applied else self._skipped + 1
+            if not is_applied:
+                now = f"; the loss scale is now {scale:g}" if scale else ""
+                self._run.say(f"step {state.step}: the gradient is not finite; all ranks skip the step{now}")
+            has_learned = state.step < state.steps or self._skipped < state.step - self._begin
+            if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
+                raise NotFinite(f"no finite gradient in {self._skipped} steps")
+            shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
+            rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{times['examples_per_s']:.1f}"}
+            self._bar.set_postfix(shown | rates, refresh=False)
+            self._bar.update()
+            if is_logged:
+                self._run.metrics(state.step, {"rows": state.position, **values, **times})
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """The time of the `with` block, a checkpoint or an evaluation, is not that of a step."""
+        self._show_all_but(0)
+        yield
+        self.clock.skip()
+
+    def close(self) -> None:
+        """Ends the display, and says how long it took."""
+        self._bar.close()
+        self._run.say(f"trained for {time.perf_counter() - self._began_s:.1f} s")

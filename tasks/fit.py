@@ -15,15 +15,13 @@ from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
-from distributed.feed import Feed
 from distributed.gradient import OutOfMemory, TrainingStep
-from distributed.log import NotFinite
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import Order, divided
 from distributed.plan import Plan, first_state, make_plan, rate_warning
-from distributed.rows import BatchRows
+from distributed.rows import BatchRows, Feed
 from distributed.run import Run
-from distributed.train import HeldOut, is_finished, train
+from distributed.train import HeldOut, NotFinite, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import write_json

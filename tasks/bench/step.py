@@ -15,11 +15,10 @@ from transformers import BertConfig
 
 from bert import configuration
 from distributed.collectives import Collectives, open_collectives
-from distributed.feed import Feed
-from distributed.log import StepClock
+from distributed.gradient import StepClock
 from distributed.order import Order
-from distributed.plan import START, Plan, PlanSettings, make_plan
-from distributed.rows import Rows, ragged
+from distributed.plan import Plan, PlanSettings, make_plan
+from distributed.rows import Feed, Rows, prefetched, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat, made
@@ -101,9 +100,10 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
     step = training_step(SpanTask(load.seq_length), feed, plan, settings, job)
     step.synchronize()
     clock = StepClock(plan.global_batch_size, world.device.is_gpu)
-    measured = []
-    with closing(feed.batches(plan, world.rank, START)) as batches_of_steps:
-        for number in range(load.num_warmup + load.num_steps):
+    make = lambda number: feed.micro_batches(plan, world.rank, number * plan.global_batch_size)  # noqa: E731
+    measured, numbers = [], range(load.num_warmup + load.num_steps)
+    with closing(prefetched(make, numbers)) as batches_of_steps:
+        for number in numbers:
             line_up(world)
             clock.skip()
             start_s = time.perf_counter()

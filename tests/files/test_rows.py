@@ -7,10 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from distributed.feed import Feed, prefetched
 from distributed.order import BlockOrder, Order
 from distributed.plan import PlanSettings, make_plan
-from distributed.rows import Rows, ragged, write_rows
+from distributed.rows import Feed, Rows, prefetched, ragged, write_rows
 
 
 def table_of(num_rows, seed=0):

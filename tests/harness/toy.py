@@ -23,12 +23,11 @@ from distributed.checkpoint import (
 )
 from distributed.collectives import Collectives
 from distributed.elastic import surviving
-from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
 from distributed.plan import LoopSettings, PlanSettings, first_state, make_plan
-from distributed.rows import Rows, ragged
+from distributed.rows import Feed, Rows, ragged
 from distributed.run import Run
 from distributed.train import HeldOut
 from distributed.train import train as train_loop

@@ -10,8 +10,7 @@ from harness.google_optimizer import google_rate, google_step
 from bert.optimizer import AdamWeightDecay, WarmupDecay
 from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.gradient import TrainingStep
-from distributed.log import StepClock
+from distributed.gradient import StepClock, TrainingStep
 from distributed.optimizer import AllreduceOptimizer, StepResult
 from distributed.world import World
 

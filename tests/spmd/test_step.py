@@ -12,8 +12,7 @@ import tensorflow as tf
 from harness import toy
 
 from distributed.collectives import Collectives
-from distributed.gradient import TrainingStep
-from distributed.log import StepClock
+from distributed.gradient import StepClock, TrainingStep
 from distributed.optimizer import AllreduceOptimizer, StepResult
 from distributed.world import World
 from ringbase.errors import InputError
