@@ -157,11 +157,9 @@ def read_checkpoint(path: Path) -> State:
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
-    """The newest checkpoint whose bytes match its manifest, and its state; None if there are no checkpoints.
-
-    Calls `say` with a warning for each newer one that it skips. `folder` holds checkpoints, or is one. Raises
-    InputError, with the reasons, if there are checkpoints but none is intact.
-    """
+    """The newest checkpoint whose bytes match its manifest, and its state; None if there are no checkpoints. Calls
+    `say` with a warning for each newer one. `folder` holds checkpoints, or is one. Raises InputError, with the
+    reasons, if there are checkpoints but none is intact."""
     reasons: list[str] = []
     for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
         try:

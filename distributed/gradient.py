@@ -21,11 +21,9 @@ class OutOfMemory(InputError):
 
 
 class StepClock:
-    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
-
-    On a GPU operations return before they are done. With `waits`, every `every`-th step is timed part by part, by
-    waits that leave the GPU idle in between. All steps count for the rows per second.
-    """
+    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks. On a GPU
+    operations return before they are done: there, with `waits`, every `every`-th step is timed part by part, by
+    waits that leave the GPU idle in between. All steps count for the rows per second."""
 
     def __init__(self, rows_per_step: int, waits: bool = False, every: int = 1):
         self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
@@ -160,10 +158,8 @@ class TrainingStep:
         self.optimizer.reset()
 
     def synchronize(self) -> State:
-        """Gives all ranks the variables and the state of the rank that is furthest. Returns the state.
-
-        It is valid: an update is deterministic and follows a complete sum.
-        """
+        """Gives all ranks the variables and the state of the rank that is furthest. Returns the state, which is
+        valid, because an update is deterministic and follows a complete sum."""
         states = self.optimizer.world.all_gather(self.state)
         root = max(range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank))
         optimizer = self.optimizer

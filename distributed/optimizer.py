@@ -89,10 +89,8 @@ class AllreduceOptimizer:
     def reduce_weights(
         self, weights: Mapping[str, float], requests: Sequence[bool] = ()
     ) -> tuple[dict[str, float], list[bool]]:
-        """Each loss term's weight summed over ranks (in float64), and which of the requests any rank makes.
-
-        Raises ValueError when a term's weight is zero over all ranks: its mean is not defined.
-        """
+        """Each loss term's weight summed over ranks (in float64), and which of the requests any rank makes. Raises
+        ValueError when a term's weight is zero over all ranks: its mean is not defined."""
         local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
         totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
         total = dict(zip(self.loss_terms, totals, strict=False))
@@ -157,10 +155,8 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
 
 
 def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
-    """The loss scale and the number of finite steps in a row, float32 [2], after a step. The same on all ranks.
-
-    A gradient that is not finite halves the scale; 2,000 finite ones in a row double it.
-    """
+    """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient that is not
+    finite halves the scale; 2,000 finite ones in a row double it."""
     scale, finite_steps = tf.unstack(state)
     grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
     after_finite = tf.where(grows, tf.stack([scale * 2, 0.0]), tf.stack([scale, finite_steps + 1]))

@@ -1,7 +1,7 @@
-"""The order of the rows in the endless stream, each rank's share of a step's rows, and batches for prediction.
+"""The order of the rows in the endless stream, and each rank's share of a step's rows.
 
-The row at position p of the stream is a pure function of (seed, p): a checkpoint stores only p, no
-iterator state, and any number of ranks can continue from it.
+The row at position p of the stream is a pure function of (seed, p): a checkpoint stores only p, and any number of
+ranks can continue from it.
 """
 
 import functools
@@ -89,11 +89,9 @@ class BlockOrder(Order):
 
 
 def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by at most one.
-
-    The longest remaining row goes to the part with the fewest tokens so far (Graham 1969, LPT), of those that
-    still need rows. Returns places in `lengths`, ascending.
-    """
+    """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by at most one:
+    the longest remaining row goes to the part with the fewest tokens so far (Graham 1969, LPT), of those that
+    still need rows. Returns places in `lengths`, ascending."""
     num_rows, larger = divmod(len(lengths), num_parts)  # of each part; so many parts have one more
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     open_parts = [(0, part) for part in range(num_parts)]  # a heap, by tokens

@@ -94,8 +94,6 @@ class Plan:
 
     def on_ranks(self, size: int) -> "Plan":
         """The same steps on the ranks that are left after a death, in micro-batches that are not larger."""
-        if size == self.size:
-            return self
         accumulation = -(-self.accumulation * self.size // size)
         return replace(self, size=size, accumulation=min(accumulation, self.global_batch_size // size))
 
@@ -167,9 +165,8 @@ def rate_warning(plan: Plan) -> str | None:
 class State:
     """The progress of training: `position` rows of the stream consumed, `step` of `steps` done.
 
-    `settings` must not change when a run is resumed. `evaluations` holds [position, score] of each evaluation; the
-    best checkpoint is chosen by these scores. `evaluated` is the position of the last evaluation, so that each is
-    done once, also after a resume or a death.
+    `settings` must not change when a run is resumed. `evaluations` holds [position, score] of each evaluation,
+    which choose the best checkpoint; `evaluated` is the last position, so that each is done once.
     """
 
     position: int
@@ -208,6 +205,5 @@ def first_state(plan: Plan, settings: dict[str, object], saved: State | None, co
     if saved.step < saved.steps:
         is_same = saved.global_batch_size == plan.global_batch_size
         step = min(plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size))
-    sizes = {"steps": plan.steps, "global_batch_size": plan.global_batch_size}
-    evaluations = saved.evaluations if continues else []
-    return replace(saved, step=step, settings=settings, evaluations=evaluations, **sizes)
+    evaluations, rows = saved.evaluations if continues else [], plan.global_batch_size
+    return State(saved.position, step, plan.steps, rows, settings, evaluations, saved.evaluated)

@@ -27,16 +27,14 @@ def predict(
     digest: Callable[[int, Any], Any] = lambda number, output: output,
     label: str | None = "prediction",
 ) -> list[Any] | None:
-    """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks.
-
-    Each batch is computed by one rank, so that results do not depend on the number of ranks.
+    """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks. Each batch is
+    computed by one rank, so that results do not depend on the number of ranks.
 
     Args:
       batches: the row numbers of each batch.
       collate: the fields of a batch's rows, as in `Feed` -> the model's input; called in a thread, ahead of it.
       digest: (number of the batch, output as NumPy arrays) -> what is kept of it; called in a thread, while the
         model computes the next batch.
-      label: that of the progress bar; None for no bar.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")

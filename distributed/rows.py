@@ -20,10 +20,8 @@ Batch = dict[str, Any]  # arrays, or tuples of them
 
 
 class BatchRows:
-    """The rows of one or more parts, whose record batches are opened when they are needed.
-
-    A part has `num_rows`, `batch(number)` and `starts`: the first row of each batch, and last the number of rows.
-    """
+    """The rows of one or more parts, whose record batches are opened when they are needed. A part has `num_rows`,
+    `batch(number)` and `starts`: the first row of each batch, and last the number of rows."""
 
     def __init__(self, parts: Sequence[Any]):
         self._parts = parts
@@ -156,10 +154,8 @@ def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray) -> di
 
 
 def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 3) -> Generator[T, None, None]:
-    """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance.
-
-    An exception in the thread is raised here, where it can end the job.
-    """
+    """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance. Its exceptions are
+    raised here, where they can end the job."""
     thread, made = ThreadPoolExecutor(1, "prefetch"), deque[Future[T]]()
     try:
         for item in items:

@@ -141,10 +141,8 @@ class Run:
         self.write("metrics.jsonl", "".join(kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file.
-
-        What cannot be written is lost, with one warning: curves are no reason to end a run.
-        """
+        """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file. What cannot be
+        written is lost, with one warning: curves are no reason to end a run."""
         if not self.is_writer:
             return
         try:

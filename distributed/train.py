@@ -20,8 +20,6 @@ from ringbase.errors import InputError, Preempted
 
 PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
 EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"
-
-
 MOST_SKIPPED_STEPS = 20
 
 
@@ -82,10 +80,8 @@ def train(
     """Trains from `step.state` to the end of the plan. Returns the last state, which is saved.
 
     All ranks begin with the variables and the state of the rank that is furthest: after a death in an elastic
-    world, the survivors go on when all of them call it again.
-
-    Raises Preempted after SIGUSR1, once all ranks have finished the same step and it is saved, besides what the
-    step, the log and the checkpoints raise.
+    world, the survivors go on when all of them call it again. Raises, besides what the step, the log and the
+    checkpoints raise, Preempted after SIGUSR1, once all ranks have finished the same step and it is saved.
     """
     world = step.optimizer.world
     is_survivor = world.size < plan.size
@@ -133,10 +129,8 @@ def is_finished(state: State, held_out: HeldOut | None) -> bool:
 
 
 class Log:
-    """Shows each step, and logs every `every`-th of them, the first and the last.
-
-    On GPUs it shows the step before, because reading the newest result would wait until the GPU is idle.
-    """
+    """Shows each step, and logs every `every`-th of them, the first and the last. On GPUs it shows the step
+    before, because reading the newest result would wait until the GPU is idle."""
 
     def __init__(self, every: int, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""

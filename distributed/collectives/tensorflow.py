@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context
 
 from distributed import socket_filter
-from distributed.collectives import Collectives
+from distributed.collectives import Collectives, own_gpus
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -85,11 +85,6 @@ def open(world: World, name: str) -> TensorflowCollectives:
                 f"{OPEN_VARIABLE}=1 if you trust all who can reach these machines"
             ) from None
     return TensorflowCollectives(world, name)
-
-
-def own_gpus(world: World) -> bool:
-    """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of one card."""
-    return world.device.is_gpu and len(set(world.all_gather((world.node, world.device.bus_id)))) == world.size
 
 
 def _start_server(world: World, closes_port: bool) -> None:
