@@ -54,8 +54,8 @@ def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver,
     may_write.set()
     saver.checkpoints.finish()
     (path,) = complete_checkpoints(saver.folder)
-    files = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}
-    assert {file.name for file in path.iterdir()} == files
+    files = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+    assert sorted(os.listdir(path)) == files
     assert read_checkpoint(path) == state
     other = toy.Toy(WORLD, COLLECTIVES, tmp_path / "other")
     other.restore(path)
@@ -79,9 +79,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert saver.positions() == [20, 80, 120]
     assert (best / "model.safetensors").read_bytes() == weights
     assert checkpoint_at(saver.folder, 20)[1].global_batch_size == 10
-    assert saver.save(
-        30, evaluations=evaluations
-    ).is_dir()  # a run that starts anew from an early state keeps what it has just written
+    early = saver.save(30, evaluations=evaluations)
+    assert early.is_dir(), "a run that starts anew from an early state keeps what it has just written"
     flip_a_byte(best / "model.safetensors")
     refused(lambda: checkpoint_at(saver.folder, 20), best, "model.safetensors")
     shutil.rmtree(best)
@@ -111,9 +110,10 @@ def test_another_batch_goes_on_at_the_same_row(tmp_path):
 
 
 def entry(path, name, value):
-    manifest = json.loads((path / "manifest.json").read_text())
+    """Puts an entry into the manifest beside a file."""
+    manifest = json.loads((path.parent / "manifest.json").read_text())
     manifest["files"][name] = value
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path.parent / "manifest.json").write_text(json.dumps(manifest))
 
 
 def link(path, target):
@@ -122,18 +122,16 @@ def link(path, target):
 
 
 # What is done to a checkpoint, and which of its files the warning names.
-DAMAGE = [
-    ("model.safetensors", flip_a_byte), ("optimizer.safetensors", flip_a_byte), ("state.json", flip_a_byte),
-    ("model.safetensors", lambda path: os.truncate(path, 600)), ("state.json", lambda path: path.unlink()),
-    ("manifest.json", lambda path: os.truncate(path, 50)), ("manifest.json", lambda path: path.unlink()),
-    ("state.json", lambda path: link(path, "/dev/zero")), ("manifest.json", lambda path: link(path, "/dev/zero")),
-    ("outside", lambda path: entry(path.parent, "../outside", [1, "0"])),
-    ("zero", lambda path: entry(path.parent, "/dev/zero", [0, "0"])),
-    ("state.json", lambda path: entry(path.parent, "state.json", 7)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("named", "harm"), DAMAGE)
+@pytest.mark.parametrize(
+    ("named", "harm"),
+    [("model.safetensors", flip_a_byte), ("optimizer.safetensors", flip_a_byte), ("state.json", flip_a_byte),
+     ("model.safetensors", lambda path: os.truncate(path, 600)), ("state.json", lambda path: path.unlink()),
+     ("manifest.json", lambda path: os.truncate(path, 50)), ("manifest.json", lambda path: path.unlink()),
+     ("state.json", lambda path: link(path, "/dev/zero")), ("manifest.json", lambda path: link(path, "/dev/zero")),
+     ("outside", lambda path: entry(path, "../outside", [1, "0"])),
+     ("zero", lambda path: entry(path, "/dev/zero", [0, "0"])),
+     ("state.json", lambda path: entry(path, "state.json", 7))],
+)  # fmt: skip
 def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_left(saver, tmp_path, named, harm):
     older, newest = saver.save(10), saver.save(20)
     harm(newest / named)

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,9 @@ STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
 
 def rows() -> Rows:
     """50 rows of 4 inputs and a target that the model cannot quite reach."""
-    inputs = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS))
-    targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * np.arange(NUM_ROWS) % 3
-    number = np.arange(NUM_ROWS, dtype=np.int32)
-    columns = {"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}
-    return Rows(pa.table(columns))
+    inputs, number = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS)), np.arange(NUM_ROWS)
+    targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * number % 3
+    return Rows(pa.table({"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}))
 
 
 def collate(fields: dict) -> dict[str, np.ndarray]:
@@ -55,11 +54,11 @@ def weights(batch: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def make_model(seed: int) -> keras.Model:
-    def dense(width: int, activation: str | None, number: int) -> keras.layers.Layer:
-        init = keras.initializers.GlorotUniform(seed=1000 * seed + number)
-        return keras.layers.Dense(width, activation, kernel_initializer=init, dtype="float64")
-
-    return keras.Sequential([keras.Input((NUM_INPUTS,), dtype="float64"), dense(8, "tanh", 1), dense(1, None, 2)])
+    model = keras.Sequential([keras.Input((NUM_INPUTS,), dtype="float64")])
+    for number, (width, activation) in enumerate(((8, "tanh"), (1, None)), 1000 * seed + 1):
+        init = keras.initializers.GlorotUniform(number)
+        model.add(keras.layers.Dense(width, activation, kernel_initializer=init, dtype="float64"))
+    return model
 
 
 def errors(model: keras.Model, batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -149,12 +148,8 @@ def train(
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
-    try:
-        work = lambda: train_loop(step, feed, plan, toy.checkpoints, run, 1, held_out)  # noqa: E731
-        state = surviving(world, "training", work)
-    finally:
-        run.close()
-    return toy.optimizer, state
+    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, 1, held_out)
+    return toy.optimizer, surviving(world, "training", work)
 
 
 def flat(optimizer: AllreduceOptimizer) -> np.ndarray:

@@ -1,8 +1,7 @@
 """The step on several ranks, with a toy in float64: its numbers are those of one rank, or of paper."""
 
 import json
-import tempfile
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -28,17 +27,12 @@ def train(world, collectives, folder: Path, **options) -> tuple[np.ndarray, np.n
     return toy.flat(optimizer), np.array([line["loss"] for line in lines])
 
 
-@cache
-def of_one_rank() -> tuple[np.ndarray, np.ndarray]:
-    return train(World(), Collectives(), Path(tempfile.mkdtemp()))
-
-
 @ALL
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_training_is_one_ranks_and_has_the_same_bits_again(accumulation, world, collectives, folder):
     """float64: 20 steps add a few roundings of 1e-16 each."""
     values, losses = train(world, collectives, folder / "a", accumulation=accumulation)
-    expected, expected_losses = world.broadcast(of_one_rank() if world.rank == 0 else None)
+    expected, expected_losses = world.on_first(lambda: train(World(), Collectives(), folder / "one"))
     assert len(losses) == toy.STEPS
     assert losses[-5:].mean() < losses[:5].mean()
     np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
@@ -100,21 +94,17 @@ def summed_update(optimizer, world, values: np.ndarray, spoils: float = 0.0):
 def test_training_goes_on_after_one_such_step_and_ends_after_twenty(world, collectives, folder):
     made = 0
 
-    def spoil_third(fields):
+    def spoiled(fields, spoils):
         nonlocal made
         made += 1
-        factor = np.nan if made == 3 and world.rank == world.size - 1 else 1.0
-        return toy.collate(fields) | {"y": fields["y"] * factor}
+        return toy.collate(fields) | {"y": fields["y"] * (np.nan if spoils(made) else 1.0)}
 
-    optimizer, state = toy.train(world, collectives, folder / "one", steps=6, collate=spoil_third)
+    third = partial(spoiled, spoils=lambda number: number == 3 and world.rank == world.size - 1)
+    optimizer, state = toy.train(world, collectives, folder / "one", steps=6, collate=third)
     assert (state.step, optimizer.optimizer.iterations.numpy()) == (6, 5)
     assert np.all(np.isfinite(toy.flat(optimizer)))
-
-    def spoil_all(fields):
-        return toy.collate(fields) | {"y": fields["y"] * np.nan}
-
     with pytest.raises(InputError, match="no finite gradient"):
-        toy.train(world, collectives, folder / "all", steps=50, collate=spoil_all)
+        toy.train(world, collectives, folder / "all", steps=50, collate=partial(spoiled, spoils=bool))
 
 
 @ALL

@@ -123,22 +123,14 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, collective
     start = world.on_first(lambda: of_one_rank(program, data))
     flags = ("--do_predict", "--predict_batch_size=4", f"--init_checkpoint={start}/model")
     run(program, world, collectives, data, folder / "many", *flags)
-
-    def compare() -> None:
-        run_alone(program, data, folder / "one", *flags)
-        for name in files:
-            assert (folder / "many" / name).read_bytes() == (folder / "one" / name).read_bytes(), name
-
-    world.on_first(compare)
+    world.on_first(lambda: run_alone(program, data, folder / "one", *flags))
+    for name in files:
+        assert (folder / "many" / name).read_bytes() == (folder / "one" / name).read_bytes(), name
 
 
 def test_evaluation_during_training_is_one_ranks(world, collectives, data, folder):
     flags = (*TRAIN, "--do_eval", "--eval_steps=6")
     scores = run("classifier", world, collectives, data, folder / "many", *flags)
-
-    def compare() -> None:
-        alone = run_alone("classifier", data, folder / "one", *flags)
-        assert scores.keys() == alone.keys()
-        np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
-
-    world.on_first(compare)
+    alone = world.on_first(lambda: run_alone("classifier", data, folder / "one", *flags))
+    assert scores.keys() == alone.keys()
+    np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
