@@ -101,16 +101,6 @@ class Toy:
         self.checkpoints.finish()
         return self.folder / folder_name(position)
 
-    def before_each_model(self, action: Callable[[Path], object]) -> None:
-        """Calls `action(folder)` before the model is written to it."""
-        copy_model = self.checkpoints.copy_model
-
-        def copy() -> Callable[[Path], None]:
-            write_model = copy_model()
-            return lambda into: (action(into), write_model(into))[1]
-
-        self.checkpoints.copy_model = copy
-
     def positions(self) -> list[int]:
         """Those of the complete checkpoints."""
         return [read_checkpoint(path).position for path in complete_checkpoints(self.folder)]

@@ -12,7 +12,7 @@ from harness import toy
 
 from distributed.collectives import Collectives
 from distributed.gradient import StepClock, TrainingStep
-from distributed.optimizer import AllreduceOptimizer, StepResult
+from distributed.optimizer import AllreduceOptimizer
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -78,18 +78,6 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-12, atol=1e-14)
 
 
-def summed_update(optimizer, world, values: np.ndarray, spoils: float = 0.0):
-    """An update by a gradient of which each rank has an equal part; the last rank can spoil its own."""
-    mine = values / world.size
-    if world.rank == world.size - 1:
-        mine[3] += spoils
-    ends = np.cumsum([variable.numpy().size for variable in optimizer.trainable])
-    parts = zip(np.split(mine, ends[:-1]), optimizer.trainable, strict=True)
-    gradients = [tf.constant(part.reshape(variable.shape)) for part, variable in parts]
-    total = optimizer.all_reduce([*gradients, tf.ones([1], tf.float64)])
-    return StepResult(optimizer.update(total), {"loss": 2.0}).read()
-
-
 @pytest.mark.ranks(2)
 def test_training_goes_on_after_one_such_step_and_ends_after_twenty(world, collectives, folder):
     made = 0
@@ -105,25 +93,6 @@ def test_training_goes_on_after_one_such_step_and_ends_after_twenty(world, colle
     assert np.all(np.isfinite(toy.flat(optimizer)))
     with pytest.raises(InputError, match="no finite gradient"):
         toy.train(world, collectives, folder / "all", steps=50, collate=partial(spoiled, spoils=bool))
-
-
-@ALL
-def test_a_loss_scale_changes_no_bit_and_halves_on_every_rank(world, collectives):
-    moved = {}
-    for scales_loss in (False, True):
-        optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, scales_loss=scales_loss)
-        values = np.random.default_rng(4).standard_normal(len(toy.flat(optimizer)))
-        for number, expected in enumerate((2.0**15, 2.0**15, 2.0**14)):
-            scale = expected if scales_loss else 1.0
-            assert optimizer.inverse_weights({"loss": 4.0}).numpy().tolist() == [scale / 4]
-            before = toy.flat(optimizer)
-            result = summed_update(optimizer, world, values * scale, np.inf if number == 1 else 0.0)
-            assert result["applied"] == (number != 1)
-            assert np.any(toy.flat(optimizer) != before) == (number != 1)
-        assert optimizer.optimizer.iterations.numpy() == 2
-        moved[scales_loss] = toy.flat(optimizer)
-    assert moved[True].tobytes() == moved[False].tobytes()
-    assert optimizer.state()["loss_scale"].numpy().tolist() == [2.0**14, 1.0]
 
 
 @ALL
