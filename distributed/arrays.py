@@ -46,11 +46,8 @@ def gathered(comm: Any, values: np.ndarray) -> tuple[np.ndarray, list[int]]:
 def exchanged(comm: Any, values: np.ndarray, rows_to: Sequence[int]) -> tuple[np.ndarray, list[int]]:
     """The rows that the ranks send to this one, in order of rank, and how many each sends. `values` are
     [sum of rows_to, …]: first those for rank 0."""
-    rows_from = comm.alltoall(list(rows_to))
-    result = np.empty((sum(rows_from), *values.shape[1:]), values.dtype)
-    row = _row_of(values.dtype.itemsize * int(np.prod(values.shape[1:])))
-    comm.Alltoallv([_bytes_of(values), rows_to, row], [_bytes_of(result), rows_from, row])
-    return result, rows_from
+    received = comm.alltoall(np.split(values, np.cumsum(rows_to)[:-1]))
+    return np.concatenate(received), [len(rows) for rows in received]
 
 
 def _bytes_of(values: np.ndarray) -> np.ndarray:

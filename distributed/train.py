@@ -83,10 +83,8 @@ def train(
     world, the survivors go on when all of them call it again. Raises, besides what the step, the log and the
     checkpoints raise, Preempted after SIGUSR1, once all ranks have finished the same step and it is saved.
     """
-    world = step.optimizer.world
-    is_survivor = world.size < plan.size
-    plan = plan.on_ranks(world.size)
-    state = step.synchronize()
+    world, state = step.optimizer.world, step.synchronize()
+    plan, is_survivor = plan.on_ranks(world.size), world.size < plan.size
     if is_survivor:  # what a dead rank 0 was writing is lost
         world.on_first(run.take_over)
         state = step.state = world.on_first(checkpoints.without_lost, state)
