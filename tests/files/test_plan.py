@@ -8,25 +8,11 @@ from harness.refusals import refused
 
 from distributed.plan import PlanSettings, make_plan, rate_warning
 
-SQUAD_WINDOWS, BATCH = 88_641, 32
+SQUAD_WINDOWS = 88_641
 
 
 def plan_of(rows, size=1, **settings):
     return make_plan(PlanSettings(**settings), rows, size)
-
-
-@pytest.mark.parametrize("size", [1, 3, 8])
-@pytest.mark.parametrize("rows", [1, BATCH - 1, BATCH, 3001])
-@pytest.mark.parametrize("batch_flag", ["train_batch_size", "global_batch_size"])
-def test_the_steps_cover_the_epochs_but_for_less_than_a_batch(batch_flag, rows, size):
-    epochs, global_batch = 2.5, BATCH * size if batch_flag == "train_batch_size" else BATCH
-    flags = {"num_train_epochs": epochs, batch_flag: BATCH}
-    if rows * epochs < global_batch:
-        refused(lambda: plan_of(rows, size, **flags), f"--{batch_flag}")
-    else:
-        plan = plan_of(rows, size, **flags)
-        assert plan.global_batch_size == global_batch
-        assert 0 <= epochs * rows - plan.steps * global_batch < BATCH + global_batch
 
 
 # int(88641 / 32 * 3) = 8310 steps of one rank and int(831.0) of warmup, as run_squad.py computes them.

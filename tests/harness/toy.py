@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from distributed.run import Run
 from distributed.train import HeldOut
 from distributed.train import train as train_loop
 from distributed.world import World
+from ringbase.settings import Settings, made
 
 NUM_ROWS, NUM_INPUTS = 50, 4
 STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
@@ -71,21 +73,29 @@ def make_optimizer(model: keras.Model, world: World, collectives: Collectives, *
     return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
 
 
-def make_checkpoints(folder: Path, world: World, model: keras.Model, **settings) -> Checkpoints:
+def make_checkpoints(folder: Path, world: World, model: keras.Model, settings: LoopSettings) -> Checkpoints:
     def copy_model() -> Callable[[Path], None]:
         values = {f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)}
         return lambda into: save_file(values, into / "model.safetensors")
 
-    return Checkpoints(folder / "checkpoints", world, copy_model, LoopSettings(**settings))
+    return Checkpoints(folder / "checkpoints", world, copy_model, settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToySettings(Settings):
+    plan: PlanSettings
+    loop: LoopSettings
 
 
 class Toy:
-    """A model, its optimizer, and their checkpoints in a folder."""
+    """A model, its optimizer, and their checkpoints in a folder. `flags` are those of `ToySettings`."""
 
-    def __init__(self, world: World, collectives: Collectives, folder: Path, seed: int = 1, **settings):
+    def __init__(self, world: World, collectives: Collectives, folder: Path, seed: int = 1, **flags):
+        defaults = {"num_train_steps": STEPS, "global_batch_size": GLOBAL_BATCH, "save_checkpoints_minutes": 0}
+        self.settings: Any = made(ToySettings, defaults | flags)
         self.model = make_model(seed)
         self.optimizer = make_optimizer(self.model, world, collectives)
-        self.checkpoints = make_checkpoints(folder, world, self.model, **settings)
+        self.checkpoints = make_checkpoints(folder, world, self.model, self.settings.loop)
         self.folder = folder / "checkpoints"
 
     def restore(self, checkpoint: Path) -> None:
@@ -107,25 +117,13 @@ class Toy:
 
 
 def train(
-    world: World,
-    collectives: Collectives,
-    folder: Path,
-    *,
-    steps: int = STEPS,
-    global_batch: int = GLOBAL_BATCH,
-    accumulation: int = 1,
-    collate: Callable = collate,
-    weights: Callable = weights,
-    save_every: int = 1000,
-    save_minutes: float = 0,
-    held_out: HeldOut | None = None,
-) -> tuple[AllreduceOptimizer, State]:
+    world: World, collectives: Collectives, folder: Path, collate: Callable = collate, weights: Callable = weights,
+    held_out: HeldOut | None = None, **flags,
+) -> tuple[AllreduceOptimizer, State]:  # fmt: skip
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
     run, feed = Run(folder, world.rank == 0), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
-    flags: dict[str, Any] = {"num_train_steps": steps, "gradient_accumulation_steps": accumulation}
-    plan = make_plan(PlanSettings(global_batch_size=global_batch, **flags), NUM_ROWS, world.size)
-    settings = {"save_checkpoints_steps": save_every, "save_checkpoints_minutes": save_minutes}
-    toy = Toy(world, collectives, folder, world.rank, **settings)
+    toy = Toy(world, collectives, folder, world.rank, **flags)
+    plan = make_plan(toy.settings.plan, NUM_ROWS, world.size)
 
     def loss(batch: dict, key: tf.Tensor) -> dict:
         return {"loss": tf.reduce_sum(tf.square(errors(toy.model, batch)))}
