@@ -136,7 +136,8 @@ def link(path):
      ("model.safetensors", lambda path: os.truncate(path, 600)), ("state.json", lambda path: path.unlink()),
      ("manifest.json", lambda path: os.truncate(path, 50)), ("manifest.json", lambda path: path.unlink()),
      ("state.json", link), ("manifest.json", link), ("outside", lambda path: entry(path, "../outside", [1, "0"])),
-     ("zero", lambda path: entry(path, "/dev/zero", [0, "0"])), ("state.json", lambda path: entry(path, path.name, 7))],
+     ("zero", lambda path: entry(path, "/dev/zero", [0, "0"])),
+     ("state.json", lambda path: entry(path, "state.json", 7))],
 )  # fmt: skip
 def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_left(saver, tmp_path, named, harm):
     older, newest = saver.save(10), saver.save(20)
