@@ -69,8 +69,8 @@ def test_ranks_and_micro_batches_share_a_step_out(has_lengths, size, accumulatio
         assert [len(batches) for batches in ranks] == [accumulation] * size
         batches = [batch for of_rank in ranks for batch in of_rank]
         found = [pair for batch in batches for pair in zip(batch["row"], batch["epoch"], strict=True)]
-        places = np.arange(position, position + 14)
-        assert sorted(found) == sorted(zip(order.rows_at(position, position + 14), places // 50, strict=True))
+        epochs = np.arange(position, position + 14) // 50
+        assert sorted(found) == sorted(zip(order.rows_at(position, position + 14), epochs, strict=True))
         for batch in batches:
             assert np.diff(batch["input_ids"][1]).tolist() == lengths[batch["row"]].tolist()
         assert np.ptp([sum(len(batch["row"]) for batch in of_rank) for of_rank in ranks]) <= 1

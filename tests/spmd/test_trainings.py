@@ -20,6 +20,7 @@ from ringbase.settings import made
 from tasks.corpus.program import build
 from tasks.corpus.settings import BuildConfig
 
+ALONE = World(), Collectives()  # one rank, whatever ranks there are around it
 BATCH, STEPS = 14, 12  # 14 rows are 5, 5, 4 on three ranks
 TRAIN = ("--do_train", f"--global_batch_size={BATCH}", f"--num_train_steps={STEPS}", "--num_warmup_steps=2",
          "--learning_rate=1e-3", "--lr_scaling=none", "--save_checkpoints_steps=6")  # fmt: skip
@@ -57,15 +58,10 @@ def run(program: str, world: World, collectives: Any, data: Path, output_dir: Pa
     return in_world(world, collectives, program, output_dir, *shared, *flags[program], *more)
 
 
-def run_alone(program: str, data: Path, output_dir: Path, *more: str) -> Any:
-    """The same on one rank, whatever ranks there are around it."""
-    return run(program, World(), Collectives(), data, output_dir, *more)
-
-
 @functools.cache
 def of_one_rank(program: str, data: Path) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="ringbert-one-"))
-    run_alone(program, data, folder, *TRAIN)
+    run(program, *ALONE, data, folder, *TRAIN)
     return folder
 
 
@@ -106,7 +102,7 @@ def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, fo
     """Six steps on one rank, six on these, are twelve on one."""
 
     def half() -> None:
-        run_alone("squad", data, folder, *TRAIN)
+        run("squad", *ALONE, data, folder, *TRAIN)
         shutil.rmtree(max((folder / "checkpoints").glob("rows-*")))
 
     world.on_first(half)
@@ -123,7 +119,7 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, collective
     start = world.on_first(lambda: of_one_rank(program, data))
     flags = ("--do_predict", "--predict_batch_size=4", f"--init_checkpoint={start}/model")
     run(program, world, collectives, data, folder / "many", *flags)
-    world.on_first(lambda: run_alone(program, data, folder / "one", *flags))
+    world.on_first(lambda: run(program, *ALONE, data, folder / "one", *flags))
     for name in files:
         assert (folder / "many" / name).read_bytes() == (folder / "one" / name).read_bytes(), name
 
@@ -131,6 +127,6 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, collective
 def test_evaluation_during_training_is_one_ranks(world, collectives, data, folder):
     flags = (*TRAIN, "--do_eval", "--eval_steps=6")
     scores = run("classifier", world, collectives, data, folder / "many", *flags)
-    alone = world.on_first(lambda: run_alone("classifier", data, folder / "one", *flags))
+    alone = world.on_first(lambda: run("classifier", *ALONE, data, folder / "one", *flags))
     assert scores.keys() == alone.keys()
     np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
