@@ -51,7 +51,7 @@ class StepClock:
     def read(self, resets: bool = True) -> dict[str, float]:
         """Mean seconds of each part per timed step since the last reset, and rows per second over all steps."""
         values = {name: round(seconds / max(self._timed_steps, 1), 5) for name, seconds in self._parts.items()}
-        values["examples_per_s"] = round(self._steps * self._rows_per_step / max(self._seconds, 1e-9), 2)
+        values["examples_per_s"] = round(self._steps * self._rows_per_step / max(self._seconds, 1e-9), 5)
         if resets:
             self._parts.clear()
             self._seconds, self._steps, self._timed_steps = 0.0, 0, 0

@@ -80,10 +80,6 @@ class Rows(BatchRows):
     def batch(self, number: int) -> pa.RecordBatch:
         return self._batches[number]
 
-    def lengths(self, name: str) -> np.ndarray:
-        """The number of values in each row of a list column, int64 [n]."""
-        return self.lengths_at(name, np.arange(len(self)))
-
     def column(self, name: str) -> np.ndarray | Ragged:
         """A whole column, in the same form as from `take`."""
         return _to_numpy(self.table.column(name))

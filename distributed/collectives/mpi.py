@@ -82,7 +82,8 @@ class MpiCollectives(Collectives):
         if self._num_machines > 1:
             if self._machine.rank == 0:
                 self._exchange(total[:rounded], np.asarray, np.asarray)
-                self._exchange(total[rounded:], _rounded, _widened)
+                with tf.device("CPU"):
+                    self._exchange(total[rounded:], _rounded, _widened)
             self._machine.Barrier()
         return list(sums)
 
@@ -196,10 +197,8 @@ def shared_bytes(comm: Any, size: int) -> np.ndarray:
 
 def _rounded(values: np.ndarray) -> np.ndarray:
     """The bits of float32 values as bfloat16: uint16."""
-    with tf.device("CPU"):
-        return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
+    return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
 
 
 def _widened(bits: np.ndarray) -> np.ndarray:
-    with tf.device("CPU"):
-        return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()
+    return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()

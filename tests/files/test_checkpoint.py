@@ -68,10 +68,8 @@ def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver,
     assert other.optimizer.optimizer.iterations.numpy() == 12
     for expected, restored in zip(kept, variables_of(other), strict=True):
         np.testing.assert_array_equal(restored.numpy(), expected, err_msg=restored.path)
-    optimizer = toy.make_optimizer(
-        keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), WORLD, COLLECTIVES
-    )
-    refused(lambda: saver.checkpoints.restore(path, optimizer), path)
+    wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    refused(lambda: saver.checkpoints.restore(path, toy.make_optimizer(wider, WORLD, COLLECTIVES)), path)
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):

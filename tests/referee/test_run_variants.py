@@ -61,13 +61,10 @@ def test_a_variant_takes_the_steps_of_the_plain_run(flags, tolerance, data, base
 
 
 @pytest.mark.parametrize("num_wrong", [1, 48])
-def test_a_step_whose_gradient_is_not_finite_is_left_out_and_a_run_of_such_steps_fails(
-    num_wrong, data, tmp_path, capsys
-):
+def test_a_step_that_is_not_finite_is_left_out_and_a_run_of_such_steps_fails(num_wrong, data, tmp_path, capsys):
     """The square of some labels is more than float32 holds."""
-    rows = [
-        (e.first, e.second, 1e30 if n < num_wrong else n % 5) for n, e in enumerate(classifier_runs.TRAIN[:48])
-    ]
+    examples = enumerate(classifier_runs.TRAIN[:48])
+    rows = [(each.first, each.second, 1e30 if n < num_wrong else n % 5) for n, each in examples]
     write_rows(tmp_path / "train.csv", classifier_runs.COLUMNS, rows, ",")
     columns = ("--text_column=body", "--text_pair_column=more", "--label_column=kind", "--regression")
     train = ("--global_batch_size=8", f"--train_file={tmp_path}/train.csv", "--num_train_steps=6")

@@ -1,7 +1,6 @@
 """The number of ranks changes speed, never the result: each program on several ranks beside one rank."""
 
 import functools
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import classifier_runs, texts
-from harness.program_runs import in_world
+from harness.program_runs import in_world, metrics_in
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
@@ -69,8 +68,7 @@ def trained(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Names of the checkpoints, how the weights moved between the first and the last one, and the losses."""
     checkpoints = sorted((folder / "checkpoints").glob("rows-*"))
     first, last = (load_file(path / "model.safetensors") for path in (checkpoints[0], checkpoints[-1]))
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    losses = [line["loss"] for line in lines if "loss" in line and "learning_rate" in line]
+    losses = [line["loss"] for line in metrics_in(folder) if "learning_rate" in line]
     movement = np.concatenate([(last[name] - first[name]).ravel() for name in sorted(first)])
     return [path.name for path in checkpoints], movement, np.array(losses)
 
