@@ -64,7 +64,6 @@ def make_model(seed: int) -> keras.Model:
 
 
 def errors(model: keras.Model, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Prediction minus target of each row, float64 [B]."""
     return model(batch["x"])[:, 0] - batch["y"]
 
 
@@ -112,7 +111,6 @@ class Toy:
         return self.folder / folder_name(position)
 
     def positions(self) -> list[int]:
-        """Those of the complete checkpoints."""
         return [read_checkpoint(path).position for path in complete_checkpoints(self.folder)]
 
 
