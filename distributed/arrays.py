@@ -38,23 +38,28 @@ def gathered(comm: Any, values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """The arrays [rows of a rank, …] of all ranks one after the other, and how many rows each rank has."""
     rows = comm.allgather(len(values))
     result = np.empty((sum(rows), *values.shape[1:]), values.dtype)
-    row = _row_of(values.dtype.itemsize * int(np.prod(values.shape[1:])))
-    comm.Allgatherv([_bytes_of(values), len(values), row], [_bytes_of(result), rows, row])
+    comm.Allgatherv(_in_rows(values, len(values)), _in_rows(result, rows))
     return result, rows
 
 
 def exchanged(comm: Any, values: np.ndarray, rows_to: Sequence[int]) -> tuple[np.ndarray, list[int]]:
     """The rows that the ranks send to this one, in order of rank, and how many each sends. `values` are
     [sum of rows_to, …]: first those for rank 0."""
-    received = comm.alltoall(np.split(values, np.cumsum(rows_to)[:-1]))
-    return np.concatenate(received), [len(rows) for rows in received]
+    rows_from = comm.alltoall(list(rows_to))
+    result = np.empty((sum(rows_from), *values.shape[1:]), values.dtype)
+    comm.Alltoallv(_in_rows(values, rows_to), _in_rows(result, rows_from))
+    return result, rows_from
 
 
 def _bytes_of(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
+def _in_rows(values: np.ndarray, rows: Any) -> list:
+    """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each rank."""
+    return [_bytes_of(values), rows, _row_of(values.dtype.itemsize * int(np.prod(values.shape[1:])))]
+
+
 @functools.cache
 def _row_of(num_bytes: int) -> Any:
-    """A row of an array of any dtype as a type of MPI's, which counts rows in 32 bits."""
     return started().BYTE.Create_contiguous(num_bytes).Commit()
