@@ -17,16 +17,24 @@ LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The contents of a run's files."""
+    """The contents of a run's files.
+
+    Attributes:
+      plan: steps, size, global_batch_size and learning_rate, as in run.json.
+      machine, command: of the environment in run.json.
+      steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
+      num_damaged: how many lines of metrics.jsonl were left out.
+      scores: from result.json or, where it has none, predict_result.json; None before the end of the run.
+    """
 
     name: str
-    plan: dict[str, float]  # steps, size, global_batch_size and learning_rate, as in run.json
+    plan: dict[str, float]
     machine: str
     command: list[str]
-    steps: list[dict[str, float]]  # the lines of metrics.jsonl about training
-    evaluations: list[dict[str, float]]  # those about held-out data
-    num_damaged: int  # lines of metrics.jsonl that were left out
-    scores: dict[str, float] | None  # of result.json, else of predict_result.json; None before the end of the run
+    steps: list[dict[str, float]]
+    evaluations: list[dict[str, float]]
+    num_damaged: int
+    scores: dict[str, float] | None
 
     def median(self, key: str) -> float:
         """The median of a figure over the logged steps; 0 if it was not logged."""
@@ -78,7 +86,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
         try:
             figures = parse_json(line)
             step = int(figures["step"])
-            metrics.append({name: _figure(float(value)) for name, value in figures.items()} | {"step": step})
+            metrics.append({**{name: _figure(float(value)) for name, value in figures.items()}, "step": step})
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged
