@@ -77,9 +77,8 @@ class Job:
         """Writes the file of `result_file`: the command is complete when it exists. Says so."""
         facts = {"seconds": round(time.monotonic() - self.run.began_s, 1), "world_size": self.world.size}
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
-        self.run.say(
-            f"done: {self.run.folder}" + "".join(f", {name} {value:.4g}" for name, value in scores.items())
-        )
+        figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
+        self.run.say(f"done: {self.run.folder}{figures}")
 
 
 def run_on_ranks(
