@@ -50,10 +50,10 @@ def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
     return jobs.launch(ranks, sys.executable, "-m", module, *argv)
 
 
-def shell(arguments: list[str], status: int | None = 0) -> str:
-    """Runs a command; its standard error. Fails unless it exits with `status` (None: any but 0)."""
+def shell(arguments: list[str]) -> str:
+    """Runs a command, which must succeed; its standard error."""
     done = jobs.run(arguments)
-    assert (done.status != 0) if status is None else (done.status == status), done
+    assert done.status == 0, done
     return done.stderr
 
 
