@@ -16,9 +16,9 @@ from bert.model import Bert
 from distributed import elastic, launcher, phases
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import OutOfMemory, TrainingStep, traced_once
-from distributed.log import NotFinite
 from distributed.predict import Forward
 from distributed.run import Run
+from distributed.train import NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError

@@ -54,7 +54,7 @@ class Predictor:
         called where it was computed, while the model computes the next batch. A batch has at most as many tokens
         as `batch_size` rows of `max_seq_length`.
         """
-        lengths = rows.lengths("input_ids")
+        lengths = rows.lengths_at("input_ids", np.arange(len(rows)))
         batches = batches_of(lengths, batch_size, self._max_seq_length)
 
         def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:

@@ -11,9 +11,9 @@ from transformers import BertConfig
 from bert import configuration, hub, weights
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
-from distributed.checkpoint import Checkpoint, checkpoint_at, newest_intact
+from distributed.checkpoint import checkpoint_at, newest_intact
+from distributed.plan import State
 from distributed.run import Run
-from distributed.state import State
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.json_files import read_json, read_object
@@ -84,9 +84,10 @@ def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs
                 f"--output_dir, and --init_checkpoint {prefix} to start from its weights"
             )
         return start_of_model(config, run.say, needs)
-    if not trains and checkpoint.state.best:
-        checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
-    path, state, commit = checkpoint.path, checkpoint.state, None
+    path, state = checkpoint
+    if not trains and state.best:
+        path, state = checkpoint_at(path.parent, state.best[0])
+    commit = None
     with contextlib.suppress(InputError, KeyError, TypeError):  # it only tells where the weights come from
         commit = read_json(path.parent.parent / "run.json")["hub_commits"]["model"]
     bert_config, words = _configuration_and_tokenizer(config, path, run.say, needs)
@@ -165,7 +166,7 @@ def _configuration_and_tokenizer(
     return bert_config, words
 
 
-def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
+def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
     """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names. Raises
     InputError: that one has none, or there are checkpoints but none is intact."""
     if resume == "never":
