@@ -25,6 +25,7 @@ from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
 from distributed.run import Run
+from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 
@@ -211,10 +212,9 @@ def read_classifier(folder, name):
 
 
 def read_squad(folder, name):
-    from tasks import cache
     from tasks.squad.reading import Source, read
     from tasks.squad.settings import WindowSettings
-    from tasks.squad.windows import recipe
+    from tasks.squad.windows import open_windows
 
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
     source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
@@ -229,10 +229,8 @@ def read_squad(folder, name):
     lengths = {"max_seq_length": 24, "doc_stride": 6, "max_query_length": 8}
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
-    run = Run(folder, is_writer=False)
-    key, make = recipe(settings, source, words, run)
-    cache.build(folder / "cache" / key, make, run)
-    tables = cache.opened(folder / "cache" / key).tables
+    os.environ["RINGBERT_CACHE"] = str(folder / "cache")
+    tables = open_windows(settings, source, words, World(), Run(folder, is_writer=False)).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
