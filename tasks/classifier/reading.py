@@ -98,31 +98,29 @@ def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
 
 
 def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:
-    """The flag and the name, the header and the rows of each file, or of the data set of the hub."""
+    """The flag and the name, the header and the rows of each file, or of the data set of the hub.
+
+    The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
+    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet."""
     if source.settings.from_hub:
         yield _hub_rows(source)
     for path in source.files():
-        where = f"--data_dir {path}" if source.task.name else str(source)
-        yield where, *_file_rows(path, where, source)
-
-
-def _file_rows(path: Path, where: str, source: Source) -> tuple[Sequence[str], Rows]:
-    """The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
-    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet."""
-    is_standard_input = str(path) == STANDARD_INPUT
-    kind = "tsv" if is_standard_input else KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
-    if kind is None:
-        raise InputError(f"{where}: the extension must be {', '.join(KINDS)} (all but .parquet also with .gz)")
-    if kind == "parquet":
-        return _parquet_rows(path, where, source.task.columns)
-    text = standard_input(where) if is_standard_input else read_text(path, where)
-    if (nul := text.find("\0")) >= 0:  # UTF-16 has one in each letter
-        raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
-    if kind == "json":
-        return _json_rows(text, where)
-    header = source.part.header
-    rows = _csv_rows(text, where) if kind == "csv" else _tsv_rows(text, len(header))
-    return header or next(rows, ("", ()))[1], rows
+        where, header = f"--data_dir {path}" if source.task.name else str(source), source.part.header
+        is_standard_input = str(path) == STANDARD_INPUT
+        kind = "tsv" if is_standard_input else KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+        if kind is None:
+            raise InputError(f"{where}: the extension must be {', '.join(KINDS)} (all but .parquet also with .gz)")
+        if kind == "parquet":
+            yield where, *_parquet_rows(path, where, source.task.columns)
+            continue
+        text = standard_input(where) if is_standard_input else read_text(path, where)
+        if (nul := text.find("\0")) >= 0:  # UTF-16 has one in each letter
+            raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
+        if kind == "json":
+            yield where, *_json_rows(text, where)
+        else:
+            rows = _csv_rows(text, where) if kind == "csv" else _tsv_rows(text, len(header))
+            yield where, header or next(rows, ("", ()))[1], rows
 
 
 def _tsv_rows(text: str, most: int) -> Rows:
@@ -216,29 +214,26 @@ def read(source: Source, labels: Labels = ()) -> Texts:
     columns, spellings = source.task.columns, source.task.spellings
     places, values, num_short_rows = _columns(source)
 
-    def converted(column: str, expected: str, convert: Callable[[Any], Any]) -> list[Any]:
-        """The values of a column. `convert` makes None of one that is not as expected."""
-        own = [*map(convert, values[column])]
+    def converted(column: str | None, expected: str, convert: Callable[[Any], Any]) -> list[Any] | None:
+        """A column that is there. `convert` makes None of a value that is not as expected."""
+        own = [*map(convert, values.get(column, ()))]
         if None in own:
             row = own.index(None)
             raise InputError(f"{places[row]}: {column} must be {expected}, got {values[column][row]!r:.80}")
-        return own
+        return own or None
 
     def label(value: Any) -> str | None:
         is_label = isinstance(value, str | int | float) and value != "" and value == value
         name = spellings.get(str(value), str(value)) if is_label else None
         return name if not labels or name in labels else None
 
-    of_label: tuple[str, Callable] = (f"one of {', '.join(labels)}" if labels else "a label", label)
+    first, second = (converted(column, "a string", _string) for column in (columns.text, columns.pair))
     if source.task.labels is None:
-        of_label = "a finite number for regression", _number
-    return Texts(
-        first=converted(columns.text, "a string", _string),
-        second=converted(columns.pair, "a string", _string) if columns.pair else None,
-        labels=converted(columns.label, *of_label) if columns.label in values else None,
-        ids=[*map(str, values.get(columns.id, range(len(places))))],
-        num_short_rows=num_short_rows,
-    )
+        of_examples = converted(columns.label, "a finite number for regression", _number)
+    else:
+        of_examples = converted(columns.label, f"one of {', '.join(labels)}" if labels else "a label", label)
+    ids = map(str, values.get(columns.id, range(len(places))))
+    return Texts(first or [], second, of_examples, [*ids], num_short_rows)
 
 
 def _columns(source: Source) -> tuple[list[str], dict[str | None, list[Any]], int]:

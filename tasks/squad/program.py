@@ -38,46 +38,38 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     resume, needs = job.resume(training.resume), Needs(task.max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     train_source, predict_source = (source_of(config.questions, is_training) for is_training in (True, False))
-    train_data = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
-    predict_data = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
+    train = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
+    dev = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
     phases.ended("data")
     job.make_model(start.bert_config, task.head, training.loop.seed)
-    if train_data:
-        fit(task, training_data(config, train_data), start, training, job)
+    if train:
+        rows = train.tables["windows"]
+        data = TrainingData(
+            rows=rows,
+            order=Order(len(rows), training.loop.seed),
+            key=train.facts["digest"],
+            settings={f"--{name}": value for name, value in flat(windows).items() if name != "allow_unknown"},
+            commit=train_source.split and hub.cached_commit(train_source.path, train_source.revision),
+        )
+        fit(task, data, start, training, job)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
     scores: dict[str, float] = {}
     facts: dict[str, object] = {}
-    if predict_data:
-        scores, facts["prediction"] = predict(config, job, task, predict_source, predict_data)
+    if dev:
+        scores, facts["prediction"] = predict(config, job, task, predict_source, dev)
     job.finish(config.do_train, scores, facts)
     return scores
-
-
-def training_data(config: SquadConfig, data: Prepared) -> TrainingData:
-    """The windows to train on, and what must not change when the run is resumed."""
-    rows, name = data.tables["windows"], config.questions.dataset_name
-    return TrainingData(
-        rows=rows,
-        order=Order(len(rows), config.training.loop.seed),
-        key=data.facts["digest"],
-        settings={f"--{name}": value for name, value in flat(config.windows).items() if name != "allow_unknown"},
-        commit=hub.cached_commit(name, config.questions.dataset_revision) if name else None,
-    )
 
 
 def predict(
     config: SquadConfig, job: Job, task: SpanTask, source: Source, data: Prepared
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Predicts answers and writes the files. Returns the scores, and how fast it was."""
-    started, windows, version_2 = (
-        time.perf_counter(),
-        data.tables["windows"],
-        config.windows.version_2_with_negative,
-    )
-    examples = read(source, version_2)
-    decoder = SpanDecoder(config.answers, version_2, examples, data.tables)
+    started, windows = time.perf_counter(), data.tables["windows"]
+    examples = read(source, config.windows.version_2_with_negative)
+    decoder = SpanDecoder(config.answers, config.windows.version_2_with_negative, examples, data.tables)
     kept = Predictor(job, task.batch, task.max_seq_length)(windows, config.predict_batch_size, decoder.keep)
     seconds = time.perf_counter() - started
     scores = job.world.on_first(write_predictions, config, job.run, examples, decoder, kept)

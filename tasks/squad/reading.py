@@ -162,12 +162,8 @@ def _is_in_place(text: str, start: int, context: str, where: str) -> bool:
 def touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
     """The start and end of the words that these characters belong to. White space belongs to the word before
     it."""
-    while start > 0 and context[start] in WHITESPACE:
-        start -= 1
-    while stop > start + 1 and context[stop - 1] in WHITESPACE:
-        stop -= 1
-    while start > 0 and context[start - 1] not in WHITESPACE:
-        start -= 1
+    before, stop = (len(context[:place].rstrip(WHITESPACE)) for place in (start + 1, stop))
+    start = max(context.rfind(space, 0, before) for space in WHITESPACE) + 1
     while stop < len(context) and context[stop] not in WHITESPACE:
         stop += 1
     return start, stop

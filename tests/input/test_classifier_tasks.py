@@ -11,7 +11,7 @@ from harness.real_data import real
 from harness.refusals import refused
 from harness.texts import write_lines
 
-from tasks.classifier.named_tasks import TASKS, Columns, Hub, find_task
+from tasks.classifier.named_tasks import TASKS, find_task
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import TextSettings
 
@@ -126,18 +126,17 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
         data = datasets.Dataset.from_dict(columns).cast_column("label", datasets.ClassLabel(names=names))
         data.to_parquet(tmp_path / folder / f"{split}.parquet")
 
-    def read_hub(name, split, folder, *columns):
-        hub = Hub(str(tmp_path / folder), None, Columns(*columns, id="idx"))
-        task = dataclasses.replace(TASKS[name], hub=hub)
+    def read_hub(name, split):
+        task = dataclasses.replace(TASKS[name], hub=str(tmp_path / name), hub_config=None)
         return read(Source(TextSettings(task_name=name, from_hub=True), task, split))
 
-    order, nli = ["contradiction", "entailment", "neutral"], ("nli", "premise", "hypothesis")
+    order = ["contradiction", "entailment", "neutral"]
     columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
-    save("nli", "train", columns, order)
-    save("nli", "test", columns | {"label": [-1, -1, -1]}, order)
-    texts = read_hub("xnli", "train", *nli)
+    save("xnli", "train", columns, order)
+    save("xnli", "test", columns | {"label": [-1, -1, -1]}, order)
+    texts = read_hub("xnli", "train")
     assert (texts.first, texts.second, texts.labels) == (["a", "b", "c"], ["d", "e", "f"], order)
-    assert (texts.ids, read_hub("xnli", "test", *nli).labels) == (["4", "5", "6"], None)
+    assert (texts.ids, read_hub("xnli", "test").labels) == (["4", "5", "6"], None)
     save("cola", "train", {"sentence": ["a", "b"], "label": [1, 0]}, ["unacceptable", "acceptable"])
-    assert read_hub("cola", "train", "cola", "sentence").labels == ["1", "0"]
-    refused(lambda: read_hub("cola", "dev", "cola", "sentence"), "cola", "validation", "--data_dir")
+    assert read_hub("cola", "train").labels == ["1", "0"]
+    refused(lambda: read_hub("cola", "dev"), "cola", "validation")
