@@ -98,10 +98,11 @@ def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
 
 
 def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:
-    """The flag and the name, the header and the rows of each file, or of the data set of the hub.
+    """For each file, or the data set of the hub, the flag that names it, the header and the rows.
 
     The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
-    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet."""
+    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
+    """
     if source.settings.from_hub:
         yield _hub_rows(source)
     for path in source.files():
@@ -124,11 +125,9 @@ def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:
 
 
 def _tsv_rows(text: str, most: int) -> Rows:
-    """The cells of each line; the last of at most `most` may hold tabs.
-
-    Only a line feed ends a row, because texts hold characters such as U+2028 at which `str.splitlines` splits.
-    Blank lines are allowed at the end only, where a file has several columns.
-    """
+    """The cells of each line; the last of at most `most` may hold tabs. Blank lines are allowed at the end only,
+    where a file has several columns."""
+    # `str.splitlines` would also split at characters such as U+2028, which texts hold.
     has_columns = most != 1 and "\t" in text.split("\n", 1)[0]
     lines = (text.rstrip("\r\n") if has_columns else text.removesuffix("\n")).split("\n")
     for number, line in enumerate(lines, 1):
@@ -206,11 +205,8 @@ class Texts(NamedTuple):
 
 
 def read(source: Source, labels: Labels = ()) -> Texts:
-    """The examples of a set, at most as many as --max_train_examples or --max_predict_examples say.
-
-    Raises InputError for what cannot be read, has another number of columns or a wrong value. A label must be one
-    of `labels`, if there are any, or for regression a finite number.
-    """
+    """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if there are any,
+    or for regression a finite number."""
     columns, spellings = source.task.columns, source.task.spellings
     places, values, num_short_rows = _columns(source)
 

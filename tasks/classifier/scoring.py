@@ -18,9 +18,8 @@ from tasks.classifier.reading import Source
 def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """The metrics `names` of predictions [n] against labels [n]: label numbers, or values for regression.
 
-    Accuracy and F1 are between 0 and 1, the correlations (Matthews', Pearson's, Spearman's) between -1 and 1. `f1`
-    is that of label number 1, the positive class of MRPC and QQP, and 0 without any true positive. A correlation
-    is undefined when all labels or all predictions are the same; it is then 0.
+    `f1`, from 0 to 1, is that of label number 1, the positive class of MRPC and QQP. A correlation (Matthews',
+    Pearson's, Spearman's) is undefined when all labels or all predictions are the same; it is then 0.
     """
     # They take more than a second to import, and most starts need neither.
     from scipy.stats import pearsonr, spearmanr

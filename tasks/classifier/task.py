@@ -23,7 +23,6 @@ from tasks.classifier.settings import ClassifierConfig
 from tasks.start import Start, settings_of
 
 HEAD = ("output_weights", "output_bias")
-LONGEST_NUMBER = 1000  # digits of a label that is compared as a number; Python converts 4300 at most
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
@@ -91,8 +90,7 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
     outputs, and a head for other labels is initialized again. On rank 0.
 
     The labels are those of the checkpoint's `id2label`, else the task's (in Google's order), else the training
-    file's (sorted). Raises InputError when nothing says what they are, or when they are not those of a model that
-    is not trained.
+    file's (sorted). Raises InputError: nothing says what they are, or an untrained model has others.
     """
     texts, trains = config.texts, config.do_train
     has_pairs = not trains and start.weights is not None and is_on_pairs(settings_of(start.weights))
@@ -119,11 +117,8 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
         else:
             run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
     names = dict(enumerate(labels or ["LABEL_0"]))
-    changes = {
-        "id2label": names,
-        "label2id": {name: number for number, name in names.items()},
-        "problem_type": "regression" if labels is None else "single_label_classification",
-    }
+    changes: dict[str, object] = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
+    changes["problem_type"] = "regression" if labels is None else "single_label_classification"
     bert_config = BertConfig.from_dict(start.bert_config.to_dict() | changes)
     is_new = trained is not None and sorted(trained) != sorted(labels or ())
     return task, replace(start, bert_config=bert_config, fresh_tensors=HEAD if is_new else ())
@@ -135,9 +130,8 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
     labels = sorted({str(label) for label in read(source).labels or ()})
     if len(labels) < 2:
         raise InputError(f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed (--label_column)")
-    if all(label.removeprefix("-").isdecimal() and len(label) < LONGEST_NUMBER for label in labels):
-        labels.sort(key=int)
-    return tuple(labels)
+    are_numbers = all(label.removeprefix("-").isdecimal() for label in labels)
+    return tuple(sorted(labels, key=float) if are_numbers else labels)
 
 
 def labels_of(bert_config: BertConfig) -> Labels:

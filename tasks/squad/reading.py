@@ -71,11 +71,8 @@ def source_of(settings: QuestionSettings, is_training: bool) -> Source:
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
-    """Reads the questions of a source. With `allow_impossible` some may have no answer.
-
-    Raises InputError: the file or data set is missing, damaged or not SQuAD's, a text is empty, an answer is
-      missing or out of its context, or more than 5 % of the answers are not at their position.
-    """
+    """Reads and checks the questions of a source. With `allow_impossible` some may have no answer. Raises
+    InputError also for more than 5 % of answers that are not at their position."""
     file = Path(source.path).expanduser()
     data = _from_hub(source, allow_impossible) if source.split else read_json(file, str(source))
     paragraphs: list[str] = []

@@ -53,35 +53,34 @@ def test_a_file_to_predict_need_not_have_answers_or_say_where_they_are(tmp_path)
     assert read_file(path, is_training=False).references == {"q0": [], "q1": []}
 
 
-ENTRIES = {  # entries, what the line names
-    "empty question": ([("the cat", " ", "cat", 4)], ["q0"]),
-    "past the end": ([("the cat", "who?", "cat", 5)], ["q0", "answer_start 5"]),
-    "empty answer": ([("the cat", "who?", "", 4)], ["q0"]),
-    "number for text": ([("the cat", "who?", 3, 4)], ["question 1"]),
-    "half a surrogate": ([("the cat", "b\ud800?", "cat", 4)], ["\\ud800"]),
-    "no question": ([], []),
-}
-WHOLE = json.dumps(squad_json(GOOD))
-PACKED = gzip.compress(WHOLE.encode())
+def whole(*entries) -> bytes:
+    return json.dumps(squad_json(entries)).encode()
+
+
+WHOLE = whole(*GOOD)
+PACKED = gzip.compress(WHOLE)
 FILES = {  # bytes, what the line names beside the flag and the file
+    "empty question": (whole(("the cat", " ", "cat", 4)), ["q0"]),
+    "past the end": (whole(("the cat", "who?", "cat", 5)), ["q0", "answer_start 5"]),
+    "empty answer": (whole(("the cat", "who?", "", 4)), ["q0"]),
+    "number for text": (whole(("the cat", "who?", 3, 4)), ["question 1"]),
+    "half a surrogate": (whole(("the cat", "b\ud800?", "cat", 4)), ["\\ud800"]),
+    "no question": (whole(), []),
     "missing": (None, []),
-    "cut": (WHOLE[:100].encode(), ["JSON"]),
+    "cut": (WHOLE[:100], ["JSON"]),
     "list": (b"[]", []),
     "cut gzip": (PACKED[: len(PACKED) // 2], []),
     "flipped gzip": (PACKED[:30] + bytes([PACKED[30] ^ 255]) + PACKED[31:], []),
     "latin": ('{"data":\n "é"}'.encode("latin-1"), ["line 2", "UTF-8"]),
-    "no start": (WHOLE.replace('"answer_start"', '"start"', 1).encode(), ["answer_start", "question 1"]),
-    "same id": (WHOLE.replace('"q1"', '"q0"').encode(), ["q0"]),
+    "no start": (WHOLE.replace(b'"answer_start"', b'"start"', 1), ["answer_start", "question 1"]),
+    "same id": (WHOLE.replace(b'"q1"', b'"q0"'), ["q0"]),
 }
 
 
-@pytest.mark.parametrize("case", [*ENTRIES, *FILES])
-def test_broken_files_are_refused(tmp_path, case):
-    path = tmp_path / ("broken.json.gz" if "gzip" in case else "broken.json")
-    content, named = FILES.get(case) or ENTRIES[case]
-    if case in ENTRIES:
-        write_squad(path, content)
-    elif content is not None:
+@pytest.mark.parametrize(("content", "named"), FILES.values(), ids=FILES)
+def test_broken_files_are_refused(tmp_path, content, named):
+    path = tmp_path / "broken.json"
+    if content is not None:
         path.write_bytes(content)
     refused(lambda: read_file(path), "--train_file", path, *named)
 
@@ -111,18 +110,15 @@ def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
     for name, part in (("own/train", table[:3]), ("own/validation", table), ("bare/train", table.drop(["id"]))):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pyarrow.parquet.write_table(part, tmp_path / f"{name}.parquet")
-
-    def read_hub(name, is_training=True, allow_impossible=False, limit=None):
-        split = "train" if is_training else "validation"
-        return read(Source(str(tmp_path / name), is_training, limit, split), allow_impossible)
-
-    examples = read_hub("own")
+    own, bare = str(tmp_path / "own"), str(tmp_path / "bare")
+    examples = read(Source(own, True, None, "train"))
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
     assert [question.paragraph for question in examples.questions] == [0, 1, 1]
     assert examples.references == {"q0": ["cat"], "q1": ["dog"], "q2": ["ran"]}
-    assert len(read_hub("own", limit=2).questions) == 2
-    negative = read_hub("own", is_training=False, allow_impossible=True)
+    assert len(read(Source(own, True, 2, "train")).questions) == 2
+    dev = Source(own, False, None, "validation")
+    negative = read(dev, allow_impossible=True)
     assert [question.is_impossible for question in negative.questions] == [False, False, False, True]
-    refused(lambda: read_hub("own", is_training=False), "--dataset_name", tmp_path / "own", "validation", "q3")
-    refused(lambda: read_hub("bare"), "--dataset_name", tmp_path / "bare", "id")
+    refused(lambda: read(dev), "--dataset_name", own, "validation", "q3")
+    refused(lambda: read(Source(bare, True, None, "train")), "--dataset_name", bare, "id")
     refused(lambda: read(Source("nobody/nothing", True, None, "train")), "--dataset_name nobody/nothing")
