@@ -4,14 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bert.text.tokenizer import Tokenizer
-from distributed.rows import Rows
-from distributed.run import Run
 from ringbase.settings import made
-from tasks.cache import in_memory
 from tasks.classifier.named_tasks import FILE_FLAGS, find_task, task_of
 from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.rows import tables
 from tasks.classifier.settings import ClassifierConfig, TextSettings
 from tasks.classifier.task import labels_of, labels_of_file, with_labels
 from tasks.start import Start
@@ -37,12 +32,6 @@ def read_glue(task: str, folder: Path | str, split: str, language: str = "en") -
     """A named task's set, as --task_name and --data_dir name it."""
     settings = TextSettings(task_name=task, data_dir=str(folder), language=language)
     return read(Source(settings, find_task(task), split))
-
-
-def open_rows(
-    texts: Texts, labels: tuple[str, ...] | None, tokenizer: Tokenizer, run: Run, max_seq_length: int = 8
-) -> Rows:
-    return in_memory(tables(texts, labels, tokenizer, max_seq_length, run)).tables["examples"]
 
 
 def labels_of_run(stated: tuple[str, ...], **settings) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 import functools
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.google_data import google_s_features
@@ -56,15 +57,13 @@ def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) 
     return read(Source(str(path), is_training, limit), allow_impossible)
 
 
-def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run) -> tuple[Rows, Rows]:
-    """The windows and the paragraphs of these examples."""
-    made = in_memory(tables(settings, examples, tokenizer, run)).tables
-    return made["windows"], made["paragraphs"]
+def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run) -> Mapping[str, Rows]:
+    return in_memory(tables(settings, examples, tokenizer, run)).tables
 
 
 def compare_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1) -> int:
     """Compares the windows of every `step`-th question with Google's. Returns the number of all windows."""
-    rows = open_windows(settings, examples, tokenizer, run)[0].table.to_pylist()
+    rows = open_windows(settings, examples, tokenizer, run)["windows"].table.to_pylist()
 
     @functools.cache
     def tokenize(text):

@@ -1,27 +1,25 @@
-"""Answers from scores against google-research/bert `run_squad.py`, `write_predictions`."""
+"""Answers against google-research/bert `run_squad.py`, `write_predictions`; scores against official programs."""
 
 import json
+import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from harness.google_data import google_s_answer
 from harness.squad_files import open_windows, read_file, write_squad
-from harness.texts import write_vocabulary
+from harness.texts import letters_tokenizer
 
-from bert.text import tokenizer
 from tasks.squad.answers import SpanDecoder, nbest_file
+from tasks.squad.metrics import squad_v1, squad_v2
 from tasks.squad.settings import AnswerSettings, WindowSettings
 
-LETTERS = "abcdefghijkl"
 SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, allow_unknown=True)
 
 
-@pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    """A tokenizer that knows twelve letters."""
-    vocabulary = write_vocabulary(tmp_path_factory.mktemp("words"), *LETTERS, *(f"##{c}" for c in LETTERS))
-    return tokenizer.load(str(vocabulary))
+@pytest.fixture
+def words(tmp_path):
+    return letters_tokenizer(tmp_path)
 
 
 @pytest.fixture
@@ -32,8 +30,7 @@ def prepare(words, tmp_path, run):
     def prepare(pairs):
         path = write_squad(tmp_path / "dev.json", [(*pair, "", 0) for pair in pairs])
         examples = read_file(path, is_training=False, allow_impossible=True)
-        windows, paragraphs = open_windows(SETTINGS, examples, words, run)
-        ids, tables = list(examples.references), {"windows": windows, "paragraphs": paragraphs}
+        ids, tables = list(examples.references), open_windows(SETTINGS, examples, words, run)
 
         def answers(scores, version_2=False, **settings):
             decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
@@ -44,7 +41,7 @@ def prepare(words, tmp_path, run):
             assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
             return SimpleNamespace(predictions=list(texts), nbest=list(nbest.values()), null_odds=list(odds))
 
-        return answers, windows.table.to_pylist()
+        return answers, tables["windows"].table.to_pylist()
 
     return prepare
 
@@ -114,3 +111,64 @@ def test_no_possible_answer(prepare):
     assert found.predictions == ["", ""]
     assert [entry["text"] for entry in found.nbest[1]] == [""]
     assert 1e6 < found.null_odds[0] < np.inf
+
+
+# -- scores -------------------------------------------------------------------------------------------------------
+
+# The numbers come from other people's code run on the very inputs below: SQuAD 1.1 from allennlp 0.9.0's
+# `squad_eval.py`, 2.0 from transformers 4.46.3's `squad_metrics.py`, both the official scripts; KorQuAD from a
+# transcription of its `evaluate-v1.0.py`. Compared to 1e-12, because `sum` of floats differs in Python 3.12.
+# fmt: off
+WORDS = [
+    "the", "The", "a", "an", "A", "cat", "Cat", "sat,", "on",
+    "U.S.", "mat.", "(1999)", "don't", "é", "É", "İ", "서울", "서울은",
+    "《춘향전》", "\u2018한국\u2019", "\u201c인용\u201d", "「책」", "<b>", "$5", "-", "...", "and/or",
+    "ﬁ", "Straße", "a-b", "the-",
+]
+GOLDEN_V1 = {1: (55.0, 35.164285714285725), 2: (47.0, 32.65238095238095), 3: (51.0, 32.91904761904762)}
+GOLDEN_KORQUAD = {1: (51.5, 39.4909873505445), 2: (44.5, 39.484506644702996), 3: (48.0, 41.179655983851035)}
+GOLDEN_V2 = {  # of seed 1
+    "exact": 42.0, "f1": 43.51785714285713, "total": 200, "HasAns_exact": 38.59649122807018,
+    "HasAns_f1": 41.2593984962406, "HasAns_total": 114, "NoAns_exact": 46.51162790697674,
+    "NoAns_f1": 46.51162790697674, "NoAns_total": 86,
+}
+BEST = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
+GOLDEN_BEST = {2: (49.0, -2.84, 49.892857142857146, -0.9), 3: (44.5, -0.38, 45.50952380952381, -0.38)}
+# fmt: on
+
+
+def random_case(seed, unanswerable=0.0):
+    """References, predictions and null odds of 200 questions."""
+    generator = random.Random(seed)
+
+    def text() -> str:
+        separator = " " if generator.random() < 0.9 else "\u3000"
+        return separator.join(generator.choice(WORDS) for _ in range(generator.randrange(5)))
+
+    references, predictions, odds = {}, {}, {}
+    for number in range(200):
+        answers = [text() for _ in range(generator.randrange(1, 4))]
+        answers = [] if generator.random() < unanswerable else answers
+        references[f"q{number}"] = answers
+        predictions[f"q{number}"] = generator.choice([*answers, text(), text(), ""])
+        odds[f"q{number}"] = round(generator.uniform(-3, 3), generator.choice([0, 2]))
+    return references, predictions, odds
+
+
+@pytest.mark.parametrize(("is_korean", "golden"), [(False, GOLDEN_V1), (True, GOLDEN_KORQUAD)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_v1_prints_the_official_numbers(is_korean, golden, seed):
+    references, predictions, _ = random_case(seed)
+    del predictions["q7"]
+    expected = dict(zip(("exact_match", "f1"), golden[seed], strict=True))
+    assert squad_v1(references, predictions, is_korean) == pytest.approx(expected, rel=1e-12)
+
+
+def test_v2_prints_the_official_numbers():
+    scores = squad_v2(*random_case(1, unanswerable=0.4))
+    assert {name: scores[name] for name in GOLDEN_V2} == pytest.approx(GOLDEN_V2, rel=1e-12)
+    for seed, golden in GOLDEN_BEST.items():
+        scores = squad_v2(*random_case(seed, unanswerable=0.4))
+        assert [scores[name] for name in BEST] == pytest.approx(golden, rel=1e-12)
+    scores = squad_v2({"a": [], "b": ["x"]}, {"a": "u", "b": "v"}, {"a": -1.0, "b": -2.0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)  # answering nothing is best

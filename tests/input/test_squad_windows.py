@@ -35,7 +35,7 @@ def test_impossible_questions_need_version_2_and_have_no_place(tmp_path, run):
         refused(lambda is_training=is_training: read_file(path, is_training), path, "q1", "--version_2_with_neg")
     examples = read_file(path, allow_impossible=True)
     assert [question.is_impossible for question in examples.questions] == [False, True]
-    rows, _ = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)
+    rows = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)["windows"]
     assert rows.column("start_position")[0] > 0
     assert (rows.column("start_position")[1], rows.column("end_position")[1]) == (0, 0)
 

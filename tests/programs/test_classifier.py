@@ -58,15 +58,6 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert config.problem_type == "single_label_classification"
 
 
-def test_evaluation_alone_changes_nothing_that_the_training_wrote(trained, data, tmp_path):
-    folder, expected = shutil.copytree(trained[0], tmp_path / "run"), files_in(trained[0])
-    for flag, scores in (("--do_eval", trained[1]), ("--do_predict", {})):
-        assert classify(folder, *own.model_flags(data), *own.own_files(data), flag) == scores
-        assert json.loads((folder / "predict_result.json").read_text())["scores"] == scores
-    assert files_in(folder, "predict_result.json", "eval_results.txt").items() <= expected.items()
-    assert scores_in(folder) == trained[1]
-
-
 @pytest.mark.slow
 def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_training(trained, data, tmp_path):
     """With a rate of 0 the saved head is the one that training started from. With nearly all weight on one label
@@ -131,6 +122,7 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     before = files_in(out)
     # Evaluation alone takes the best model: the last one's scores are others. The same command does not train on.
     assert classify(out, *own.model_flags(data), *own.own_files(data), "--do_eval") == scores
+    assert json.loads((out / "predict_result.json").read_text())["scores"] == scores
     classify(out, *flags, "--keep_checkpoints=2")
     assert files_in(out, "result.json", "predict_result.json").items() <= before.items()
 
@@ -149,7 +141,7 @@ def test_evaluations_are_as_often_as_asked(flags, tmp_path, asked, steps, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize("has_pairs", [False, True])
 def test_standard_input_is_labelled_as_texts_of_a_file(trained, tmp_path, has_pairs, monkeypatch, capsys):
-    """The predictions alone are on standard output. A model trained on pairs takes pairs, with a tab."""
+    """Only predictions are on standard output. A model trained on pairs takes pairs, with a tab."""
     model = shutil.copytree(trained[0] / "model", tmp_path / "model")
     flags = [f"--model={model}", "--do_predict", "--max_seq_length=32"]
     lines = [f"{e.first}\t{e.second}" for e in TEST]
