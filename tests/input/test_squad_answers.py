@@ -18,19 +18,14 @@ SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, a
 
 
 @pytest.fixture
-def words(tmp_path):
-    return letters_tokenizer(tmp_path)
-
-
-@pytest.fixture
-def prepare(words, tmp_path, run):
+def prepare(tmp_path, run):
     """Makes (context, question) pairs into a function: scores of the windows -> what the files of predictions
     hold; and the rows of the windows."""
 
     def prepare(pairs):
         path = write_squad(tmp_path / "dev.json", [(*pair, "", 0) for pair in pairs])
         examples = read_file(path, is_training=False, allow_impossible=True)
-        ids, tables = list(examples.references), open_windows(SETTINGS, examples, words, run)
+        ids, tables = list(examples.references), open_windows(SETTINGS, examples, letters_tokenizer(tmp_path), run)
 
         def answers(scores, version_2=False, **settings):
             decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
@@ -49,14 +44,14 @@ def prepare(words, tmp_path, run):
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("version_2", [False, True])
 @pytest.mark.parametrize(("most", "longest", "threshold"), [(20, 30, 0.0), (3, 2, -4.0), (5, 1, 6.0)])
-def test_answers_are_google_s(words, prepare, version_2, ties, most, longest, threshold):
+def test_answers_are_google_s(tmp_path, prepare, version_2, ties, most, longest, threshold):
     """Of contexts of 1 to 40 words of one or two tokens, with repetitions, so that texts coincide."""
     draw, pairs = np.random.default_rng(most + 2 * version_2 + ties), []
     for _ in range(60):
         lengths = draw.integers(1, 3, draw.integers(1, 40))
         context = " ".join("".join(draw.choice(list("abc"), length)) for length in lengths)
         pairs.append((context, "d e f"[: 2 * int(draw.integers(1, 4)) - 1]))
-    answers, rows = prepare(pairs)
+    (answers, rows), words = prepare(pairs), letters_tokenizer(tmp_path)
     scores, windows = [], [[] for _ in pairs]
     for row in rows:
         offset = row["question_tokens"]
