@@ -107,15 +107,13 @@ _NUMBERS = ("0", "1")
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
 _ACCURACY, _F1, _CORRELATION = ("accuracy",), ("acc_and_f1", "accuracy", "f1"), ("corr", "pearson", "spearmanr")
-_ONE, _TWO, _MNLI = (
-    Columns("sentence"), Columns("sentence1", "sentence2"),
-    Columns("sentence1|premise", "sentence2|hypothesis", "gold_label|label"),
-)  # fmt: skip
+_ONE, _TWO, _COLA = Columns("sentence"), Columns("sentence1", "sentence2"), ("source", "label", "mark", "sentence")
+_MNLI = Columns("sentence1|premise", "sentence2|hypothesis", "gold_label|label")
 
 _ALL = (
     _glue("CoLA", _NUMBERS, ("mcc", "accuracy"), _ONE, {
-        "train": Split(("train.tsv",), "train", header=("source", "label", "mark", "sentence")),
-        "dev": Split(("dev.tsv",), "validation", header=("source", "label", "mark", "sentence")),
+        "train": Split(("train.tsv",), "train", header=_COLA),
+        "dev": Split(("dev.tsv",), "validation", header=_COLA),
         "test": Split(("test.tsv",), "test", "CoLA.tsv"),
     }),
     _glue("SST-2", _NUMBERS, _ACCURACY, _ONE),

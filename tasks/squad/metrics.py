@@ -15,7 +15,7 @@ Predictions = Mapping[str, str]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed.
+# KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed, and 「」 and U+201C stay.
 _KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
 
 
@@ -67,8 +67,7 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
 
 
 def normalized(text: str, is_korean: bool = False) -> list[str]:
-    """The words in lower case without ASCII punctuation and English articles. In Korean articles and other
-    punctuation, such as 「」 and U+201C, stay."""
+    """The words in lower case without ASCII punctuation and, if not Korean, without English articles."""
     if is_korean:
         return text.lower().translate(_KORQUAD_PUNCTUATION).split()
     return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
@@ -87,11 +86,8 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
 def _best_threshold(
     references: References, predictions: Predictions, scores: Mapping[str, float], odds: Mapping[str, float]
 ) -> tuple[float, float]:
-    """The best score in percent, and the threshold of the odds that gives it (`find_best_thresh`).
-
-    Starts with "" as every answer (threshold 0.0) and accepts one prediction after the other, by rising odds. As
-    in the official script, predictions with equal odds may be accepted in part.
-    """
+    """The best score in percent, and the threshold of the odds that gives it (`find_best_thresh`). It begins with ""
+    as every answer and accepts one prediction after the other, by rising odds, and so perhaps some of equal odds."""
     current: float = sum(1 for answers in references.values() if not answers)
     best, threshold = current, 0.0
     for id_ in sorted(references, key=odds.__getitem__):
