@@ -236,7 +236,7 @@ def _columns(source: Source) -> tuple[list[str], dict[str | None, list[Any]], in
     places, values, num_short_rows, languages = list[str](), dict[str | None, list[Any]](), 0, set[str]()
     for where, header, rows in _opened(source):
         lists = []
-        for column in filter(None, (columns.text, columns.pair, columns.label, columns.id)):
+        for column in filter(None, dict.fromkeys((columns.text, columns.pair, columns.label, columns.id))):
             present = [name for name in (column, *column.split("|")) if name in header]
             if present and header.count(present[0]) > 1:
                 raise InputError(f"{where}: column {present[0]!r} occurs twice in the header")

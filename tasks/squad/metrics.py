@@ -86,8 +86,11 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
 def _best_threshold(
     references: References, predictions: Predictions, scores: Mapping[str, float], odds: Mapping[str, float]
 ) -> tuple[float, float]:
-    """The best score in percent, and the threshold of the odds that gives it (`find_best_thresh`). It begins with ""
-    as every answer and accepts one prediction after the other, by rising odds, and so perhaps some of equal odds."""
+    """The best score in percent, and the threshold of the odds that gives it (`find_best_thresh`).
+
+    Starts with "" as every answer and accepts one prediction after the other, by rising odds: as in the official
+    script, perhaps not all predictions of equal odds.
+    """
     current: float = sum(1 for answers in references.values() if not answers)
     best, threshold = current, 0.0
     for id_ in sorted(references, key=odds.__getitem__):
