@@ -1,7 +1,6 @@
 """bert-classifier: fine-tune BERT to label texts or pairs of texts (google-research/bert `run_classifier.py`).
 
-The data are those of GLUE's and other tasks (`--task_name`; the table is in named_tasks.py), or your own files
-with named columns. Start reading at `run_classifier`, below.
+The data are those of a task in named_tasks.py, or your own files. Start reading at `run_classifier`, below.
 """
 
 import contextlib
@@ -38,10 +37,7 @@ def run(config: ClassifierConfig) -> None:
 
 def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
     """Runs once, or once for each of `--seeds` and writes means and standard deviations into `output_dir`. Returns
-    the scores, or their means.
-
-    The runs share what is traced and compiled (`tasks.job.Workspace`), so that only the first waits for it.
-    """
+    the scores, or their means. The runs share what is compiled (`tasks.job.Workspace`)."""
     if config.seeds is None:
         return run_classifier(config, job)
     job.run.remove(result_file(config.do_train))

@@ -243,7 +243,7 @@ def _columns(source: Source) -> tuple[list[str], dict[str | None, list[Any]], in
             if present:
                 lists.append((header.index(present[0]), values.setdefault(column, [])))
             elif column not in optional:
-                raise InputError(f"{where}: no column {column!r}, only {', '.join(header)}")
+                raise InputError(f"{where}: no column {column!r}, only {', '.join(header) or 'an empty line'}")
         language = header.index(columns.language) if columns.language in header else None
         for place, cells in rows:
             if len(places) == source.limit:

@@ -22,7 +22,6 @@ from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
 from tasks.start import Start, settings_of
 
-HEAD = ("output_weights", "output_bias")
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
@@ -121,7 +120,8 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
     changes["problem_type"] = "regression" if labels is None else "single_label_classification"
     bert_config = BertConfig.from_dict(start.bert_config.to_dict() | changes)
     is_new = trained is not None and sorted(trained) != sorted(labels or ())
-    return task, replace(start, bert_config=bert_config, fresh_tensors=HEAD if is_new else ())
+    fresh = ("output_weights", "output_bias") if is_new else ()
+    return task, replace(start, bert_config=bert_config, fresh_tensors=fresh)
 
 
 def labels_of_file(source: Source) -> tuple[str, ...]:

@@ -4,16 +4,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from harness.classifier_files import labels_of_run
 from harness.refusals import refused
 from harness.texts import write_lines
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.utils.class_weight import compute_class_weight
+from transformers import BertConfig
 
 from distributed.rows import Rows
+from ringbase.settings import made
 from tasks.classifier.scoring import metrics
-from tasks.classifier.task import LabelTask, class_weights
+from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
+from tasks.start import Start
 
 
 def test_metrics_are_those_of_scikit_learn_and_scipy():
@@ -89,11 +92,13 @@ NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutra
         (None, True, (), ("no", "yes")),  # sorted
     ],
 )
-def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(tmp_path, task, trains, stated, labels):
+def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(tmp_path, run, task, trains, stated, labels):
     train_file = write_lines(tmp_path / "train.csv", "text,label", "a,yes", "b,no")
     files = {"task_name": task, "data_dir": "d"} if task else {"train_file": train_file, "predict_file": "f"}
-    settings = files | {"do_train": trains, "do_predict": True}
+    settings = made(ClassifierConfig, files | {"do_train": trains, "do_predict": True, "output_dir": "out"})
+    states = {"id2label": dict(enumerate(stated)), "problem_type": "single_label_classification"} if stated else {}
+    start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
     if labels is None:
-        refused(lambda: labels_of_run(stated, **settings), "id2label")
+        refused(lambda: with_labels(settings, start, run), "id2label")
     else:
-        assert labels_of_run(stated, **settings) == labels
+        assert labels_of(with_labels(settings, start, run)[1].bert_config) == labels
