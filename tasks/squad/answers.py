@@ -13,7 +13,7 @@ from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
 
 NO_ANSWER = "empty"  # written by run_squad.py when no span is possible
-MAX_NULL_ODDS = 1e9
+MAX_NULL_ODDS = 1e9  # when no text is possible; Google's script crashes
 
 
 class Candidate(NamedTuple):
@@ -34,7 +34,7 @@ class Answered(NamedTuple):
     """What the scores say about a question."""
 
     candidates: list[Candidate]  # the highest scores first, among them "" if a question may have no answer
-    text: str  # the answer in predictions.json; "" also without a candidate, where Google's script crashes
+    text: str  # the answer in predictions.json
     null_odds: float | None  # the null answer's score minus the best text's; None if every question has an answer
 
     def probabilities(self) -> list[float]:
