@@ -11,7 +11,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
 from distributed.run import Run
+from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 
@@ -212,11 +212,9 @@ def read_classifier(folder, name):
 
 
 def read_squad(folder, name):
-    from distributed.world import World
-    from tasks import cache
     from tasks.squad.reading import Source, read
     from tasks.squad.settings import WindowSettings
-    from tasks.squad.windows import recipe
+    from tasks.squad.windows import open_windows
 
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
     source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
@@ -231,9 +229,8 @@ def read_squad(folder, name):
     lengths = {"max_seq_length": 24, "doc_stride": 6, "max_query_length": 8}
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
-    run = Run(folder, is_writer=False)
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    tables = cache.prepared(partial(recipe, settings, source, words, run), "windows", World(), run).tables
+    tables = open_windows(settings, source, words, World(), Run(folder, is_writer=False)).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
