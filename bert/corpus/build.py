@@ -198,12 +198,8 @@ class CorpusWork:
 
     def make_shard(self, number: int) -> dict[str, Any]:
         """Writes a shard: its examples from all units, in the order of their keys. Its entry for the manifest."""
-        parts, settings = list[pa.RecordBatch](), self.settings.examples
-        for unit in range(len(self.units)):
-            with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
-                reader = pa.ipc.open_file(source)
-                parts += map(reader.get_batch, range(number, reader.num_record_batches, self.num_shards))
-        examples = pa.concat_batches(parts)
+        settings = self.settings.examples
+        examples = pa.concat_batches(self.dealt_to(number))
         if not len(examples):
             raise InputError(f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty")
         examples = shards.in_order(examples.drop_columns(["key"]), np.from_dlpack(examples.column("key")))
@@ -211,6 +207,13 @@ class CorpusWork:
         batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.{settings.format}"
         return shards.write_shard(path, batches, self.schema, settings.recorded())
+
+    def dealt_to(self, shard: int) -> Iterator[pa.RecordBatch]:
+        """A shard's record batches of all units."""
+        for unit in range(len(self.units)):
+            with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
+                reader = pa.ipc.open_file(source)
+                yield from map(reader.get_batch, range(shard, reader.num_record_batches, self.num_shards))
 
 
 # -- worker processes ---------------------------------------------------------------------------------------------
