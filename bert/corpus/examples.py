@@ -86,10 +86,7 @@ def make_examples(
     }
     if settings.has_static_masks:
         limits = settings.masked_lm_prob, settings.max_predictions_per_seq, settings.do_whole_word_mask
-        masked = mask(values, offsets, keys(MASKS), Masking.of(tokenizer, *limits))
-        columns["input_ids"] = masked.values, offsets
-        columns["masked_lm_positions"] = masked.positions, masked.position_offsets
-        columns["masked_lm_ids"] = masked.original_ids, masked.position_offsets
+        columns |= mask(values, offsets, keys(MASKS), Masking(tokenizer, *limits))
     return record_batch(columns, schema)
 
 

@@ -1,6 +1,7 @@
 """Masks against Google's algorithm (create_pretraining_data.py, written out below)."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from bert.corpus.masking import Masking, example_keys, mask
 
 VOCAB, CLS, SEP, MASK = 1000, 1, 2, 3
 CONTINUES = np.arange(VOCAB) % 3 == 0  # [MASK] among them: it stands in no text
+TOKENIZER = SimpleNamespace(vocab_size=VOCAB, mask_id=MASK, cls_id=CLS, sep_id=SEP, continues_word=CONTINUES)
 WHOLE_WORDS = pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
 
 
 def masking(whole_words=False, **settings):
-    return Masking(VOCAB, MASK, (CLS, SEP), continues_word=CONTINUES if whole_words else None, **settings)
+    return Masking(TOKENIZER, do_whole_word_mask=whole_words, **settings)
 
 
 def examples(lengths, seed=0):
@@ -30,11 +32,11 @@ def flat(tokens):
     return np.concatenate([np.empty(0, np.int32), *tokens]), np.cumsum([0, *map(len, tokens)])
 
 
-def parts(masked, offsets):
-    """(values, positions, original ids) of each example."""
-    cuts = masked.position_offsets[1:-1]
-    arrays = (masked.values, offsets[1:-1]), (masked.positions, cuts), (masked.original_ids, cuts)
-    return list(zip(*([part.tolist() for part in np.split(*array)] for array in arrays), strict=True))
+def parts(masked):
+    """(ids with masks, positions, original ids) of each example."""
+    columns = (masked[name] for name in ("input_ids", "masked_lm_positions", "masked_lm_ids"))
+    arrays = ([part.tolist() for part in np.split(values, offsets[1:-1])] for values, offsets in columns)
+    return list(zip(*arrays, strict=True))
 
 
 def words_of(tokens, whole_words):
@@ -72,8 +74,9 @@ def test_the_number_and_places_are_distributed_as_googles(whole_words):
     values, offsets = flat([tokens] * times)
     limits = masking(whole_words, max_predictions_per_seq=8)
     found = mask(values, offsets, example_keys(1, np.arange(times)), limits)
-    ours = np.bincount(found.positions, minlength=64)
-    numbers = np.bincount(np.diff(found.position_offsets), minlength=9)
+    positions, starts = found["masked_lm_positions"]
+    ours = np.bincount(positions, minlength=64)
+    numbers = np.bincount(np.diff(starts), minlength=9)
     generator, theirs, their_numbers = random.Random(0), np.zeros(64), np.zeros(9)
     words = words_of(tokens.tolist(), whole_words)
     assert not whole_words or max(map(len, words)) >= 3
@@ -91,13 +94,13 @@ def test_the_number_and_places_are_distributed_as_googles(whole_words):
 def test_eighty_ten_ten():
     values, offsets = flat(examples([128] * 2000))
     found = mask(values, offsets, example_keys(0, np.arange(2000)), masking())
-    rows = np.repeat(np.arange(2000), np.diff(found.position_offsets))
-    now = found.values[offsets[rows] + found.positions]
+    (ids, _), (positions, starts), (originals, _) = found.values()
+    now = ids[np.repeat(offsets[:-1], np.diff(starts)) + positions]
     # A random word may be [MASK] or the token itself: 0.1 / 1000 of the cases.
-    for share, came in ((0.8, now == MASK), (0.1, now == found.original_ids)):
+    for share, came in ((0.8, now == MASK), (0.1, now == originals)):
         expected = share + 0.1 / VOCAB
         assert abs(came.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / len(now))
-    counts = np.bincount(now[(now != MASK) & (now != found.original_ids)], minlength=VOCAB)
+    counts = np.bincount(now[(now != MASK) & (now != originals)], minlength=VOCAB)
     counts = np.delete(counts, MASK)
     # χ² has mean 998 and variance 2 · 998. A draw that is the token itself is not seen: it takes 0.1 % from each.
     assert abs(np.sum((counts - counts.mean()) ** 2) / counts.mean() - 998) < 5 * np.sqrt(2 * 998)
@@ -114,7 +117,7 @@ def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_sa
     settings = masking(whole_words, masked_lm_prob=probability, max_predictions_per_seq=most)
     found = mask(values, offsets, example_keys(5, np.arange(len(tokens))), settings)
     np.testing.assert_array_equal(values, before)
-    for ids, (now, positions, original) in zip(tokens, parts(found, offsets), strict=True):
+    for ids, (now, positions, original) in zip(tokens, parts(found), strict=True):
         assert positions == sorted(set(positions))
         wanted = min(most, max(1, round(len(ids) * probability)), len(ids) - 3)
         assert len(positions) <= wanted if whole_words else len(positions) == wanted

@@ -12,7 +12,7 @@ from harness import corpora
 from harness.refusals import refused
 
 from bert.corpus.shards import find_shards, read_manifest, verify
-from tasks.pretraining.records import Limits, converted
+from tasks.pretraining.shards import Limits, converted
 
 LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
 
@@ -120,7 +120,7 @@ def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path):
 
 def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path, cache):
     def digests():
-        return {read_manifest(folder)["records_digest"] for folder in (cache / "records").iterdir()}
+        return {read_manifest(folder)["digest"] for folder in (cache / "records").iterdir()}
 
     rows = random_rows(10)
     write_rows(tmp_path / "file", rows)

@@ -78,7 +78,7 @@ def read_shards(folder, name):
 
 def read_records(folder, name):
     """With the manifest, because a file that ends after a whole record is a whole file."""
-    from tasks.pretraining.records import Limits, converted
+    from tasks.pretraining.shards import Limits, converted
 
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
     cached = converted(find_shards(str(folder)), Limits(48, 20, 1 << 15), "--input_file")
