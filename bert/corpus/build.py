@@ -1,10 +1,9 @@
 """Builds a corpus of sharded pretraining examples, in two passes over numbered pieces of work.
 
-`make_unit` turns a unit of text into examples: an Arrow file in `output_dir/.work`, whose record batches deal the
-examples to the shards. `make_shard` reads its record batches from all units, and sorts them by random keys.
-
-The result of each piece depends only on the input and the settings. So any number of workers and hosts write the
-same bytes, and a build that was killed continues with the files that it finds.
+`make_unit` turns a unit of text into an Arrow file in `output_dir/.work`, whose record batches deal its examples
+to the shards. `make_shard` reads its record batches from all units, and sorts them by random keys. The result of
+each piece depends only on the input and the settings. So any number of workers and hosts write the same bytes, and
+a build that was killed continues with the files that it finds.
 """
 
 import itertools
@@ -56,28 +55,23 @@ def build(
 ) -> shards.Manifest:
     """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
-    Args:
-      num_workers: worker processes of this rank.
-      share: this rank's number and the number of ranks that build together, on a file system that they share.
-      barrier: returns when every rank has called it.
+    `share` is this rank's number and the number of ranks, which build together, on a file system that they share,
+    each with `num_workers` processes; `barrier` returns when every rank has called it.
+
     Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder holds a corpus,
       or unfinished work, with other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
     work = CorpusWork(settings, tokenizer)
     facts, unfinished = work.facts(), work.folder / "settings.json"
-    is_finished = (work.output_dir / shards.MANIFEST).is_file()
-    if is_finished or (rank == 0 and any(work.folder.glob("unit-*"))):
-        stored = shards.read_manifest(work.output_dir, "--output_dir") if is_finished else read_json(unfinished)
-        if different := shards.differences({name: stored.get(name) for name in facts}, facts):
-            raise InputError(
-                f"--output_dir {work.output_dir} holds a corpus, or a part of one, with other settings: "
-                f"{different}: give another --output_dir, or remove this one"
-            )
-        if is_finished:
-            say(f"{work.output_dir} is complete: nothing to do")
-            return stored
+    if (work.output_dir / shards.MANIFEST).is_file():
+        manifest = shards.read_manifest(work.output_dir, "--output_dir")
+        work.refuse_others(manifest, facts)
+        say(f"{work.output_dir} is complete: nothing to do")
+        return manifest
     if rank == 0:
+        if any(work.folder.glob("unit-*")):
+            work.refuse_others(read_json(unfinished), facts)
         work.folder.mkdir(parents=True, exist_ok=True)
         write_json(unfinished, facts, indent=1)
     barrier()
@@ -135,6 +129,14 @@ class CorpusWork:
             "do_lower_case": self.tokenizer.lower_case,
             "input": flat(text) | {"digest of the input files' names and sizes": digest(input_sizes(text))},
         }
+
+    def refuse_others(self, stored: shards.Manifest, facts: shards.Manifest) -> None:
+        """Raises InputError if what the folder holds was made with other settings."""
+        if different := shards.differences(stored, facts, facts):
+            raise InputError(
+                f"--output_dir {self.output_dir} holds a corpus, or a part of one, with other settings: "
+                f"{different}: give another --output_dir, or remove this one"
+            )
 
     def checked(self, counts: Counter[str], say: Callable[[str], None]) -> dict[str, float]:
         """The counts of all units, for the manifest. Raises InputError if they hold no corpus."""

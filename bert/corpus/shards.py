@@ -40,7 +40,7 @@ TAKEN_ROWS = 1024
 
 Manifest = dict[str, Any]
 
-# -- writing; without pyarrow's own conversions of arrays, which import pandas: 0.3 s in every worker -----------
+# -- writing; without pyarrow's own conversions of arrays, which import pandas: 0.3 s in every worker -------------
 
 
 def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
@@ -123,10 +123,10 @@ class Shard:
     @functools.cached_property
     def starts(self) -> np.ndarray:
         """The first row of each record batch, and the number of rows."""
-        sizes = self.facts.get("batches")
-        if sizes is None:
-            sizes = [self._reader.get_batch(n).num_rows for n in range(self._reader.num_record_batches)]
-        return np.cumsum([0, *sizes])
+        if "batches" in self.facts:
+            return np.cumsum([0, *self.facts["batches"]])
+        batches = map(self._reader.get_batch, range(self._reader.num_record_batches))
+        return np.cumsum([0, *map(len, batches)])
 
     def batch(self, number: int) -> pa.RecordBatch:
         """A record batch, as a view of the file."""
@@ -157,10 +157,9 @@ def open_shards(files: Mapping[Path, Manifest], flag: str = "--input_file") -> t
     """The Arrow shards that `find_shards` returned, not yet read, and their manifest; of several folders the first
     one's, with the `shards` of all. Raises InputError if their settings differ."""
     first_path, first = next(iter(files.items()))
-    shards = []
+    shards, shared = [], ("settings", "tokenizer_digest")
     for path, manifest in files.items():
-        names = ("settings", "tokenizer_digest")
-        if different := differences(*({name: facts[name] for name in names} for facts in (first, manifest))):
+        if different := differences(first, manifest, shared):
             raise InputError(f"{flag}: {first_path.parent} and {path.parent} differ: {different}")
         facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
         shards.append(Shard(path, facts, manifest["settings"], flag))
@@ -194,16 +193,16 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
     )
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The settings that differ, also within settings, each with both values; "" if none differ."""
+def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
+    """The entries of these names that differ, also within entries, each with both values; "" if none differ."""
     parts = []
-    for name in dict.fromkeys([*one, *other]):
+    for name in names:
         first, second = one.get(name), other.get(name)
-        if isinstance(first, dict) and isinstance(second, dict) and first != second:
-            parts.append(differences(first, second))
+        if isinstance(first, dict) and isinstance(second, dict):
+            parts.append(differences(first, second, dict.fromkeys([*first, *second])))
         elif first != second:
             parts.append(f"{name} ({first} and {second})")
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:

@@ -2,10 +2,11 @@
 
 import gzip
 import os
+import random
 import shutil
+from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from harness import corpora
@@ -25,39 +26,36 @@ def cache(tmp_path, monkeypatch):
 
 def random_rows(number, seed=0):
     """Rows of Arrow shards: 5 to 24 tokens, a few without predictions or without a second sentence."""
-    chance = np.random.default_rng(seed)
-    rows = []
-    for length in [LENGTH, *chance.integers(5, LENGTH + 1, number - 1).tolist()]:
-        predicted = int(chance.integers(0, PREDICTIONS + 1))
+    draw, rows = random.Random(seed), []
+    for length in [LENGTH, *draw.choices(range(5, LENGTH + 1), k=number - 1)]:
+        predicted = draw.randint(0, PREDICTIONS)
         rows.append({
-            "input_ids": chance.integers(1, VOCAB, length).tolist(),
-            "sentence_a_tokens": min(length, int(chance.integers(3, LENGTH + 1))),
-            "is_random_next": int(chance.integers(0, 2)),
-            "masked_lm_positions": chance.integers(1, 5, predicted).tolist(),
-            "masked_lm_ids": chance.integers(1, VOCAB, predicted).tolist(),
+            "input_ids": draw.choices(range(1, VOCAB), k=length),
+            "sentence_a_tokens": min(length, draw.randint(3, LENGTH)),
+            "is_random_next": draw.randint(0, 1),
+            "masked_lm_positions": draw.choices(range(1, 5), k=predicted),
+            "masked_lm_ids": draw.choices(range(1, VOCAB), k=predicted),
         })  # fmt: skip
     return rows
 
 
 def padded(row, length=LENGTH, predictions=PREDICTIONS):
     """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written out."""
-    ids, first, number = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
-    features = {
-        "input_ids": ids,
-        "input_mask": [1] * len(ids),
-        "segment_ids": [0] * first + [1] * (len(ids) - first),
-        "masked_lm_positions": row["masked_lm_positions"],
-        "masked_lm_ids": row["masked_lm_ids"],
-        "masked_lm_weights": [1.0] * number,
+    ids, first, used = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
+    padding, unused = [0] * (length - len(ids)), [0] * (predictions - used)
+    return {
+        "input_ids": ids + padding,
+        "input_mask": [1] * len(ids) + padding,
+        "segment_ids": [0] * first + [1] * (len(ids) - first) + padding,
+        "masked_lm_positions": row["masked_lm_positions"] + unused,
+        "masked_lm_ids": row["masked_lm_ids"] + unused,
+        "masked_lm_weights": [1.0] * used + [0.0] * len(unused),
+        "next_sentence_labels": [row["is_random_next"]],
     }
-    for key, values in features.items():
-        size = predictions if "masked" in key else length
-        features[key] = values + [0.0 if "weights" in key else 0] * (size - len(values))
-    return features | {"next_sentence_labels": [row["is_random_next"]]}
 
 
 def write(path, examples):
-    """Writes records, or features as a tf.train.Example."""
+    """Writes records, or features as a tf.train.Example; returns the bytes of the file."""
     lists = {bytes: "bytes_list", float: "float_list", int: "int64_list"}
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
@@ -65,10 +63,7 @@ def write(path, examples):
                 made = {key: {lists[type(values[0])]: {"value": values}} for key, values in example.items()}
                 example = tf.train.Example(features={"feature": made}).SerializeToString()
             writer.write(example)
-
-
-def write_rows(path, rows):
-    write(path, map(padded, rows))
+    return path.read_bytes()
 
 
 def read(patterns, flag="--input_file", **limits):
@@ -103,7 +98,7 @@ def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path):
     data.mkdir()
     rows = [random_rows(count, seed) for seed, count in enumerate((40, 1, 25))]
     for number, part in enumerate(rows):
-        write_rows(data / f"part-{number}.tfrecord", part)
+        write(data / f"part-{number}.tfrecord", map(padded, part))
     data.chmod(0o555)
     assert read(f"{data}/part-[01].tfrecord, {data}/part-2.*") == [row for part in rows for row in part]
     assert sorted(os.listdir(data)) == [f"part-{number}.tfrecord" for number in range(3)]
@@ -123,32 +118,29 @@ def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_re
         return {read_manifest(folder)["digest"] for folder in (cache / "records").iterdir()}
 
     rows = random_rows(10)
-    write_rows(tmp_path / "file", rows)
-    shutil.copy(tmp_path / "file", tmp_path / "copy")
+    (tmp_path / "copy").write_bytes(write(tmp_path / "file", map(padded, rows)))
     assert read(tmp_path / "file") == read(tmp_path / "copy") == rows
     assert len(digests()) == 1
     rows[3]["is_random_next"] ^= 1
-    write_rows(tmp_path / "file", rows)
+    write(tmp_path / "file", map(padded, rows))
     assert read(tmp_path / "file") == rows
     assert len(digests()) == 2
 
 
 def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path):
-    write_rows(tmp_path / "good", random_rows(2))
-    data = (tmp_path / "good").read_bytes()
+    data = write(tmp_path / "good", map(padded, random_rows(2)))
     files = {"flipped": data[:60] + bytes([data[60] ^ 1]) + data[61:], "cut": data[:-5], "empty": b"",
              "text": b"one sentence per line\n" * 20, "a.tfrecord.gz": gzip.compress(data)}  # fmt: skip
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     write(tmp_path / "other", [b"\x0a\x05no example"])
     for name in (*files, "other", "none*"):
-        patterns = f"{tmp_path}/good,{tmp_path}/{name}"
-        refused(lambda patterns=patterns: read(patterns), "--input_file", name)
+        refused(partial(read, f"{tmp_path}/good,{tmp_path}/{name}"), "--input_file", name)
     refused(lambda: read(tmp_path, "--eval_input_file"), "--eval_input_file", tmp_path)
 
 
 def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, cache, monkeypatch):
-    write_rows(tmp_path / "file", random_rows(2))
+    write(tmp_path / "file", map(padded, random_rows(2)))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     refused(lambda: read(tmp_path / "file"), "--input_file", cache, 100, "RINGBERT_CACHE")
 
@@ -167,7 +159,6 @@ def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, cache, monk
      ("--vocab_file", {}, {"vocab_size": 3})],
 )  # fmt: skip
 def test_an_example_that_does_not_fit_is_named(tmp_path, named, changes, limits):
-    examples = list(map(padded, random_rows(4)))
-    examples[2] = {key: value for key, value in (examples[2] | changes).items() if value is not None}
-    write(tmp_path / "file", examples)
+    example = padded(random_rows(1)[0]) | changes
+    write(tmp_path / "file", [{key: value for key, value in example.items() if value is not None}])
     refused(lambda: read(tmp_path / "file", **limits), "--input_file", tmp_path / "file", named)

@@ -27,9 +27,9 @@ COMMANDS = {
     "bert-pretraining": (
         "tasks.pretraining.settings:PretrainingConfig", "--output_dir=o --input_file=i --do_train"
     ),
-    "bert-corpus build": ("tasks.corpus.settings:BuildConfig", "--output_dir=o --input_file=i"),
-    "bert-corpus vocab": ("tasks.corpus.settings:VocabConfig", "--output_dir=o --input_file=i"),
-    "bert-corpus verify": ("tasks.corpus.settings:VerifyConfig", "--input_dir=i"),
+    "bert-corpus build": ("tasks.corpus.__main__:BuildConfig", "--output_dir=o --input_file=i"),
+    "bert-corpus vocab": ("tasks.corpus.__main__:VocabConfig", "--output_dir=o --input_file=i"),
+    "bert-corpus verify": ("tasks.corpus.__main__:VerifyConfig", "--input_dir=i"),
     "bert-features": ("tasks.features.__main__:FeaturesConfig", "--input_file=i --output_file=o --model=m"),
     "bert-ask": ("tasks.ask:Config", "folder question context"),
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),

@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 from distributed.collectives import Collectives
 from distributed.world import World
 from ringbase.settings import made
+from tasks.corpus.__main__ import BuildConfig
 from tasks.corpus.program import build
-from tasks.corpus.settings import BuildConfig
 
 BATCH, STEPS = 14, 12  # 14 rows are 5, 5, 4 on three ranks
 TRAIN = ("--do_train", f"--global_batch_size={BATCH}", f"--num_train_steps={STEPS}", "--num_warmup_steps=2",

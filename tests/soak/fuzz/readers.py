@@ -67,13 +67,11 @@ def made(by, **given):
 
 
 def read_shards(folder, name):
-    """As bert-pretraining: steps of 32 rows in the order of the stream."""
+    """As bert-pretraining, in the order of its stream."""
     parts, facts = open_shards(find_shards(str(folder)))
-    rows, read = BatchRows(parts), [facts["settings"]["max_seq_length"]]
-    for start in range(0, len(rows), 32):
-        numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + 32, len(rows)))
-        read.append(pickle.dumps((rows.lengths_at("input_ids", numbers), rows.take(numbers))))
-    return read
+    rows = BatchRows(parts)
+    numbers = BlockOrder(len(rows), 1).rows_at(0, len(rows))
+    return facts["settings"]["max_seq_length"], pickle.dumps(rows.take(numbers))
 
 
 def read_records(folder, name):
@@ -111,7 +109,7 @@ def corpus_readers():
     return [
         Reader("shards", shards, read_shards, 6, others, is_exact=True),
         Reader("TFRecord", records, read_records, 4, is_exact=True),
-        Reader("texts", plain | parquet | {"a.txt.gz": (gzip.compress(text), "text.gz")}, read_texts, 8),
+        Reader("texts", plain | parquet | {"a.txt.gz": (gzip.compress(text), "bytes")}, read_texts, 8),
         Reader("classifier", LABELLED | parquet, read_classifier, 16),
     ]
 
