@@ -154,8 +154,8 @@ class Shard:
 
 
 def open_shards(files: Mapping[Path, Manifest], flag: str = "--input_file") -> tuple[list[Shard], Manifest]:
-    """The Arrow shards that `find_shards` returned, not yet read, and their manifest; of several folders the first
-    one's, with the `shards` of all. Raises InputError if their settings differ."""
+    """The Arrow shards that `find_shards` returned, and their manifest; of several folders the first one's, with
+    all `shards`. Raises InputError if their settings differ."""
     first_path, first = next(iter(files.items()))
     shards, shared = [], ("settings", "tokenizer_digest")
     for path, manifest in files.items():
@@ -206,11 +206,9 @@ def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
-    """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder:
-    {} for TFRecord files of others.
-
-    Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not those of the
-    manifest, or not of their size.
+    """The shards that comma-separated globs and folders name, each with the manifest of its folder: {} for other
+    TFRecord files. Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not
+    those of the manifest, or not of their size.
     """
     shards: dict[Path, Manifest] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
