@@ -154,13 +154,9 @@ class CorpusWork:
                 "because documents of one sentence have no other: check --document_separator and "
                 "--split_sentences, or give --nonext_sentence"
             )
-        return {**counts, "unknown_share": self.check_unknown(counts, self.settings.text.source)}
-
-    def check_unknown(self, counts: Counter[str], source: str) -> float:
-        """The share of [UNK] among the tokens."""
         share = counts["unknown"] / counts["tokens"]
-        check_unknown(share, source, self.tokenizer, self.settings.allow_unknown)
-        return share
+        check_unknown(share, self.settings.text.source, self.tokenizer, self.settings.allow_unknown)
+        return {**counts, "unknown_share": share}
 
     def result_path(self, what: str, number: int) -> Path:
         """The JSON file that marks a piece of work as done, and holds what is known of it."""
@@ -185,7 +181,8 @@ class CorpusWork:
                     unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
                 )
                 if number == index == 0:  # a wrong vocabulary is noticed early
-                    self.check_unknown(counts, f"the beginning of {source}")
+                    share = counts["unknown"] / counts["tokens"]
+                    check_unknown(share, f"the beginning of {source}", self.tokenizer, self.settings.allow_unknown)
                 for duplicate in range(settings.num_duplicates):
                     batch = make_examples(part, settings, self.tokenizer, (number, index, duplicate), schema)
                     shard = (counts["examples"] + number + np.arange(len(batch))) % self.num_shards

@@ -57,8 +57,8 @@ def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[lis
 def make_examples(
     part: Part, settings: ExampleSettings, tokenizer: Tokenizer, place: tuple[int, int, int], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted. `place`: the numbers
-    of the unit, the part and the duplicate."""
+    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted. `place`: numbers
+    of unit, part and duplicate."""
     draws, pool = random.Random(str((settings.random_seed, *place))), part.tokens
     if settings.next_sentence:
         a, b, is_random = _next_sentence_plan(part, settings, draws)

@@ -1,8 +1,8 @@
 """Masked-language-model masking as a pure function of keys, over a whole batch at once.
 
 The rules are those of google-research/bert `create_pretraining_data.py` (`create_masked_lm_predictions`). The
-random numbers are hashes of (key of the example, position of the token): a key gives the same masks on any rank, in
-any batch and at any time.
+random numbers are hashes of (key of the example, position of the token): a key gives the same masks on any rank,
+in any batch and at any time.
 """
 
 from dataclasses import dataclass

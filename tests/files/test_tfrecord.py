@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import random
 import shutil
 from functools import partial
 from types import SimpleNamespace
@@ -15,7 +14,8 @@ from harness.refusals import refused
 from bert.corpus.shards import find_shards, read_manifest, verify
 from tasks.pretraining.shards import Limits, converted
 
-LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
+SIZES = {"max_seq_length": 48, "max_predictions_per_seq": 6}
+VOCAB = 5000
 
 
 @pytest.fixture(autouse=True)
@@ -24,25 +24,26 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def random_rows(number, seed=0):
-    """Rows of Arrow shards: 5 to 24 tokens, a few without predictions or without a second sentence."""
-    draw, rows = random.Random(seed), []
-    for length in [LENGTH, *draw.choices(range(5, LENGTH + 1), k=number - 1)]:
-        predicted = draw.randint(0, PREDICTIONS)
-        rows.append({
-            "input_ids": draw.choices(range(1, VOCAB), k=length),
-            "sentence_a_tokens": min(length, draw.randint(3, LENGTH)),
-            "is_random_next": draw.randint(0, 1),
-            "masked_lm_positions": draw.choices(range(1, 5), k=predicted),
-            "masked_lm_ids": draw.choices(range(1, VOCAB), k=predicted),
-        })  # fmt: skip
-    return rows
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The rows of an Arrow corpus with masks, and the same corpus as TFRecords."""
+    folder = tmp_path_factory.mktemp("corpus")
+    corpora.write(folder, corpora.make_texts(10))
+    settings = {"dupe_factor": 2, "num_shards": 2, **SIZES}
+    rows, _ = corpora.build(folder, "arrow", masking="static", **settings)
+    corpora.build(folder, "tfrecord", format="tfrecord", **settings)
+    return rows, folder / "tfrecord"
 
 
-def padded(row, length=LENGTH, predictions=PREDICTIONS):
+@pytest.fixture
+def rows(built):
+    return [row.copy() for row in built[0][:70]]
+
+
+def padded(row):
     """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written out."""
     ids, first, used = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
-    padding, unused = [0] * (length - len(ids)), [0] * (predictions - used)
+    padding, unused = [0] * (48 - len(ids)), [0] * (6 - used)
     return {
         "input_ids": ids + padding,
         "input_mask": [1] * len(ids) + padding,
@@ -68,44 +69,39 @@ def write(path, examples):
 
 def read(patterns, flag="--input_file", **limits):
     """The rows that bert-pretraining trains on."""
-    fit = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "vocab_size": VOCAB} | limits
-    folder = converted(find_shards(str(patterns), flag), Limits(**fit), flag)
+    limits = SIZES | {"vocab_size": VOCAB} | limits
+    folder = converted(find_shards(str(patterns), flag), Limits(**limits), flag)
     return corpora.open_table(str(folder), flag)[0].to_pylist()
 
 
-def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shards_hold(tmp_path):
-    corpora.write(tmp_path, corpora.make_texts(10))
-    settings = {"dupe_factor": 2, "max_seq_length": 48, "num_shards": 2}
-    rows, _ = corpora.build(tmp_path, "arrow", masking="static", **settings)
-    _, manifest = corpora.build(tmp_path, "tfrecord", format="tfrecord", **settings)
-    output = tmp_path / "tfrecord"
-    expected = [padded(row, 48, 20) for row in rows]
+def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shards_hold(built):
+    rows, output = built
+    expected = list(map(padded, rows))
     kinds = {key: tf.float32 if key == "masked_lm_weights" else tf.int64 for key in expected[0]}
     spec = {key: tf.io.FixedLenFeature([len(values)], kinds[key]) for key, values in expected[0].items()}
     files = sorted(map(str, output.glob("shard-*")))
     (records,) = tf.data.TFRecordDataset(files).batch(10_000)
     for key, values in tf.io.parse_example(records, spec).items():
         assert values.numpy().tolist() == [example[key] for example in expected]
-    limits = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": manifest["vocab_size"]}
     for patterns in (output, f"{output}/*", ",".join(files)):
-        assert read(patterns, **limits) == rows
+        assert read(patterns) == rows
     verify(output)
 
 
-def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path):
+def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path, rows):
     """What padding and predictions of weight 0 hold does not matter."""
     data = tmp_path / "data"
     data.mkdir()
-    rows = [random_rows(count, seed) for seed, count in enumerate((40, 1, 25))]
-    for number, part in enumerate(rows):
+    for number, part in enumerate((rows[:40], rows[40:41], rows[41:])):
         write(data / f"part-{number}.tfrecord", map(padded, part))
     data.chmod(0o555)
-    assert read(f"{data}/part-[01].tfrecord, {data}/part-2.*") == [row for part in rows for row in part]
+    assert read(f"{data}/part-[01].tfrecord, {data}/part-2.*") == rows
     assert sorted(os.listdir(data)) == [f"part-{number}.tfrecord" for number in range(3)]
-    example = padded(random_rows(1)[0]) | {
-        "input_mask": [1] * 6 + [0] * 18, "input_ids": [5] * 6 + [9999] * 18,
-        "segment_ids": [0] * 4 + [1] * 2 + [7] * 18, "masked_lm_weights": [0.0, 1.0, 0.0, 1.0],
-        "masked_lm_positions": [99, 2, 99, 4], "masked_lm_ids": [9999, 8, 9999, 9], "extra": [b"whatever"],
+    example = padded(rows[0]) | {
+        "input_mask": [1] * 6 + [0] * 42, "input_ids": [5] * 6 + [9999] * 42,
+        "segment_ids": [0] * 4 + [1] * 2 + [7] * 42, "masked_lm_weights": [0.0, 1.0, 0.0] * 2,
+        "masked_lm_positions": [99, 2, 99, 99, 4, 99], "masked_lm_ids": [9999, 8, 9999, 9999, 9, 9999],
+        "extra": [b"whatever"],
     }  # fmt: skip
     write(tmp_path / "file", [example])
     (row,) = read(tmp_path / "file")
@@ -113,22 +109,18 @@ def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path):
     assert (row["masked_lm_positions"], row["masked_lm_ids"]) == ([2, 4], [8, 9])
 
 
-def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path, cache):
-    def digests():
-        return {read_manifest(folder)["digest"] for folder in (cache / "records").iterdir()}
-
-    rows = random_rows(10)
+def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path, rows, cache):
     (tmp_path / "copy").write_bytes(write(tmp_path / "file", map(padded, rows)))
     assert read(tmp_path / "file") == read(tmp_path / "copy") == rows
-    assert len(digests()) == 1
     rows[3]["is_random_next"] ^= 1
     write(tmp_path / "file", map(padded, rows))
     assert read(tmp_path / "file") == rows
-    assert len(digests()) == 2
+    digests = [read_manifest(folder)["digest"] for folder in (cache / "records").iterdir()]
+    assert (len(digests), len(set(digests))) == (3, 2)
 
 
-def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path):
-    data = write(tmp_path / "good", map(padded, random_rows(2)))
+def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path, rows):
+    data = write(tmp_path / "good", map(padded, rows[:2]))
     files = {"flipped": data[:60] + bytes([data[60] ^ 1]) + data[61:], "cut": data[:-5], "empty": b"",
              "text": b"one sentence per line\n" * 20, "a.tfrecord.gz": gzip.compress(data)}  # fmt: skip
     for name, content in files.items():
@@ -139,26 +131,26 @@ def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path):
     refused(lambda: read(tmp_path, "--eval_input_file"), "--eval_input_file", tmp_path)
 
 
-def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, cache, monkeypatch):
-    write(tmp_path / "file", map(padded, random_rows(2)))
+def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, rows, cache, monkeypatch):
+    write(tmp_path / "file", map(padded, rows))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     refused(lambda: read(tmp_path / "file"), "--input_file", cache, 100, "RINGBERT_CACHE")
 
 
 @pytest.mark.parametrize(
     ("named", "changes", "limits"),
-    [("masked_lm_ids", {"masked_lm_ids": None}, {}), ("masked_lm_weights", {"masked_lm_weights": [1] * 4}, {}),
-     (VOCAB, {"input_ids": [7, VOCAB] * 12}, {}), ("--vocab_file", {"input_ids": [-1, 7] * 12}, {}),
+    [("masked_lm_ids", {"masked_lm_ids": None}, {}), ("masked_lm_weights", {"masked_lm_weights": [1] * 6}, {}),
+     (VOCAB, {"input_ids": [7, VOCAB] * 24}, {}), ("--vocab_file", {"input_ids": [-1, 7] * 24}, {}),
      ("next_sentence_labels", {"next_sentence_labels": [2]}, {}),
-     ("masked_lm_weights", {"masked_lm_weights": [0.5, 0.0, 0.0, 0.0]}, {}),
-     ("input_mask", {"input_mask": [0] + [1] * (LENGTH - 1)}, {}),
-     ("segment_ids", {"segment_ids": [0, 1] * 12, "input_mask": [1] * LENGTH}, {}),
-     ("position", {"masked_lm_positions": [24, 0, 0, 0], "masked_lm_weights": [1.0, 0.0, 0.0, 0.0]}, {}),
+     ("masked_lm_weights", {"masked_lm_weights": [0.5] + [0.0] * 5}, {}),
+     ("input_mask", {"input_mask": [0] + [1] * 47}, {}),
+     ("segment_ids", {"segment_ids": [0, 1] * 24, "input_mask": [1] * 48}, {}),
+     ("position", {"masked_lm_positions": [48] + [0] * 5, "masked_lm_weights": [1.0] + [0.0] * 5}, {}),
      ("--max_seq_length=128", {}, {"max_seq_length": 128}),
      ("--max_predictions_per_seq=20", {}, {"max_predictions_per_seq": 20}),
      ("--vocab_file", {}, {"vocab_size": 3})],
 )  # fmt: skip
-def test_an_example_that_does_not_fit_is_named(tmp_path, named, changes, limits):
-    example = padded(random_rows(1)[0]) | changes
+def test_an_example_that_does_not_fit_is_named(tmp_path, rows, named, changes, limits):
+    example = padded(rows[2]) | changes
     write(tmp_path / "file", [{key: value for key, value in example.items() if value is not None}])
     refused(lambda: read(tmp_path / "file", **limits), "--input_file", tmp_path / "file", named)
