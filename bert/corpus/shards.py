@@ -115,8 +115,8 @@ class Shard:
     """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed; then
     InputError names a shard that is not what the manifest describes."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any], flag: str):
-        self.path, self.facts, self._settings, self._flag = path, facts, settings, flag
+    def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]):
+        self.path, self.facts, self._settings = path, facts, settings
         self.num_rows: int = facts["examples"]
         self._checked: set[int] = set()
 
@@ -140,8 +140,8 @@ class Shard:
                 self._checked.add(number)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{self._flag}: {self.path} is damaged: {one_line(error)}: copy or build the corpus again "
-                f"(bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
+                f"{self.path} is damaged: {one_line(error)}: copy or build the corpus again (bert-corpus verify "
+                f"--input_dir {self.path.parent} names all damaged shards)"
             ) from error
         return batch
 
@@ -153,16 +153,16 @@ class Shard:
             return pa.ipc.open_file(source.read_buffer())
 
 
-def open_shards(files: Mapping[Path, Manifest], flag: str = "--input_file") -> tuple[list[Shard], Manifest]:
+def open_shards(files: Mapping[Path, Manifest]) -> tuple[list[Shard], Manifest]:
     """The Arrow shards that `find_shards` returned, and their manifest; of several folders the first one's, with
     all `shards`. Raises InputError if their settings differ."""
     first_path, first = next(iter(files.items()))
     shards, shared = [], ("settings", "tokenizer_digest")
     for path, manifest in files.items():
         if different := differences(first, manifest, shared):
-            raise InputError(f"{flag}: {first_path.parent} and {path.parent} differ: {different}")
+            raise InputError(f"the shards in {first_path.parent} and {path.parent} differ: {different}")
         facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
-        shards.append(Shard(path, facts, manifest["settings"], flag))
+        shards.append(Shard(path, facts, manifest["settings"]))
     return shards, first | {"shards": [shard.facts for shard in shards]}
 
 

@@ -66,7 +66,7 @@ def open_rows(
         most = settings.masks({})["max_predictions_per_seq"]
         limits = Limits(settings.max_seq_length, most, start.bert_config.vocab_size)
         files = find_shards(str(job.world.on_each_machine(converted, list(files), limits, flag)), flag)
-    shards, manifest = open_shards(files, flag)
+    shards, manifest = open_shards(files)
     built = manifest["settings"]
     masks, is_static = settings.masks(built), built["masking"] == "static"
     given = {"max_seq_length": settings.max_seq_length} | masks
@@ -106,8 +106,7 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
     def write(into: Path) -> None:
         settings = {"masking": "static", "next_sentence": True, **limits._asdict()}
         schema = schema_of(ExampleSettings(format="tfrecord"), limits.vocab_size)
-        examples = (columns for file in files for columns in _examples_of(file, limits, f"{flag} {file}"))
-        batches = (record_batch(columns, schema) for columns in examples)
+        batches = (record_batch(columns, schema) for file in files for columns in _examples_of(file, limits, flag))
         entry = write_shard(into / "shard-00000-of-00001.arrow", batches, schema, settings)
         write_manifest(into, {"settings": settings, "tokenizer_digest": "", "shards": [entry]})
 
@@ -123,9 +122,9 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
     return folder
 
 
-def _examples_of(file: Path, limits: Limits, where: str) -> Iterator[dict[str, np.ndarray | Ragged]]:
+def _examples_of(file: Path, limits: Limits, flag: str) -> Iterator[dict[str, np.ndarray | Ragged]]:
     """The examples of a file, as columns without padding."""
-    number, (tokens, predictions) = 0, ([size] for size in limits[:2])
+    where, number, (tokens, predictions) = f"{flag} {file}", 0, ([size] for size in limits[:2])
     features = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), tf.io.FixedLenFeature(tokens, tf.int64))
     features |= dict.fromkeys(PREDICTIONS, tf.io.FixedLenFeature(predictions, tf.int64))
     features["masked_lm_weights"] = tf.io.FixedLenFeature(predictions, tf.float32)

@@ -208,7 +208,7 @@ def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys
         path.write_bytes(data[:-100] if damage == "cut" else flipped)
     refusal(capsys, "bert-corpus verify", lambda: bert_corpus(["verify", f"--input_dir={shards}"]), path)
     for patterns in (str(shards), f"{shards}/shard-*.arrow"):
-        refused(partial(corpora.open_table, patterns), "--input_file", path)
+        refused(partial(corpora.open_table, patterns), path)
     assert corpora.open_table(f"{shards}/shard-00000-*,{shards}/shard-00002-*")[0].num_rows > 0
 
 

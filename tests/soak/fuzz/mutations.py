@@ -33,11 +33,9 @@ def binary(data, chance):
     if chance.random() < 0.25:
         return before + bytes([(data[start:] or b"\0")[0] ^ 1 << chance.randrange(8)]) + data[start + 1 :]
     number = chance.choice((0, 1, (1 << 31) - 1, (1 << 32) - 1, (1 << 63) - 1)).to_bytes(8, "little")
-    other = chance.choice((b"", bytes(len(part)), chance.randbytes(min(len(part), 64)), number, part * 20))
-    return chance.choice((
-        before, after, before + other + after, before + other + after, before + after + part,
-        before + chance.choice(BYTES) + data[start:], chance.choice((b"", b"\n", b"null", b"[]", b"{}")),
-    ))  # fmt: skip
+    others = b"", bytes(len(part)), chance.randbytes(min(len(part), 64)), number, part * 20, chance.choice(BYTES)
+    whole = before, after, before + after + part, chance.choice((b"", b"\n", b"null", b"[]", b"{}"))
+    return chance.choice((*whole, *2 * [before + chance.choice(others) + after]))
 
 
 def text(data, chance):
@@ -45,10 +43,9 @@ def text(data, chance):
     if chance.random() < 0.1:
         return data.decode("utf-8", "replace").encode(chance.choice(("utf-16", "latin-1", "utf-8-sig")), "replace")
     separator = chance.choice((b"\n", b"\n", b"\n", b" ", b"\t", b",", b'"', b"="))
-    parts = data.split(separator)
-    at, other = chance.randrange(len(parts)), chance.randrange(len(parts))
-    word = chance.choice(WORDS).encode()
-    one, two = parts[at], parts[other]
+    parts, word = data.split(separator), chance.choice(WORDS).encode()
+    at = chance.randrange(len(parts))
+    one, two = parts[at], chance.choice(parts)
     parts[at : at + 1] = chance.choice(([word], [word], [], [one, one], [two], [one + two]))
     return separator.join(parts)
 
