@@ -33,13 +33,13 @@ from ringbase.errors import InputError
 from ringbase.files import replacing, write_json
 from ringbase.hashing import digest, sha256
 from ringbase.json_files import read_json
-from ringbase.ragged import offsets_of
 from ringbase.settings import flat
 
 # Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers
 # can write it.
 SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
 BATCH_TOKENS = 1 << 17  # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
+TAKEN_ROWS = 1024
 MOST_RANDOM_NEXT = 0.9
 PROGRESS_EVERY_S = 30.0
 
@@ -185,11 +185,10 @@ class CorpusWork:
                     check_unknown(share, f"the beginning of {source}", self.tokenizer, self.settings.allow_unknown)
                 for duplicate in range(settings.num_duplicates):
                     batch = make_examples(part, settings, self.tokenizer, (number, index, duplicate), schema)
-                    shard = (counts["examples"] + number + np.arange(len(batch))) % self.num_shards
-                    dealt = shards.in_order(batch, shard)
-                    edges = offsets_of(np.bincount(shard, minlength=self.num_shards)).tolist()
-                    for start, stop in itertools.pairwise(edges):
-                        writer.write_batch(dealt.slice(start, stop - start))
+                    dealt = counts["examples"] + number  # in turn: the units begin with different shards
+                    for shard in range(self.num_shards):
+                        rows = np.arange((shard - dealt) % self.num_shards, len(batch), self.num_shards)
+                        writer.write_batch(shards.taken(batch, rows))
                     counts["examples"] += len(batch)
                     if settings.next_sentence:
                         counts["random_next"] += int(np.from_dlpack(batch.column("is_random_next")).sum())
@@ -201,8 +200,11 @@ class CorpusWork:
         examples = pa.concat_batches(self.dealt_to(number))
         if not len(examples):
             raise InputError(f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty")
-        examples = shards.in_order(examples.drop_columns(["key"]), np.from_dlpack(examples.column("key")))
-        rows = max(1, BATCH_TOKENS // settings.max_seq_length)
+        order = np.argsort(np.from_dlpack(examples.column("key")), kind="stable")
+        examples, rows = examples.drop_columns(["key"]), max(1, BATCH_TOKENS // settings.max_seq_length)
+        # A part at a time, as `take` makes an index of 8 bytes for each value.
+        parts = [order[start : start + TAKEN_ROWS] for start in range(0, len(order), TAKEN_ROWS)]
+        examples = pa.concat_batches(shards.taken(examples, part) for part in parts)
         batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.{settings.format}"
         return shards.write_shard(path, batches, self.schema, settings.recorded())

@@ -36,7 +36,6 @@ from ringbase.ragged import Ragged
 FORMAT_VERSION, WITHOUT_CHECKSUMS = 2, 1
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 CHECKSUM = b"crc32c"
-TAKEN_ROWS = 1024
 
 Manifest = dict[str, Any]
 
@@ -66,13 +65,9 @@ def record_batch(columns: Mapping[str, np.ndarray | Ragged], schema: pa.Schema) 
     return pa.record_batch([array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
-def in_order(batch: pa.RecordBatch, keys: np.ndarray) -> pa.RecordBatch:
-    """The rows in the order of their keys. A part at a time, as Arrow makes an index of 8 bytes for each value."""
-    order = np.argsort(keys, kind="stable")
-    places = (order[start : start + TAKEN_ROWS] for start in range(0, max(1, len(order)), TAKEN_ROWS))
-    return pa.concat_batches(
-        batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])) for rows in places
-    )
+def taken(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    """These rows, int64 [n]."""
+    return batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
 
 
 def write_shard(

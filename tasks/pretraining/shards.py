@@ -124,7 +124,8 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
 
 def _examples_of(file: Path, limits: Limits, flag: str) -> Iterator[dict[str, np.ndarray | Ragged]]:
     """The examples of a file, as columns without padding."""
-    where, number, (tokens, predictions) = f"{flag} {file}", 0, ([size] for size in limits[:2])
+    where, number = f"{flag} {file}", 0
+    tokens, predictions = ([size] for size in limits[:2])
     features = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), tf.io.FixedLenFeature(tokens, tf.int64))
     features |= dict.fromkeys(PREDICTIONS, tf.io.FixedLenFeature(predictions, tf.int64))
     features["masked_lm_weights"] = tf.io.FixedLenFeature(predictions, tf.float32)
