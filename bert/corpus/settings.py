@@ -66,9 +66,7 @@ class ExampleSettings(Settings):
         shown_default="1 with dynamic masks, 10 with static ones", at_least=1, at_most=10_000,
     )  # fmt: skip
     random_seed: int = setting(12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED)
-
     format: Literal["arrow", "tfrecord"] = setting("arrow", "format of the shards; tfrecord is Google's", "output")
-
     masking: Literal["dynamic", "static"] | None = setting(
         None, "dynamic: masks are drawn each time an example is read, with the settings below unless "
         "bert-pretraining gets others. static: masks are stored in the shards", "masks",
