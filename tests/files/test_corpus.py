@@ -144,12 +144,12 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
     one = (tmp_path / "a.txt").read_bytes() + b"\n\n"
     (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
-    command = ["-m", "tasks.corpus", "build", "--input_file=a.txt", "--vocab_file=vocab.txt", "--masking=static",
-               "--dupe_factor=1", "--num_shards=8", "--num_workers=2"]  # fmt: skip
+    command = [sys.executable, "-m", "tasks.corpus", "build", "--input_file=a.txt", "--vocab_file=vocab.txt",
+               "--num_shards=8", "--num_workers=2"]  # fmt: skip
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
     options = {"cwd": tmp_path, "env": os.environ | ENVIRONMENT}
-    subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
-    with subprocess.Popen([sys.executable, *command, "--output_dir=cut"], **options) as process:
+    subprocess.run([*command, "--output_dir=whole"], check=True, **options)
+    with subprocess.Popen([*command, "--output_dir=cut"], **options) as process:
         while not any(here.glob(".work/unit-*")):
             assert process.poll() is None, "the build ended before it could be killed"
             time.sleep(0.01)
@@ -162,7 +162,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
         assert time.monotonic() < until, "workers outlive the process that started them"
         time.sleep(0.05)
     refused(lambda: corpora.open_table(str(here)), here, "bert-corpus build")
-    subprocess.run([*launch, sys.executable, *command, "--output_dir=cut"], check=True, **options)
+    subprocess.run([*launch, *command, "--output_dir=cut"], check=True, **options)
     assert files_in(here) == files_in(tmp_path / "whole")
 
 
@@ -202,10 +202,9 @@ def shards(tmp_path):
 def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys):
     path = shards / "shard-00001-of-00003.arrow"
     data = path.read_bytes()
-    flipped = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
     path.unlink()
     if damage != "missing":
-        path.write_bytes(data[:-100] if damage == "cut" else flipped)
+        path.write_bytes(data[:-100] if damage == "cut" else data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
     refusal(capsys, "bert-corpus verify", lambda: bert_corpus(["verify", f"--input_dir={shards}"]), path)
     for patterns in (str(shards), f"{shards}/shard-*.arrow"):
         refused(partial(corpora.open_table, patterns), path)
