@@ -102,7 +102,7 @@ def corpus_readers():
         parquet[f"{compression}.parquet"] = file.getvalue(), "bytes"
     text = b"The cat sat on the mat.\nA dog ran.\n\nFoxes saw it.\n\n\nThe end came.\n" * 3
     lines = as_lines({"text": "The cat sat.\nA dog ran.", "id": 7}, {"text": "Foxes.", "id": None}, {"text": None})
-    texts = {"a.txt": (text, "text"), "split.txt": (text, "text"), "a.jsonl": (lines, "jsonl"),
+    texts = {"a.txt": (text, "text"), "split.txt": (text, "text"), "a.jsonl": (lines, "json"),
              "a.txt.gz": (gzip.compress(text), "bytes")}  # fmt: skip
     return [
         Reader("shards", shards, read_shards, 6, is_exact=True),
@@ -186,9 +186,9 @@ def weight_readers():
 LABELLED = {
     "a.csv": (b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n', "text"),
     "a.tsv": ('text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode(), "text"),
-    "a.jsonl": (as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}), "jsonl"),
+    "a.jsonl": (as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}), "json"),
     "number.csv": (b"text,more,label\na cat,a dog,1.5\na fox,b,-2\nb,c,3e-1\n", "text"),
-    "number.jsonl": (as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}), "jsonl"),
+    "number.jsonl": (as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}), "json"),
     "CoLA/train.tsv": (b"gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tSat cat the.\nks08\t1\t\tFoxes ran.\n", "text"),
     "MRPC/train.tsv": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tOne.\n".encode(), "text"),
 }
@@ -254,7 +254,7 @@ METRICS += [{"step": 20, "rows": 1280, "eval_f1": 0.5, "eval_loss": 1.5}]
 PLAN = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3, "rows": 100}
 RUN = {
     "run.json": (as_json({"config": {"seed": 42}, "plan": PLAN, "environment": {"command": ["x"]}}), "json"),
-    "metrics.jsonl": (as_lines(*METRICS), "jsonl"),
+    "metrics.jsonl": (as_lines(*METRICS), "json"),
     "result.json": (as_json({"scores": {"exact_match": 81.25, "f1": 88.5}, "seconds": 5}), "json"),
 }
 
