@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+from distributed import launcher
 from distributed.joining import place_in, started
 from distributed.world import World
 from ringbase.errors import InputError
@@ -24,7 +25,7 @@ class Elsewhere(Exception):
 
 def enable(world: World) -> None:
     """Makes a world elastic if bert-launch asks for it. Raises InputError if MPI cannot go on without a rank."""
-    if world.comm is None or os.environ.get("RINGBERT_ELASTIC", "0") == "0":
+    if world.comm is None or os.environ.get(launcher.ELASTIC, "0") == "0":
         return
     try:
         world.comm.Get_failed().Free()

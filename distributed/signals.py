@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from threading import Event
 from typing import Any
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 class StopRequest(Event):
-    """Set when this process is to save and stop. `can_save`: a training runs, which will do so."""
+    """Set when this process is to save and stop."""
 
-    can_save = False
+    can_save = False  # a training runs, which will do so
 
     @contextmanager
     def during_training(self) -> Iterator[None]:
@@ -27,7 +25,7 @@ class StopRequest(Event):
 
 def install_handlers(program: str, is_alone: bool, stop_wanted: StopRequest) -> None:
     """A process that is alone saves before it ends. mpirun kills its ranks half a second after SIGTERM, which is
-    too early to save: there bert-launch turns the signals ENDING into SIGUSR1."""
+    too early to save: there bert-launch sends SIGUSR1 instead."""
 
     def on_signal(number: int, frame: Any) -> None:
         name = signal.Signals(number).name
@@ -39,5 +37,5 @@ def install_handlers(program: str, is_alone: bool, stop_wanted: StopRequest) -> 
         print(f"{program}: {name}: {text}", file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGUSR1, lambda *_: stop_wanted.set())
-    for number in ENDING if is_alone else ():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_alone else ():
         signal.signal(number, on_signal)
