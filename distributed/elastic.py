@@ -1,9 +1,9 @@
 """Training goes on without ranks that died: `bert-launch --elastic`, with Open MPI's ULFM.
 
 MPI (User Level Failure Mitigation, Bland et al. 2013) reports a death to some of the survivors, in whichever
-message they wait. `surviving` then revokes the communicators, so that those who wait for a living rank hear of it
-too, joins the survivors' new communicator, and calls the work again. Training then begins by giving all of them
-the variables and the state of the rank that is furthest (`TrainingStep.synchronize`).
+message they wait. `surviving` revokes the communicators, so that the others hear of it too, joins the survivors'
+new one, and calls the work again. Training then begins by giving all of them the variables and the state of the
+rank that is furthest (`TrainingStep.synchronize`).
 """
 
 import contextlib
@@ -36,10 +36,8 @@ def enable(world: World) -> None:
 
 
 def surviving(world: World, place: str, work: Callable[[], T]) -> T:
-    """What `work()` returns. After deaths the survivors call it again, all of them together.
-
-    `place` names the work. Survivors that stand at different places leave theirs, up to the one named "".
-    """
+    """What `work()` returns. After deaths the survivors call it again, all of them together. `place` names the
+    work: survivors that stand at different places leave theirs, up to the one named ""."""
     while True:
         try:
             return work()

@@ -1,7 +1,8 @@
-"""``bert-launch``: starts the ranks of a program under whichever MPI is installed, as ``horovodrun`` did.
+"""Start COMMAND on N ranks, here or on several hosts, under the MPI that is installed (Open MPI 4 and 5, MPICH,
+Intel MPI). The successor of horovodrun: -np, -H and -p mean the same.
 
-It builds one ``mpirun`` command, prints it and runs it. Whether the job succeeded is decided by what the ranks
-tell (`distributed.launcher`), and a job that broke off can be started again.
+bert-launch prints one ``mpirun`` command and runs it. Whether the job succeeded is decided by what the ranks tell
+(`distributed.launcher`), and a job that broke off can be started again.
 """
 
 import argparse
@@ -24,9 +25,6 @@ from distributed import launcher
 from distributed.mpirun import Mpi, build_command, find_mpi, is_local
 from ringbase.errors import InputError, Preempted, one_line
 
-DESCRIPTION = """\
-Start COMMAND on N ranks, here or on several hosts, under the MPI that is installed (Open MPI 4 and 5, MPICH,
-Intel MPI). The successor of horovodrun: -np, -H and -p mean the same."""
 EXAMPLES = """\
 examples:
   bert-launch -np 4 -- bert-squad --do_train --output_dir out
@@ -44,10 +42,10 @@ FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would 
 MARK = launcher.MARK.encode()
 # A record, after what mpirun --tag-output or Hydra's -l puts before each line.
 RECORD = re.compile(rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + rb"([^\n]*)\n")
-REASONS = {  # why signals end processes
-    signal.SIGKILL: " (out of memory?)",
-    signal.SIGBUS: " (is /dev/shm full?)",
-    signal.SIGALRM: " (not all ranks joined within --start-timeout: one ended, or hosts cannot reach each other)",
+REASONS = {  # statuses of processes that a signal ended
+    128 + signal.SIGKILL: "SIGKILL (out of memory?)",
+    128 + signal.SIGBUS: "SIGBUS (is /dev/shm full?)",
+    128 + signal.SIGALRM: "SIGALRM (not all ranks joined within --start-timeout: one ended, or hosts are cut off)",
 }
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -148,10 +146,8 @@ class MpirunProcess:
         if status == 0 and has_begun:
             say("the ranks ended before the program was complete: was a host lost?")
             return 1, True
-        with contextlib.suppress(ValueError):  # not the number of a signal
-            if self.signal is None:
-                number = signal.Signals(status - 128)
-                say(f"a process was ended by {number.name}{REASONS.get(number, '')}")
+        if status in REASONS and self.signal is None:
+            say(f"a process was ended by {REASONS[status]}")
         return status, has_begun or status > 128
 
     def _read(self) -> None:
@@ -218,7 +214,7 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         prog="bert-launch",
         usage="bert-launch -np N [options] -- COMMAND …",
-        description=DESCRIPTION,
+        description=str(__doc__).partition("\n\n")[0],
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -36,7 +36,6 @@ ABORT_S = 15  # a rank that MPI has not ended by then ends itself
 # others may wait as long as it takes.
 COMPUTING, WAITING, WORKING = "computing", "waiting", "working"
 MOST_FACTS = 4  # about so many ranks a message says something
-Place = tuple[int, str, str]  # the number and the name of a rank's last operation, and what it does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class StallSettings(Settings):
     )
     stall_timeout: float = setting(
         600.0,
-        "seconds that ranks wait for others before the job ends with all stacks in files; 0 for never",
+        "seconds that ranks wait before the job ends, with stacks in files; 0 for never",
         "machine",
         at_least=0,
     )
@@ -56,50 +55,6 @@ class StallSettings(Settings):
 
 class StallError(Exception):
     """The ranks cannot go on, because of some of them."""
-
-
-class Watchdog:
-    """Counts the operations of this rank, and watches over those of all ranks once it is started."""
-
-    def __init__(self, settings: StallSettings | None = None) -> None:
-        self.settings = settings
-        self.now: Place = (0, "", COMPUTING)  # a new tuple for each change, so the thread needs no lock
-        self.stacks: Path | None = None  # the folder for the stacks of stuck ranks; else one of temporary files
-        self._watch: Watch | None = None
-
-    def working(self) -> contextlib.AbstractContextManager[None]:
-        """A block of work for which the other ranks may wait however long it takes."""
-        return self.operation("", WORKING)
-
-    @contextlib.contextmanager
-    def operation(self, name: str, activity: str = WAITING) -> Iterator[None]:
-        """A block in which this rank waits for all ranks. Only the outermost of several counts."""
-        count, last, before = self.now
-        is_counted = name and before != WAITING
-        self.now = (count + 1, name, activity) if is_counted else (count, last, activity)
-        try:
-            yield
-        finally:
-            self.now = (*self.now[:2], before)
-
-    def start(self, comm: Any, fail: Callable[[Exception], None]) -> None:
-        """Watches over the ranks of `comm`, which all call it; again after a death. `fail` ends the job."""
-        self.stop()
-        self.now = (0, "", COMPUTING)
-        if comm.size == 1 or self.settings is None:
-            return
-        if started().Query_thread() == started().THREAD_MULTIPLE:
-            self._watch = Watch(self, comm.Dup(), self.settings, fail)
-            self._watch.start()
-        elif comm.rank == 0:
-            print("note: MPI allows no threads here: nothing will notice ranks that hang", file=sys.stderr)
-
-    def stop(self) -> None:
-        """Ends the thread. Rank 0 does so last, when no other will send a message."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.leaving.set()
-            watch.join(10)
 
 
 @dataclass
@@ -124,86 +79,121 @@ class Seen:
         return f"rank {self.rank}, {self.process}, gave its last sign of life {self.silent_s:.0f} s ago{place}"
 
 
-class Watch(threading.Thread):
-    """The thread of a rank: rank 0's watches over all ranks, another's over itself and rank 0."""
+class Watchdog:
+    """Counts the operations of this rank, and watches over those of all ranks once it is started."""
 
-    def __init__(self, watchdog: Watchdog, comm: Any, settings: StallSettings, fail: Callable[[Exception], None]):
-        super().__init__(daemon=True, name="watchdog")
-        self.leaving = threading.Event()
-        self._watchdog, self._comm, self._settings, self._fail = watchdog, comm, settings, fail
-        everyone = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
-        watched = range(comm.size) if comm.rank == 0 else (0, comm.rank)
-        self._ranks = {rank: Seen(rank, everyone[rank]) for rank in watched}
-        self._temporary = Path(tempfile.gettempdir(), f"ringbert-{everyone[0].split()[1]}-stacks")
-        self._message: Any = None  # the last one to rank 0
+    def __init__(self, settings: StallSettings | None = None) -> None:
+        self.settings = settings
+        # The number and the name of the last operation, and what this rank does: a new tuple for each change, so
+        # that the thread needs no lock.
+        self.now = (0, "", COMPUTING)
+        self.stacks: Path | None = None  # the folder for the stacks of stuck ranks; else one of temporary files
+        self._thread, self._leaving = threading.Thread(), threading.Event()
 
-    def run(self) -> None:
-        with contextlib.suppress(started().Exception):  # MPI is failing, and the main thread will say so
-            while not self.leaving.wait(TICK_S):
-                self._tick()
-            self._listen()  # the last messages, so that none is left over when MPI ends
+    def working(self) -> contextlib.AbstractContextManager[None]:
+        """A block of work for which the other ranks may wait however long it takes."""
+        return self.operation("", WORKING)
 
-    def _tick(self) -> None:
-        for seen in self._ranks.values():
-            seen.still_s, seen.silent_s = seen.still_s + TICK_S, seen.silent_s + TICK_S
-        first, own, place = self._ranks[0], self._ranks[self._comm.rank], self._watchdog.now
-        own.hear(*place)
-        if is_time(own.still_s, self._settings.stall_timeout):
-            self._write_stacks(own)
-        if own is first:
-            self._listen()
-        elif self._message is None or self._message.Test():
-            # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
-            self._message = self._comm.issend((own.rank, *place), 0)
-            first.still_s = first.silent_s = 0.0
-        if own is first or first.silent_s > SILENT_S:
-            self._judge()
+    @contextlib.contextmanager
+    def operation(self, name: str, activity: str = WAITING) -> Iterator[None]:
+        """A block in which this rank waits for all ranks. Only the outermost of several counts."""
+        count, last, before = self.now
+        is_counted = name and before != WAITING
+        self.now = (count + 1, name, activity) if is_counted else (count, last, activity)
+        try:
+            yield
+        finally:
+            self.now = (*self.now[:2], before)
 
-    def _listen(self) -> None:
-        while (message := self._comm.improbe()) is not None:
-            rank, *place = message.recv()
-            self._ranks[rank].hear(*place)
-
-    def _judge(self) -> None:
-        """Compares what the ranks do: it is a stall if one waits and none goes on."""
-        ranks = list(self._ranks.values())
-        for count in {seen.count for seen in ranks}:
-            names = {seen.rank: seen.name for seen in ranks if seen.count == count}
-            if len(set(names.values())) > 1:
-                self._fail(StallError(f"the ranks do different things: {by_value(names)}"))
-        alive = [seen for seen in ranks if seen.silent_s <= SILENT_S]
-        count = min((seen.count for seen in alive if seen.activity == WAITING), default=0)
-        if not count:
+    def start(self, comm: Any, fail: Callable[[Exception], None]) -> None:
+        """Watches over the ranks of `comm`, which all call it; again after a death. `fail` ends the job."""
+        self.stop()
+        self.now = (0, "", COMPUTING)
+        if comm.size == 1 or self.settings is None:
             return
-        waiting = [seen for seen in alive if seen.activity == WAITING and seen.count == count]
-        missing = [seen.rank for seen in ranks if seen.count < count]
-        stalled_s = min(seen.still_s for seen in ranks)
-        who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
-        where = f"{waiting[0].name}, where {named(seen.rank for seen in waiting)} waited"
-        facts = [str(seen) for seen in ranks if seen.count < count or seen not in alive][:MOST_FACTS]
-        facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
-        self._complain(stalled_s, "; ".join([f"{who} at {where} for {stalled_s:.0f} s", *facts]))
+        if started().Query_thread() == started().THREAD_MULTIPLE:
+            self._leaving = threading.Event()
+            arguments = (comm.Dup(), self.settings, fail, self._leaving)
+            self._thread = threading.Thread(target=self._watch, args=arguments, daemon=True, name="watchdog")
+            self._thread.start()
+        elif comm.rank == 0:
+            print("note: MPI allows no threads here: nothing will notice ranks that hang", file=sys.stderr)
 
-    def _complain(self, stalled_s: float, text: str) -> None:
-        """Warns, and ends the job when it is time to."""
-        timeout_s, stacks = self._settings.stall_timeout, self._watchdog.stacks or self._temporary
-        if timeout_s and stalled_s >= timeout_s:
-            time.sleep(STACKS_S)
-            signal.alarm(ABORT_S)
-            limit = f"the job ends after --stall_timeout {timeout_s:g} s"
-            self._fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {stacks}"))
-        elif is_time(stalled_s, self._settings.stall_warning) and self._comm.rank <= 1:
-            tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
-            sys.stderr.flush()
+    def stop(self) -> None:
+        """Ends the thread. Rank 0 does so last, when no other will send a message."""
+        self._leaving.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
 
-    def _write_stacks(self, own: Seen) -> None:
-        """A file says what all threads of this rank do."""
-        path = (self._watchdog.stacks or self._temporary) / f"rank-{own.rank}.txt"
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w") as file:
-                print(time.strftime("%F %T"), f"{own}\n", file=file, flush=True)
-                faulthandler.dump_traceback(file)
+    def _watch(self, comm: Any, settings: StallSettings, fail: Callable, leaving: threading.Event) -> None:
+        """What the thread does. Rank 0's watches over all ranks, another's over itself and rank 0."""
+        with contextlib.suppress(started().Exception):  # MPI is failing, and the main thread will say so
+            everyone = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
+            watched = range(comm.size) if comm.rank == 0 else (0, comm.rank)
+            ranks = {rank: Seen(rank, everyone[rank]) for rank in watched}
+            first, own, message = ranks[0], ranks[comm.rank], None
+            temporary = Path(tempfile.gettempdir(), f"ringbert-{everyone[0].split()[1]}-stacks")
+            while not leaving.wait(TICK_S):
+                folder = self.stacks or temporary
+                for seen in ranks.values():
+                    seen.still_s, seen.silent_s = seen.still_s + TICK_S, seen.silent_s + TICK_S
+                own.hear(*self.now)
+                if is_time(own.still_s, settings.stall_timeout):
+                    write_stacks(folder / f"rank-{own.rank}.txt", str(own))
+                if own is first:
+                    listen(comm, ranks)
+                elif message is None or message.Test():
+                    # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
+                    message = comm.issend((own.rank, *self.now), 0)
+                    first.still_s = first.silent_s = 0.0
+                if own is first or first.silent_s > SILENT_S:
+                    judge(own.rank, list(ranks.values()), settings, folder, fail)
+            listen(comm, ranks)  # the last messages, so that none is left over when MPI ends
+
+
+def listen(comm: Any, ranks: Mapping[int, Seen]) -> None:
+    while (message := comm.improbe()) is not None:
+        rank, *place = message.recv()
+        ranks[rank].hear(*place)
+
+
+def judge(rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, fail: Callable) -> None:
+    """Compares what ranks do, and warns or ends the job when it is time to. It is a stall if one waits and none
+    goes on."""
+    for count in {seen.count for seen in ranks}:
+        names = {seen.rank: seen.name for seen in ranks if seen.count == count}
+        if len(set(names.values())) > 1:
+            fail(StallError(f"the ranks do different things: {by_value(names)}"))
+    waiting = [seen for seen in ranks if seen.activity == WAITING and seen.silent_s <= SILENT_S]
+    stalled_s = min(seen.still_s for seen in ranks)
+    is_end = 0 < settings.stall_timeout <= stalled_s
+    if not waiting or not (is_end or (is_time(stalled_s, settings.stall_warning) and rank <= 1)):
+        return
+    count = min(seen.count for seen in waiting)
+    missing = [seen.rank for seen in ranks if seen.count < count]
+    who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
+    here = [seen for seen in waiting if seen.count == count]
+    where = f"{here[0].name}, where {named(seen.rank for seen in here)} waited for {stalled_s:.0f} s"
+    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S][:MOST_FACTS]
+    facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
+    text = "; ".join([f"{who} at {where}", *facts])
+    if not is_end:
+        tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
+        sys.stderr.flush()
+        return
+    time.sleep(STACKS_S)
+    signal.alarm(ABORT_S)
+    limit = f"the job ends after --stall_timeout {settings.stall_timeout:g} s"
+    fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {folder}"))
+
+
+def write_stacks(path: Path, text: str) -> None:
+    """A file says what all threads of this rank do."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            print(time.strftime("%F %T"), f"{text}\n", file=file, flush=True)
+            faulthandler.dump_traceback(file)
 
 
 def is_time(passed_s: float, due_s: float) -> bool:

@@ -6,11 +6,12 @@ whichever backend sums the gradients. A program creates one `World` at its start
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -20,7 +21,6 @@ import numpy as np
 from distributed import launcher
 from distributed.devices import Device, DeviceSettings, own_cores, use_device
 from distributed.joining import communicator, place_in, started
-from distributed.signals import StopRequest, install_handlers
 from distributed.watchdog import StallError, StallSettings, Watchdog, by_value
 from ringbase.errors import InputError, Preempted, one_line
 
@@ -31,6 +31,21 @@ FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <
 
 class FirstRankError(Exception):
     """`World.on_first` failed on rank 0, which reports it and ends the job."""
+
+
+class StopRequest(threading.Event):
+    """Set when this process is to save and stop."""
+
+    can_save = False  # a training runs, which will do so
+
+    @contextlib.contextmanager
+    def during_training(self) -> Iterator[None]:
+        """While the `with` block runs, signals that end this process lead to a checkpoint first."""
+        self.can_save = True
+        try:
+            yield
+        finally:
+            self.can_save = False
 
 
 @dataclass(eq=False)
@@ -50,7 +65,7 @@ class World:
     stop_wanted: StopRequest = field(default_factory=StopRequest, repr=False)
     watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
     launched_size: int = 1  # how many ranks there were at the start
-    names: tuple[str, ...] = ()  # of the living ranks at the start; empty unless the job outlives deaths
+    names: tuple[str, ...] = ()  # of the living ranks at the start; only if the job goes on without those that die
     derived: list[Any] = field(default_factory=list, repr=False)  # communicators made from `comm`
 
     def __str__(self) -> str:
@@ -71,13 +86,10 @@ class World:
 
         An exception or a `sys.exit` with an error that leaves its `with` block on any rank ends all ranks. With
         `device` None TensorFlow is not imported, and with `stalls` None there is no watchdog. `comm` is an mpi4py
-        communicator of a part of the processes; handlers of signals and of threads' exceptions then stay.
-
-        Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
+        communicator of a part of the processes. Raises InputError if MPI sees one of several processes that a
+        launcher started, or if a rank can get no GPU.
         """
-        is_part, problem = comm is not None, ""
-        if not is_part:
-            comm, problem = communicator()
+        comm, problem = communicator() if comm is None else (comm, "")
         place = place_in(comm) | {"comm": comm, "launched_size": comm.size} if comm and comm.size > 1 else {}
         program = program or Path(sys.argv[0]).name
         world = cls(program=program, is_script=is_script, watchdog=Watchdog(stalls), **place)
@@ -85,10 +97,9 @@ class World:
             failing.push(world)
             if problem:
                 raise InputError(problem)
-            if not is_part:
-                if world.size > 1 or not is_script:
-                    install_handlers(program, world.size == 1, world.stop_wanted)
-                threading.excepthook = world.fail_in_thread
+            if world.size > 1 or not is_script:
+                install_handlers(program, world.size == 1, world.stop_wanted)
+            threading.excepthook = world.fail_in_thread
             world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
         if world.comm is not None:
@@ -99,7 +110,6 @@ class World:
 
     @property
     def is_elastic(self) -> bool:
-        """The job goes on without ranks that die."""
         return bool(self.names)
 
     # -- messages between ranks -------------------------------------------------------------------------------
@@ -150,7 +160,7 @@ class World:
         if self.size == 1:
             return function(*args)
         result, failure, reason = None, None, ""
-        with self.operation(f"the work of rank 0 ({name_of(function)})"):
+        with self.operation(f"the work of rank 0 ({getattr(function, '__name__', '')})"):
             if self.rank == 0:
                 try:
                     with self.watchdog.working():
@@ -165,7 +175,7 @@ class World:
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a shared file system
         finds the files already written. Returns the result of the first rank here."""
-        with self.operation(f"the work of each machine's first rank ({name_of(function)})"):
+        with self.operation(f"the work of each machine's first rank ({getattr(function, '__name__', '')})"):
             result = self.on_first(function, *args)
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():
@@ -232,11 +242,8 @@ class World:
 
     def fail(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return. For errors outside of the `with` block."""
-        if isinstance(error, FirstRankError):
-            time.sleep(8)  # rank 0 reports the error, and its abort ends this process
-        elif self.rank > 0:
-            # If several ranks fail, the lowest one reports, and its abort ends the others while they wait.
-            time.sleep(min(0.5 + 0.5 * self.rank, 7))
+        if self.rank > 0:  # the lowest rank that fails reports, and its abort ends the others while they wait
+            time.sleep(8 if isinstance(error, FirstRankError) else min(0.5 + 0.5 * self.rank, 7))
         status = self._report(error)
         sys.stdout.flush()
         if self.comm is None:
@@ -269,6 +276,19 @@ class World:
         return status
 
 
-def name_of(function: Callable) -> str:
-    """The name of a function, for messages; the same on all ranks."""
-    return getattr(function, "__name__", type(function).__name__)
+def install_handlers(program: str, is_alone: bool, stop_wanted: StopRequest) -> None:
+    """A process that is alone saves before it ends. mpirun kills its ranks half a second after SIGTERM, which is
+    too early to save: there bert-launch sends SIGUSR1 instead."""
+
+    def on_signal(number: int, frame: Any) -> None:
+        name = signal.Signals(number).name
+        if not stop_wanted.can_save or stop_wanted.is_set():
+            print(f"{program}: ended by {name}", file=sys.stderr, flush=True)
+            raise SystemExit(128 + number)
+        stop_wanted.set()
+        text = "finishing this step, then saving; send it again to end at once"
+        print(f"{program}: {name}: {text}", file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGUSR1, lambda *_: stop_wanted.set())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_alone else ():
+        signal.signal(number, on_signal)

@@ -1,8 +1,8 @@
-"""Several hosts on one machine, for tests of what needs more than one: no containers, no ssh server.
+"""Several hosts on one machine, without containers or an ssh server.
 
-A host is a network namespace and a UTS namespace (its host name) with a veth link to a bridge in a namespace of
-its own, so that MPI between them is TCP. They share the file system and the cores. The namespaces are bind-mounted
-onto files of a temporary folder in a private mount namespace; the kernel drops them with the holder process.
+A host is a network namespace and a UTS namespace (its host name) with a veth link to a bridge, so that MPI between
+them is TCP. They share files and cores. The namespaces are bind-mounted onto files of a temporary folder in a
+private mount namespace; the kernel drops them with the holder process.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ def available() -> str | None:
 
 @dataclass(frozen=True)
 class Hosts:
-    """What `simulated_hosts` yields: the folder of the namespaces' files and the process that keeps them."""
+    """The folder of the namespaces' files and the process that keeps them."""
 
     folder: Path
     holder_pid: int

@@ -1,11 +1,11 @@
 """Tests on several ranks: one mpirun for many, whose ranks run pytest, and this process reads their reports.
 
 pytest's own process (the parent) never joins MPI. It starts `mpirun -n 3 python -m pytest @file` with the names of
-the tests, and waits for each test until its ranks have written their reports to a file each. A test that fails, or
-takes too long, ends the ranks, and the next test starts new ones. A test of fewer ranks than 3 has a communicator
-of the first ones, while the others wait without using a core.
+the tests, and waits for the reports that each rank writes to a file. A test that fails, or takes too long, ends the
+ranks, and the next test starts new ones. In a test of fewer ranks the others wait without using a core.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -28,10 +28,9 @@ OTHERS_S = 8  # for the other ranks to fail too
 @pytest.hookimpl(tryfirst=True)  # so that the parent and the ranks give tests the same names
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the mark it is 2."""
-    mark = metafunc.definition.get_closest_marker("ranks")
     if "num_ranks" in metafunc.fixturenames:
-        numbers = mark.args if mark else (2,)
-        metafunc.parametrize("num_ranks", numbers, indirect=True, ids=lambda number: f"{number} ranks")
+        mark = metafunc.definition.get_closest_marker("ranks")
+        metafunc.parametrize("num_ranks", mark.args if mark else (2,), ids=lambda number: f"{number} ranks")
 
 
 class Ranks:
@@ -79,11 +78,10 @@ class Ranks:
 
     def stop(self) -> None:
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
 
 
 if FOLDER not in os.environ:
@@ -96,8 +94,8 @@ if FOLDER not in os.environ:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if ranks is None or ranks.process.poll() is not None or ranks.remaining[:1] != [item.nodeid]:
             pytest_sessionfinish()
-            items = [other for other in item.session.items if HERE in other.path.parents]
-            ranks = Ranks([other.nodeid for other in items[items.index(item) :]])
+            names = [other.nodeid for other in item.session.items if HERE in other.path.parents]
+            ranks = Ranks(names[names.index(item.nodeid) :])
         try:
             hook, written = item.config.hook, ranks.run()
             reports = [hook.pytest_report_from_serializable(config=item.config, data=data) for data in written]
@@ -155,11 +153,6 @@ def whole_world():
 
     world = World.join(DeviceSettings(device="cpu"), stalls=None, is_script=True)
     return world, open_collectives(world, "ring")
-
-
-@pytest.fixture
-def num_ranks(request) -> int:
-    return request.param
 
 
 @pytest.fixture

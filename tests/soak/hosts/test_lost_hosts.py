@@ -43,9 +43,8 @@ def test_a_job_goes_on_without_a_lost_host(tmp_path, number, is_cut):
     assert done.status == 0, done
     starts = [line for line in done.stdout.splitlines() if line.startswith("from ")]  # and words of mpirun's
     assert starts == ["from 0", "from 7"]
-    ranks = f"{number - 1} rank{'s' * (number > 2)}"
     assert "No route to host" in done.stderr, done
-    assert f"10.99.0.2 gives no answer: {ranks} on 10.99.0.1" in done.stderr, done
+    assert f"10.99.0.2 gives no answer: {number - 1} rank" in done.stderr, done
 
 
 @pytest.mark.parametrize(("number", "np_per_host"), [(2, 1), (2, 2), (3, 1)])
