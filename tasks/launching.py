@@ -38,19 +38,20 @@ class LaunchedJob:
 
     program: ClassVar[str]  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
-    # Each part of the work and the arguments that imply it, unless the job says by such flags what is done.
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
     output_dir: str
     do_train: bool
 
-    def __init_subclass__(cls) -> None:
-        fields, kind, empty = fields_of(cls.settings), inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
+        """`parts`: each part of the work and the arguments that imply it, unless the job names parts itself."""
+        cls.program, cls.settings, cls.parts = program, settings, parts
+        fields, kind, empty = fields_of(settings), inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
         parameters = [
             inspect.Parameter(field.name, kind, default=empty if field.is_required else field.default)
             for field in fields
         ]
         cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        cls.__doc__ = usage.of_program(fields, cls.program, str(cls.__doc__))
+        cls.__doc__ = usage.of_program(fields, program, str(cls.__doc__))
 
     def __init__(self, /, **arguments: Any) -> None:
         for name, value in arguments.items():
@@ -72,33 +73,29 @@ class LaunchedJob:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
 
 
-class Squad(LaunchedJob):
+class Squad(
+    LaunchedJob, program="bert-squad", settings=SquadConfig,
+    do_train=("train_file", "dataset_name"), do_predict=("predict_file", "dataset_name"),
+):  # fmt: skip
     """Fine-tunes BERT on SQuAD, answers questions and scores the answers. Trains if `train_file` is given and
     predicts if `predict_file` is given, unless `do_train` or `do_predict` says what to do."""
 
-    program, settings = "bert-squad", SquadConfig
-    parts: ClassVar = {"do_train": ("train_file", "dataset_name"), "do_predict": ("predict_file", "dataset_name")}
 
-
-class Classification(LaunchedJob):
+class Classification(
+    LaunchedJob, program="bert-classifier", settings=ClassifierConfig,
+    do_train=("train_file", "task_name"), do_eval=("dev_file", "task_name"), do_predict=("predict_file",),
+):  # fmt: skip
     """Fine-tunes BERT to label texts or pairs of texts. Trains if `train_file` is given, evaluates if `dev_file`
     is, and predicts if `predict_file` is, unless `do_train`, `do_eval` or `do_predict` says what to do. With
     `task_name` it trains and evaluates."""
 
-    program, settings = "bert-classifier", ClassifierConfig
-    parts: ClassVar = {
-        "do_train": ("train_file", "task_name"),
-        "do_eval": ("dev_file", "task_name"),
-        "do_predict": ("predict_file",),
-    }
 
-
-class Pretraining(LaunchedJob):
+class Pretraining(
+    LaunchedJob, program="bert-pretraining", settings=PretrainingConfig,
+    do_train=("input_file",), do_eval=("eval_input_file",),
+):  # fmt: skip
     """Pretrains BERT on the shards of a corpus. Trains on `input_file`, and evaluates if `eval_input_file` is
     given, unless `do_train` or `do_eval` says what to do."""
-
-    program, settings = "bert-pretraining", PretrainingConfig
-    parts: ClassVar = {"do_train": ("input_file",), "do_eval": ("eval_input_file",)}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Tests on several ranks: one mpirun for many, whose ranks run pytest, and this process reads their reports.
 
 pytest's own process (the parent) never joins MPI. It starts `mpirun -n 3 python -m pytest @file` with the names of
-the tests, and waits for the reports that each rank writes to a file. A test that fails, or takes too long, ends the
-ranks, and the next test starts new ones. In a test of fewer ranks the others wait without using a core.
+the tests, and waits for the reports that each rank writes to a file. A test that fails, or takes too long, ends
+the ranks, and the next test starts new ones. In a test of fewer ranks the others wait without using a core.
 """
 
 import contextlib
@@ -17,6 +17,10 @@ from pathlib import Path
 
 import pytest
 from harness.mpi import ENVIRONMENT, ROOT, command_of
+
+from distributed.collectives import open_collectives
+from distributed.devices import DeviceSettings
+from distributed.world import World
 
 HERE = Path(__file__).parent
 NUM_RANKS = 3
@@ -44,19 +48,20 @@ class Ranks:
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         variables |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
+        command, nothing = command_of(NUM_RANKS, program, variables), subprocess.DEVNULL
         with (self.folder / "output").open("w") as output:
             self.process = subprocess.Popen(
-                command_of(NUM_RANKS, program, variables),
-                env=variables, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                command, env=variables, cwd=ROOT, stdin=nothing, stdout=output, stderr=output
+            )
         self.end_s = time.monotonic() + START_S
 
     def reports_of(self, name: str) -> list[list[dict]]:
         """What each rank has written about a test."""
-        paths = [self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)]
-        written = [path.read_text().rpartition("\n")[0] if path.exists() else "" for path in paths]
-        reports = [[json.loads(line) for line in text.splitlines()] for text in written]
-        return [[report for report in of_rank if report["nodeid"] == name] for of_rank in reports]
+        reports = []
+        for path in (self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)):
+            lines = path.read_text().split("\n")[:-1] if path.exists() else []
+            reports.append([report for report in map(json.loads, lines) if report["nodeid"] == name])
+        return reports
 
     def run(self) -> list[dict]:
         """Rank 0's reports of the next test. Raises AssertionError, with what the ranks say, if one fails."""
@@ -147,10 +152,6 @@ else:
 @functools.cache
 def whole_world():
     """The world of all ranks of the session, joined once; its backend is open before TensorFlow computes."""
-    from distributed.collectives import open_collectives
-    from distributed.devices import DeviceSettings
-    from distributed.world import World
-
     world = World.join(DeviceSettings(device="cpu"), stalls=None, is_script=True)
     return world, open_collectives(world, "ring")
 
@@ -158,8 +159,6 @@ def whole_world():
 @pytest.fixture
 def world(num_ranks, request):
     """This process among the first `num_ranks` ranks, with a communicator of its own."""
-    from distributed.world import World
-
     comm = request.config.comm
     yield World.join(None, "spmd", stalls=None, comm=comm)
     comm.Free()
@@ -168,8 +167,6 @@ def world(num_ranks, request):
 @pytest.fixture
 def collectives(world):
     """What `--backend auto` opens for these ranks."""
-    from distributed.collectives import open_collectives
-
     return open_collectives(world)
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 from harness.classifier_runs import model_flags, own_files, scores_in, table_in, write_data
-from harness.jobs import assert_gone, assert_same_training, held, launch, pids, program, run, started, trained_alone
+from harness.jobs import (
+    assert_gone,
+    assert_same_training,
+    held,
+    launch,
+    program,
+    run,
+    started,
+    trained_alone,
+)
 from harness.program_runs import command, metrics_in
 
 ELASTIC = ("--elastic",)
@@ -21,23 +30,6 @@ def test_a_slow_rank_is_no_stall(tmp_path, fault):
     done = run(launch(2, *program("work.py", tmp_path, fault)))
     assert done.status == 0, done
     assert "error" not in done.stderr, done
-
-
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGTERM])
-@pytest.mark.parametrize("rank", [0, 2])
-def test_any_signal_that_ends_a_rank_ends_the_job(tmp_path, number, rank):
-    with held(tmp_path, 3) as job:
-        job.strike(tmp_path / f"rank-{rank}", number)
-        assert re.search(rf"rank {rank}\b", job.fail().stderr)
-
-
-def test_several_stopped_ranks_end_the_job(tmp_path):
-    """Also when rank 0, which would notice it, is one of them."""
-    with held(tmp_path, 4) as job:
-        for rank in 0, 1:
-            job.strike(tmp_path / f"rank-{rank}", signal.SIGSTOP)
-        job.fail()
-    assert_gone(*pids(tmp_path))
 
 
 def test_a_signal_between_two_starts_ends_the_job(tmp_path):
@@ -86,17 +78,6 @@ def test_deaths_at_any_time_change_nothing(tmp_path, seed, undisturbed):
     assert_same_training(done, tmp_path, undisturbed, 1, lost=2)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_rank_that_stops_at_any_time_ends_the_training(tmp_path, seed):
-    chance = random.Random(seed)
-    rank = chance.randrange(2)
-    with started(launch(2, *program("training.py", tmp_path, "impatient"))) as job:
-        job.wait_for((tmp_path / "metrics.jsonl").exists)
-        time.sleep(chance.random())
-        job.strike(tmp_path / f"rank-{rank}", signal.SIGSTOP)
-        assert re.search(rf"prog: error: .*rank {rank}, process \d+ on", job.fail().stderr)
-
-
 def test_a_death_while_a_training_saves_on_request(tmp_path, undisturbed):
     with started(launch(3, *program("training.py", tmp_path, "0@save@0"), flags=ELASTIC)) as job:
         job.wait_for((tmp_path / "metrics.jsonl").exists)
@@ -132,7 +113,9 @@ def ranks_of(output_dir):
 
 
 STEPS = range(1, 151)
-TRAIN = "--do_train --do_eval --do_predict --learning_rate=1e-3 --global_batch_size=32 --log_steps=1 --resume=never"
+TRAIN = (
+    "--do_train --do_eval --do_predict --learning_rate=1e-3 --global_batch_size=32 --log_steps=1 --resume=never"
+)
 TRAIN += f" --num_train_steps={len(STEPS)} --save_checkpoints_steps=10"
 
 
