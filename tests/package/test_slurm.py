@@ -11,19 +11,11 @@ import pytest
 from harness.parsing import ROOT
 
 SCRIPT = ROOT / "scripts" / "slurm.sh"
-# As srun does, it stays between the job's shell and the command, hands SIGUSR1 on and takes the status over.
-SRUN = f"""#!{sys.executable}
-import os, signal, subprocess, sys
-folder = os.environ["STUBS"]
-if sys.argv[1:] == ["--mpi=list"]:
-    sys.stderr.write(open(folder + "/mpi").read())  # which stream depends on Slurm's version
-    sys.exit()
-with open(folder + "/srun.log", "a") as log:
-    log.write(" ".join(sys.argv[1:]) + "\\n")
-signal.signal(signal.SIGUSR1, lambda *_: process.send_signal(signal.SIGUSR1))
-process = subprocess.Popen([word for word in sys.argv[1:] if not word.startswith("--")])
-status = process.wait()
-sys.exit(status if status >= 0 else 128 - status)
+SRUN = """#!/bin/bash
+if [[ $* == --mpi=list ]]; then cat "$STUBS/mpi" >&2; exit; fi  # which stream depends on Slurm's version
+echo "$*" >> "$STUBS/srun.log"
+while [[ $1 == --* ]]; do shift; done
+exec "$@"  # so that it gets SIGUSR1, which srun hands on
 """
 LOGS = '#!/bin/sh\necho "$*" >> "$STUBS/${0##*/}.log"\nexit "${SCONTROL_STATUS:-0}"\n'
 OFFERED = {  # by `srun --mpi=list` of Slurm 22, of Slurm 20 and others
