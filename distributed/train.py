@@ -95,7 +95,7 @@ def train(
     end = state.position + (plan.steps - state.step) * plan.global_batch_size
     positions = range(state.position, end, plan.global_batch_size)
     with (
-        world.stop_wanted.during_training(),
+        world.training(),
         closing(prefetched(partial(feed.micro_batches, plan, world.rank), positions)) as batches,
     ):
         while True:

@@ -26,26 +26,12 @@ from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
 POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a rank that waits in a barrier
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <sysexits.h>
 
 
 class FirstRankError(Exception):
     """`World.on_first` failed on rank 0, which reports it and ends the job."""
-
-
-class StopRequest(threading.Event):
-    """Set when this process is to save and stop."""
-
-    can_save = False  # a training runs, which will do so
-
-    @contextlib.contextmanager
-    def during_training(self) -> Iterator[None]:
-        """While the `with` block runs, signals that end this process lead to a checkpoint first."""
-        self.can_save = True
-        try:
-            yield
-        finally:
-            self.can_save = False
 
 
 @dataclass(eq=False)
@@ -62,7 +48,8 @@ class World:
     device: Device = field(default_factory=Device)
     program: str = "python"
     is_script: bool = False  # a user's own: OSErrors keep their traceback; alone, it keeps its signals' handlers
-    stop_wanted: StopRequest = field(default_factory=StopRequest, repr=False)
+    stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
+    can_save: bool = False  # a training runs, which saves and stops when that is wanted
     watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
     launched_size: int = 1  # how many ranks there were at the start
     names: tuple[str, ...] = ()  # of the living ranks at the start; only if the job goes on without those that die
@@ -98,7 +85,10 @@ class World:
             if problem:
                 raise InputError(problem)
             if world.size > 1 or not is_script:
-                install_handlers(program, world.size == 1, world.stop_wanted)
+                signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
+            # mpirun kills its ranks half a second after SIGTERM, too early to save: bert-launch sends SIGUSR1.
+            for number in ENDING if world.size == 1 and not is_script else ():
+                signal.signal(number, world._on_signal)
             threading.excepthook = world.fail_in_thread
             world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
@@ -219,6 +209,24 @@ class World:
             raise SystemExit(1) from None
         return False
 
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """A `with` block in which signals that end this process lead to a checkpoint first."""
+        self.can_save = True
+        try:
+            yield
+        finally:
+            self.can_save = False
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        name = signal.Signals(number).name
+        if not self.can_save or self.stop_wanted.is_set():
+            print(f"{self.program}: ended by {name}", file=sys.stderr, flush=True)
+            raise SystemExit(128 + number)
+        self.stop_wanted.set()
+        text = "finishing this step, then saving; send it again to end at once"
+        print(f"{self.program}: {name}: {text}", file=sys.stderr, flush=True)
+
     def leave(self, status: int = 0) -> None:
         """Waits for all ranks, so that one which leaves too early is noticed."""
         has_all = self.size == self.launched_size
@@ -274,21 +282,3 @@ class World:
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
         launcher.tell(f"ended {status}")
         return status
-
-
-def install_handlers(program: str, is_alone: bool, stop_wanted: StopRequest) -> None:
-    """A process that is alone saves before it ends. mpirun kills its ranks half a second after SIGTERM, which is
-    too early to save: there bert-launch sends SIGUSR1 instead."""
-
-    def on_signal(number: int, frame: Any) -> None:
-        name = signal.Signals(number).name
-        if not stop_wanted.can_save or stop_wanted.is_set():
-            print(f"{program}: ended by {name}", file=sys.stderr, flush=True)
-            raise SystemExit(128 + number)
-        stop_wanted.set()
-        text = "finishing this step, then saving; send it again to end at once"
-        print(f"{program}: {name}: {text}", file=sys.stderr, flush=True)
-
-    signal.signal(signal.SIGUSR1, lambda *_: stop_wanted.set())
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_alone else ():
-        signal.signal(number, on_signal)
