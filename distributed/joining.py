@@ -1,6 +1,5 @@
 """Joins MPI and finds this process's rank and machine."""
 
-import math
 import os
 import signal
 import sys
@@ -9,7 +8,7 @@ from typing import Any
 from distributed.launcher import RANK_VARIABLES, START_TIMEOUT, launched_size
 
 TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
-START_TIMEOUT_S = 600.0  # for all ranks to join, from the first one that waits for the others
+START_TIMEOUT_S = 600  # for all ranks to join, from the first one that waits for the others
 
 
 def communicator() -> tuple[Any, str]:
@@ -43,7 +42,7 @@ def started() -> Any:
     if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
         os.environ[TRANSPORTS] = "self"
     else:
-        signal.alarm(math.ceil(float(os.environ.get(START_TIMEOUT, START_TIMEOUT_S))))
+        signal.alarm(int(os.environ.get(START_TIMEOUT, START_TIMEOUT_S)))
     try:
         from mpi4py import MPI
     finally:
