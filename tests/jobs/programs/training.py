@@ -68,8 +68,8 @@ def watched(backend: Any) -> Any:
     return backend
 
 
-def watched_checkpoints(*args: Any, make: Any = toy.make_checkpoints, **settings: Any) -> Any:
-    checkpoints = make(*args, **settings)
+def watched_checkpoints(*args: Any, make: Any = toy.make_checkpoints) -> Any:
+    checkpoints = make(*args)
     copy_model = checkpoints.copy_model
 
     def copy() -> Any:
@@ -88,9 +88,8 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     elastic.enable(world)
     held_out = HeldOut(measure=measure, num_rows=1, every=10, best="score")
     backend = watched(open_collectives(world))
-    optimizer, state = toy.train(
-        world, backend, folder, steps=STEPS, weights=weights, save_every=4, held_out=held_out
-    )
+    settings = {"num_train_steps": STEPS, "save_checkpoints_steps": 4}
+    optimizer, state = toy.train(world, backend, folder, weights=weights, held_out=held_out, **settings)
     digests = world.all_gather(toy.flat(optimizer).tobytes().hex())
     if world.rank == 0:
         result = {"weights": toy.flat(optimizer).tolist(), "digests": digests, "step": state.step}
