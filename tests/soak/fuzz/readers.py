@@ -11,6 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +212,7 @@ def read_classifier(folder, name):
 
 
 def read_squad(folder, name):
+    from distributed.world import World
     from tasks import cache
     from tasks.squad.reading import Source, read
     from tasks.squad.settings import WindowSettings
@@ -230,9 +232,8 @@ def read_squad(folder, name):
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
     run = Run(folder, is_writer=False)
-    key, make = recipe(settings, source, words, run)
-    cache.build(folder / "cache" / key, make, run)
-    tables = cache.opened(folder / "cache" / key).tables
+    os.environ["RINGBERT_CACHE"] = str(folder / "cache")
+    tables = cache.prepared(partial(recipe, settings, source, words, run), "windows", World(), run).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
