@@ -22,6 +22,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 from tensorflow import constant
 from tensorflow.test import is_built_with_cuda as cuda_built
 
+from distributed.joining import communicator, started
 from ringbert.horovod import callbacks, elastic
 from ringbert.horovod.operations import (
     Average, Compression, Max, Min, Product, Sum, allgather, allgather_object, allreduce, alltoall, barrier,
@@ -66,6 +67,11 @@ def is_homogeneous() -> bool:
     return len(set(current().world.all_gather(local_size()))) == 1
 
 
+def mpi_threads_supported() -> bool:
+    """Whether the MPI library lets several threads send at the same time."""
+    return communicator()[0] is not None and started().Query_thread() == started().THREAD_MULTIPLE
+
+
 mpi_built = mpi_enabled = lambda: True
 gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = lambda: False
 nccl_built = cuda_built  # TensorFlow for GPUs has NCCL
@@ -77,7 +83,6 @@ ABSENT = {
     "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn":
         "TensorFlow 1's sessions are gone: hvd.broadcast_variables(model.variables, 0), or hvd.broadcast_object",
     "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
-    "mpi_threads_supported": "ask mpi4py: MPI.Query_thread() == MPI.THREAD_MULTIPLE",
     "run runner spark ray": "start the script with bert-launch or mpirun",
     "data": "use tf.data.experimental.service itself, or give each rank its shard of the data",
     "common": "errors of use are ValueErrors, and a rank that dies ends the job: there is no HorovodInternalError",

@@ -41,7 +41,7 @@ class Compression:
 @as_written
 def grouped_allreduce(
     tensors: Sequence,
-    average: bool | None = None,
+    average: bool | str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
@@ -56,6 +56,8 @@ def grouped_allreduce(
     Of `tf.IndexedSlices` each index of any rank comes once. Gradients pass through. Integers are averaged without
     the fraction, and multiplied by the factors in float64. The ranks compare `facts` of the dense tensors.
     """
+    if isinstance(average, str):  # the second argument of horovod.keras.allreduce is the name
+        average, name = None, average
     if op is not None and average is not None:
         raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
     op = op or (Sum if average is False else Average)
