@@ -10,12 +10,12 @@ from pathlib import Path
 from sentencepiece import SentencePieceTrainer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from bert.settings import VocabularySettings
 from bert.text import sentencepiece, tokenizer
-from bert.text.settings import VocabularySettings
 from ringbase.errors import InputError
-from ringbase.files import add_to_folder
+from ringbase.files import filled_beside
 
-FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
+FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")  # written in this order
 LONGEST_LINE_BYTES = 1 << 24
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depend on it
@@ -40,14 +40,16 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
         raise InputError(
             f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give another folder"
         )
-    name = "vocab.txt" if settings.kind == "wordpiece" else "spiece.model"
+    name, made = ("vocab.txt", _wordpiece) if settings.kind == "wordpiece" else ("spiece.model", _sentencepiece)
 
     def fill(folder: Path) -> None:
-        train_kind = _wordpiece if settings.kind == "wordpiece" else _sentencepiece
-        (folder / name).write_bytes(train_kind(sentences, settings))
+        (folder / name).write_bytes(made(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
-    add_to_folder(output_dir, fill, last="tokenizer.json")
+    with filled_beside(output_dir, fill) as new:
+        output_dir.mkdir(exist_ok=True)
+        for path in sorted(new.iterdir(), key=lambda path: FILES.index(path.name)):
+            path.replace(output_dir / path.name)
     return output_dir / name
 
 

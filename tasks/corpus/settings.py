@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bert.corpus.settings import BuildSettings, TextSettings
-from bert.text.settings import TokenizerSettings, VocabularySettings
+from bert.settings import TokenizerSettings, VocabularySettings
 from ringbase.settings import Settings, setting
 
 
