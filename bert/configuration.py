@@ -47,10 +47,7 @@ def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertC
 
 def config_from_file(path: str | Path, say: Callable[[str], None] | None = None) -> BertConfig:
     """BertConfig of a Hugging Face or Google configuration file. `say` is told the keys that BERT does not have.
-
-    Raises InputError, with the key, its value and what is needed: a value of another type or out of its range, or
-    a model that is not the published BERT.
-    """
+    Raises InputError: a value has another type, is out of its range, or is not that of the published BERT."""
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
     values = {name: value for name, value in values.items() if value is not None or name in REQUIRED}

@@ -47,14 +47,10 @@ _TO_HUGGING_FACE = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
 _TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
-# The last part of all others.
-_GOOGLE_ENDS = {
-    "LayerNorm.weight": "LayerNorm.gamma",
-    "LayerNorm.bias": "LayerNorm.beta",
-    "_embeddings.weight": "_embeddings",
-    ".weight": ".kernel",
-}
-_HUGGING_FACE_ENDS = {ours: theirs for theirs, ours in _GOOGLE_ENDS.items()}
+_ENDS = (  # of all others, as Hugging Face and Google write them
+    ("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"),
+    ("_embeddings.weight", "_embeddings"), (".weight", ".kernel"),
+)  # fmt: skip
 
 
 class MissingTensors(InputError):
@@ -114,7 +110,8 @@ def google_name(key: str) -> str:
     name = key.removeprefix("bert.")
     if name in _TO_GOOGLE:
         return _TO_GOOGLE[name]
-    name = re.sub(r"layer\.(\d+)\.", r"layer_\1.", _with_end_of(_GOOGLE_ENDS, name)).replace(".", "/")
+    name = next((name.removesuffix(theirs) + ours for theirs, ours in _ENDS if name.endswith(theirs)), name)
+    name = re.sub(r"layer\.(\d+)\.", r"layer_\1.", name).replace(".", "/")
     return name if name.startswith("cls/") else f"bert/{name}"
 
 
@@ -122,13 +119,9 @@ def hugging_face_name(name: str, head: str) -> str:
     """The inverse of `google_name` for a tensor of a model with this head."""
     if name in _TO_HUGGING_FACE:
         return _TO_HUGGING_FACE[name]
-    key = _with_end_of(_HUGGING_FACE_ENDS, re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", "."))
+    key = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
+    key = next((key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key)
     return key.removeprefix("bert.") if head == "features" else key
-
-
-def _with_end_of(ends: dict[str, str], name: str) -> str:
-    end = next((end for end in ends if name.endswith(end)), None)
-    return name if end is None else name.removesuffix(end) + ends[end]
 
 
 HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in ARCHITECTURES}

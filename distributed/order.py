@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ringbase.hashing import mixed
+from ringbase.ragged import mixed
 
 _ROUNDS = 8
 _WORD = (1 << 64) - 1

@@ -1,4 +1,4 @@
-"""Writes files and folders that appear whole or not at all, and reads text.
+"""Writes files and folders that appear whole or not at all, reads text, and makes digests.
 
 All is written beside its place, synced to disk and renamed. Temporary names hold host and process, so that jobs do
 not collide and the remains of a killed one are recognised.
@@ -7,6 +7,7 @@ not collide and the remains of a killed one are recognised.
 import contextlib
 import glob
 import gzip
+import hashlib
 import io
 import itertools
 import json
@@ -85,6 +86,20 @@ def _bytes_of(file: BinaryIO | gzip.GzipFile, where: str, most_bytes: int) -> by
     if len(raw) > most_bytes:
         raise InputError(f"{where}: more than {most_bytes >> 20:,} MiB, the most that this file may have")
     return raw
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(*parts: object) -> str:
+    """A short digest of the JSON of its arguments."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\0")
+    return total.hexdigest()[:24]
 
 
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from ringbase.errors import InputError
-from ringbase.files import write_json
-from ringbase.hashing import sha256
+from ringbase.files import sha256, write_json
 from ringbase.json_files import read_object
 
 FORMAT = 1

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert.text.tokenizer import Tokenizer
-from ringbase.hashing import mixed
-from ringbase.ragged import offsets_of
+from ringbase.ragged import mixed, offsets_of
 from ringbase.settings import LONGEST_ROW
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary

@@ -52,7 +52,7 @@ class Tokenizer:
                 f"tokens must differ, got {ids}"
             )
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
-        # A token that the vocabulary lists twice has its last id; the first has another name.
+        # A token that the vocabulary lists twice has its last id.
         self._tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
         for token, number in vocabulary.items():
             self._tokens[number] = token
@@ -141,7 +141,8 @@ def load(
     if folder is not None and not (vocabulary or model):
         files = folder / "tokenizer.json", folder / "vocab.txt"
         saved, vocabulary = (path if path.is_file() else None for path in files)
-        model = paths[0] if len(paths := [*folder.glob("*.model")]) == 1 else None
+        present = [*folder.glob("*.model")]
+        model = present[0] if len(present) == 1 else None
         if saved and stated is None:
             normalizer = json.dumps(read_object(saved, f"--model {saved}").get("normalizer"))
             stated = '"Lowercase"' in normalizer or '"lowercase": true' in normalizer
@@ -220,8 +221,7 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
 
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
-    total = sum(len(tokens) for tokens in ids)
-    return sum(int((tokens == unk_id).sum()) for tokens in ids) / total if total else 0.0
+    return sum(int((tokens == unk_id).sum()) for tokens in ids) / max(1, sum(map(len, ids)))
 
 
 def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown: bool) -> None:

@@ -12,7 +12,7 @@ from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.hashing import digest, sha256
+from ringbase.files import digest, sha256
 from ringbase.ragged import Ragged, joined, offsets_of
 from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
 from tasks.classifier.named_tasks import Labels

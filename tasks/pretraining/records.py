@@ -12,8 +12,7 @@ import tensorflow as tf
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.shards import record_batch, schema_of, write_manifest, write_shard
 from ringbase.errors import InputError, one_line
-from ringbase.files import build_folder
-from ringbase.hashing import digest
+from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.environment import cache_folder
 

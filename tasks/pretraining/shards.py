@@ -7,7 +7,7 @@ from bert.corpus.masking import Masking
 from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
 from distributed.rows import BatchRows
 from ringbase.errors import InputError
-from ringbase.hashing import digest
+from ringbase.files import digest
 from tasks.job import Job
 from tasks.pretraining.records import Limits, converted
 from tasks.pretraining.settings import ShardSettings

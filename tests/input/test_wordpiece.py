@@ -3,7 +3,6 @@
 import functools
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from harness.real_tokenizers import contexts, multilingual, nsmc, uncased
 from harness.refusals import refused
@@ -61,18 +60,6 @@ def test_ids_of_random_texts(old, new):
     compare(uncased, old)
     for load in (uncased, multilingual):
         compare(load, new, to_google=False)
-
-
-def test_spans_give_back_the_characters():
-    """A token's span of the text is the token, but for what the tokenizer drops from the text."""
-    texts, cased = real_texts(), multilingual()
-    for text, ids, spans in zip(texts, *cased.encode(texts), strict=True):
-        assert (ids.dtype, spans.dtype, spans.shape) == (np.int32, np.int32, (len(ids), 2))
-        assert (np.diff(spans[:, 0]) >= 0).all()
-        assert (spans[:, 0] < spans[:, 1]).all()
-        for number, token, (start, stop) in zip(ids, cased.pieces(ids), spans, strict=True):
-            kept = "".join(c for c in text[start:stop] if c not in "\x00\ufffd\x07\u00ad\u200b\u200d")
-            assert kept == (kept.strip() if number == cased.unk_id else token.removeprefix("##"))
 
 
 def test_a_word_has_up_to_200_characters_as_google_s(tmp_path):
