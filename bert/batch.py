@@ -117,12 +117,31 @@ def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
 
 def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.ndarray, Groups]:
     """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs with the fewest
-    places. There are always `num_groups` groups, so that one graph serves all batches; some may have no rows."""
+    places. There are always `num_groups` groups, so that one graph serves all batches; some may have no rows.
+
+    Dynamic programming over the distinct lengths finds the cuts: they save places only where the length changes.
+    """
     order = _descending(lengths)
     rounded = rounded_up(np.asarray(lengths, np.int64)[order])
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
+    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows times the length
+    # of run i.
+    width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
+    never = np.iinfo(np.int64).max // 4
+    price = np.where(width > 0, width * rounded[edges[:-1], None], never)
+    best = np.full(len(edges), never)
+    best[0] = 0
+    choices = []
+    for _ in range(min(num_groups, len(edges) - 1)):
+        total = best[:-1, None] + price
+        choices.append(total.argmin(0))
+        best = np.minimum(total.min(0), never)
     shapes = np.full((num_groups, 2), (0, LENGTH_MULTIPLE), np.int32)
-    for number, (start, stop) in enumerate(_cheapest_cuts(rounded, num_groups)):
-        shapes[number] = stop - start, rounded[start]
+    stop = len(edges) - 1
+    for number, choice in reversed([*enumerate(choices)]):
+        start = choice[stop]
+        shapes[number] = edges[stop] - edges[start], rounded[edges[start]]
+        stop = start
     return order, tuple(shapes)
 
 
@@ -169,28 +188,3 @@ class Layouts:
         holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order, self._layouts[int(np.argmax(holds))]
-
-
-def _cheapest_cuts(lengths: np.ndarray, num_groups: int) -> list[tuple[int, int]]:
-    """The groups (start, stop) of descending lengths with the fewest places, by dynamic programming over the runs
-    of equal lengths: a cut saves places only where the length changes."""
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(lengths)) + 1, [len(lengths)]])
-    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows times the length
-    # of run i.
-    width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
-    never = np.iinfo(np.int64).max // 4
-    price = np.where(width > 0, width * lengths[edges[:-1], None], never)
-    best = np.full(len(edges), never)
-    best[0] = 0
-    choices = []
-    for _ in range(min(num_groups, len(edges) - 1)):
-        total = best[:-1, None] + price
-        choices.append(total.argmin(0))
-        best = np.minimum(total.min(0), never)
-    cuts: list[tuple[int, int]] = []
-    stop = len(edges) - 1
-    for choice in reversed(choices):
-        start = int(choice[stop])
-        cuts.insert(0, (int(edges[start]), int(edges[stop])))
-        stop = start
-    return cuts

@@ -14,7 +14,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert.text import sentencepiece
 from ringbase.errors import InputError, one_line
-from ringbase.json_files import kind_of, read_object
+from ringbase.json_files import read_object
+from ringbase.settings import shown
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10
@@ -205,7 +206,7 @@ def _stated_case(folder: Path) -> bool | None:
     stated = read_object(path, f"--model {path}").get("do_lower_case") if path.is_file() else None
     if isinstance(stated, bool | None):
         return stated
-    raise InputError(f"--model {path}: do_lower_case must be true or false, got {kind_of(stated)}")
+    raise InputError(f"--model {path}: do_lower_case must be true or false, got {shown(stated)}")
 
 
 def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:

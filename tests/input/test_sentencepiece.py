@@ -168,7 +168,6 @@ def test_what_cannot_be_used_is_refused(tmp_path):
         (None, "--spm_model_file"),
         (real("vocab/kobert.model").read_bytes(), "[MASK]"),
         (whole[:5000], "--spm_model_file"),
-        (b"", ""),
         (train(tmp_path, "char", 1000).read_bytes(), "unigram and BPE"),
     ):
         if content is not None:
