@@ -20,8 +20,7 @@ from transformers import BertConfig
 
 from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
-from bert.dropout import Dropout
-from bert.ops import ACTIVATIONS
+from bert.ops import ACTIVATIONS, Dropout
 from bert.weights import shapes
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster

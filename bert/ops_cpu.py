@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from bert import ops
-from bert.dropout import Dropout
-from bert.ops import Heads, Norm, Product, residual_sum, wide
+from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over

@@ -11,8 +11,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
-from bert.dropout import Dropout
-from bert.ops import Heads, Norm, Product, residual_sum, wide
+from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
 
 GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples are far apart
 PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have

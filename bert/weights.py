@@ -78,19 +78,19 @@ def shapes(config: BertConfig, head: str) -> Shapes:
 
 def head_shapes(config: BertConfig, head: str) -> Shapes:
     """The tensors of a head: new when training starts, and ignored by models with other heads."""
-    hidden, words = config.hidden_size, config.vocab_size
-    pooler, transform = _dense("bert/pooler/dense", hidden, hidden), "cls/predictions/transform"
-    match head:
-        case "span":
-            return _scores("cls/squad/", 2, hidden)
-        case "classifier":
-            return _scores("", config.num_labels, hidden) | pooler
-        case "pretraining":
-            scores = {"cls/predictions/output_bias": (words,), **_scores("cls/seq_relationship/", 2, hidden)}
-            return scores | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
-        case "features":
-            return {}
-    raise ValueError(f"head must be one of {', '.join(ARCHITECTURES)}, got {head!r}")
+    hidden, transform = config.hidden_size, "cls/predictions/transform"
+    pooler, next_sentence = (
+        _dense("bert/pooler/dense", hidden, hidden),
+        _scores("cls/seq_relationship/", 2, hidden),
+    )
+    masked_words = {"cls/predictions/output_bias": (config.vocab_size,)}
+    transforms = _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden)
+    return {
+        "span": _scores("cls/squad/", 2, hidden),
+        "classifier": _scores("", config.num_labels, hidden) | pooler,
+        "pretraining": masked_words | next_sentence | transforms | pooler,
+        "features": {},
+    }[head]
 
 
 def _dense(scope: str, in_size: int, out_size: int) -> Shapes:
