@@ -15,11 +15,10 @@ from transformers import BertConfig
 
 from bert import configuration
 from distributed.collectives import Collectives, open_collectives
-from distributed.feed import Feed, prefetched
-from distributed.log import StepClock
+from distributed.gradient import StepClock
 from distributed.order import Order
 from distributed.plan import Plan, PlanSettings, make_plan
-from distributed.rows import Rows, ragged
+from distributed.rows import Feed, Rows, prefetched, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat, made
