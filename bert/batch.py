@@ -19,15 +19,13 @@ token's row is its place, and `places` and `rows` are left out.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ringbase.errors import InputError
 from ringbase.ragged import padded, reordered
-
-if TYPE_CHECKING:
-    from transformers import BertConfig
 
 Groups = tuple[Any, ...]  # pairs of Python numbers if they are fixed, else arrays int32 [2]
 # Lengths of rows, int [n] -> their order in the batch, and groups, which may have room for more rows.
@@ -41,13 +39,9 @@ NUM_LAYOUTS, GROUPS_OF_LAYOUT = 4, 8
 
 
 def batch_of(fields: dict[str, Any], grouping: Grouping | None = None) -> tuple[dict[str, Any], Batch]:
-    """The fields in the order of the batch, and the model's input.
-
-    Args:
-      fields: arrays and ragged arrays of n examples; `input_ids` are their tokens, and `sentence_a_tokens`, int
-        [n], says how many of each have type 0, before those of type 1.
-      grouping: by default all rows form one group, in their order.
-    """
+    """The fields, which are arrays and ragged arrays of n examples, in the order of the batch, and the model's
+    input. `input_ids` are tokens, and `sentence_a_tokens`, int [n], says how many of each example have type 0,
+    before those of type 1."""
     order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
     fields = {name: reordered(values, order) for name, values in fields.items()}
     values, offsets = fields["input_ids"]
@@ -95,11 +89,9 @@ def rounded_rows(count: int) -> int:
     return -(-count // unit) * unit
 
 
-def with_checked_ids(collate: Callable[..., Batch], config: "BertConfig") -> Callable[..., Batch]:
-    """`collate`, followed by a check that every id has its entry in the model's tables.
-
-    CPUs stop with an error at an id that has none, but GPUs compute on with zeros. Raises InputError.
-    """
+def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[..., Batch]:
+    """`collate`, which then raises InputError for an id without an entry in the tables of a model with this
+    BertConfig: CPUs would stop with an error too, but GPUs compute on with zeros."""
     tables = {"input_ids": "vocab_size", "masked_ids": "vocab_size", "token_type_ids": "type_vocab_size",
               "position_ids": "max_position_embeddings"}  # fmt: skip
 
@@ -124,18 +116,32 @@ def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
 
 
 def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.ndarray, Groups]:
-    """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs.
+    """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs with the fewest
+    places. There are always `num_groups` groups, so that one graph serves all batches; some may have no rows.
 
-    Dynamic programming over the distinct lengths finds the cuts with the fewest places. There are always
-    `num_groups` groups, so that one graph serves all batches; some may have no rows.
+    Dynamic programming over the distinct lengths finds the cuts: they save places only where the length changes.
     """
     order = _descending(lengths)
     rounded = rounded_up(np.asarray(lengths, np.int64)[order])
-    shapes = np.full((num_groups, 2), (0, LENGTH_MULTIPLE), np.int32)
-    # A cut saves places only where the length changes, so there are few to try in any batch.
     edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
-    for number, (start, stop) in enumerate(_cheapest_cuts(edges, rounded, num_groups)):
-        shapes[number] = stop - start, rounded[start]
+    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows times the length
+    # of run i.
+    width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
+    never = np.iinfo(np.int64).max // 4
+    price = np.where(width > 0, width * rounded[edges[:-1], None], never)
+    best = np.full(len(edges), never)
+    best[0] = 0
+    choices = []
+    for _ in range(min(num_groups, len(edges) - 1)):
+        total = best[:-1, None] + price
+        choices.append(total.argmin(0))
+        best = np.minimum(total.min(0), never)
+    shapes = np.full((num_groups, 2), (0, LENGTH_MULTIPLE), np.int32)
+    stop = len(edges) - 1
+    for number, choice in reversed([*enumerate(choices)]):
+        start = choice[stop]
+        shapes[number] = edges[stop] - edges[start], rounded[edges[start]]
+        stop = start
     return order, tuple(shapes)
 
 
@@ -143,21 +149,18 @@ def _descending(lengths: np.ndarray) -> np.ndarray:
     return np.argsort(-np.asarray(lengths), kind="stable")
 
 
-def _fixed(groups: Groups) -> Grouping:
-    return lambda lengths: (_descending(lengths), groups)
+def _in_groups(lengths: np.ndarray, groups: Groups) -> tuple[np.ndarray, Groups]:
+    return _descending(lengths), groups
 
 
 class Layouts:
     """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest places that holds it.
 
-    They are made from a sample of the run's batches, sorted by their number of tokens. The first third of the
-    sample gives a staircase: the maximum of the batches' longest rows, of their second longest rows, and so on.
-    Two thirds give a second staircase, and the whole sample a third one. `by_length` cuts each into groups. The
-    last layout holds every batch.
-
-    Args:
-      sample: the row lengths of some batches, each int [at most num_rows].
-      num_rows, longest: the most rows, and the longest row, of any batch.
+    They are made from a sample of the run's batches, as the lengths of their rows, sorted by their number of
+    tokens. The first third of the sample gives a staircase: the maximum of the batches' longest rows, of their
+    second longest rows, and so on. Two thirds give a second staircase, and the whole sample a third one.
+    `by_length` cuts each into groups. The last layout holds every batch: of `num_rows` rows, each as long as the
+    longest.
     """
 
     def __init__(self, sample: Sequence[np.ndarray], num_rows: int, longest: int):
@@ -171,14 +174,13 @@ class Layouts:
         for stair in (*parts, np.full(num_rows, longest)):
             _, groups = by_length(stair, GROUPS_OF_LAYOUT)
             distinct.add(tuple((int(rows), int(length)) for rows, length in groups if rows))
-        self._layouts = sorted(
-            distinct, key=lambda groups: (sum(rows * length for rows, length in groups), groups)
-        )
+        by_places = sorted((sum(rows * length for rows, length in groups), groups) for groups in distinct)
+        self._layouts = [groups for _, groups in by_places]
         self._widths = np.array([[n for rows, n in groups for _ in range(rows)] for groups in self._layouts])
 
     def single(self) -> list[Grouping]:
         """Each layout as a grouping of its own, for rows that fit into it."""
-        return [_fixed(layout) for layout in self._layouts]
+        return [partial(_in_groups, groups=groups) for groups in self._layouts]
 
     def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
         order = _descending(lengths)
@@ -186,27 +188,3 @@ class Layouts:
         holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order, self._layouts[int(np.argmax(holds))]
-
-
-def _cheapest_cuts(edges: np.ndarray, lengths: np.ndarray, num_groups: int) -> list[tuple[int, int]]:
-    """The runs (start, stop) of at most `num_groups` groups whose rows are all as long as their first."""
-    num_runs = len(edges) - 1
-    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows times the length
-    # of run i.
-    width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
-    never = np.iinfo(np.int64).max // 4
-    price = np.where(width > 0, width * lengths[edges[:-1], None], never)
-    best = np.full(num_runs + 1, never)
-    best[0] = 0
-    choices = []
-    for _ in range(min(num_groups, num_runs)):
-        total = best[:-1, None] + price
-        choices.append(total.argmin(0))
-        best = np.minimum(total.min(0), never)
-    cuts: list[tuple[int, int]] = []
-    stop = num_runs
-    for choice in reversed(choices):
-        start = int(choice[stop])
-        cuts.insert(0, (int(edges[start]), int(edges[stop])))
-        stop = start
-    return cuts

@@ -9,6 +9,7 @@ from transformers import BertConfig
 
 from ringbase.errors import InputError, shortened
 from ringbase.json_files import read_object
+from ringbase.settings import shown
 
 REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 IDS = 1 << 31  # the ids of tokens and positions are int32
@@ -47,10 +48,7 @@ def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertC
 
 def config_from_file(path: str | Path, say: Callable[[str], None] | None = None) -> BertConfig:
     """BertConfig of a Hugging Face or Google configuration file. `say` is told the keys that BERT does not have.
-
-    Raises InputError, with the key, its value and what is needed: a value of another type or out of its range, or
-    a model that is not the published BERT.
-    """
+    Raises InputError: a value has another type, is out of its range, or is not that of the published BERT."""
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
     values = {name: value for name, value in values.items() if value is not None or name in REQUIRED}
@@ -71,16 +69,16 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         value, kind = values.get(name, least), type(least)
         if type(value) not in (int, kind) or not least <= value < most:
             words = f"{'an integer' if kind is int else 'a number'} from {least:g} to less than {most:,}"
-            raise InputError(f"{name} must be {words}, got {_shown(value)}")
+            raise InputError(f"{name} must be {words}, got {shown(value)}")
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             words = ", ".join(json.dumps(value) for value in allowed)
-            raise InputError(f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {_shown(values[name])}")
+            raise InputError(f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {shown(values[name])}")
     hidden, heads, pad = values["hidden_size"], values["num_attention_heads"], values.get("pad_token_id", 0)
     if hidden % heads:
         raise InputError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if type(pad) is not int or not 0 <= pad < values["vocab_size"]:
-        raise InputError(f"pad_token_id must be null or an integer below vocab_size, got {_shown(pad)}")
+        raise InputError(f"pad_token_id must be null or an integer below vocab_size, got {shown(pad)}")
     kept = {name: type(least)(values[name]) for name, (least, _) in RANGES.items() if name in values}
     kept |= {name: values[name] for name in ("hidden_act", "problem_type") if name in values}
     return BertConfig(**kept | _labels(values), pad_token_id=pad)
@@ -92,7 +90,7 @@ def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
     names = [table.get(str(place)) for place in range(len(table))] if isinstance(table, dict) else []
     if table is not None:
         if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise InputError(f"id2label must name the labels 0, 1, …, each once, got {_shown(table)}")
+            raise InputError(f"id2label must name the labels 0, 1, …, each once, got {shown(table)}")
         if number != len(names) and "num_labels" in values:
             raise InputError(f"num_labels is {number}, but id2label names {len(names)} labels")
         number = len(names)
@@ -101,7 +99,3 @@ def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
     if table is None:
         return {}
     return {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
-
-
-def _shown(value: object) -> str:
-    return f"{json.dumps(value, ensure_ascii=False):.80}"

@@ -14,10 +14,7 @@ MODEL_FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.s
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a hub model's files in the hub's cache; downloads what is missing.
-
-    Raises InputError: the hub has no such model or revision, or cannot be reached and the cache lacks it.
-    """
+    """The folder of a hub model's files in the hub's cache; downloads what is missing. Raises InputError."""
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=MODEL_FILES))
     except (OSError, ValueError) as error:
@@ -40,11 +37,8 @@ def load_data_set(
 ) -> Any:
     """A split of a hub data set, or of a folder that `datasets` can load, as a `datasets.Dataset`.
 
-    Args:
-      where: the flags that named it, for messages.
-      revision: the user's `--dataset_revision`. The data are then certainly those of this revision.
-      default: the revision to take without the user's.
-    Raises InputError if it cannot be loaded, or not at this revision.
+    `where` is the flags that named it. `default` is the revision to take without the user's `revision`, which the
+    data are certainly of. Raises InputError if it cannot be loaded, or not at this revision.
     """
     import datasets
 

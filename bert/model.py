@@ -7,6 +7,7 @@ describes the input and its padding.
 Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,7 @@ from transformers import BertConfig
 
 from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
-from bert.dropout import Dropout, folded
-from bert.ops import ACTIVATIONS
+from bert.ops import ACTIVATIONS, Dropout
 from bert.weights import shapes
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
@@ -86,18 +86,16 @@ class Pass:
     Args:
       dtype: of the hidden state and the matrix products.
       ops: the module with the operations between the matrix products: bert.ops, ops_cpu or ops_gpu.
-      dropout_key: int32 [], `bert.dropout.folded`; None without dropout.
+      dropout_key: int32 [], of `Dropout`; None without dropout.
     """
 
     def __init__(
         self, config: BertConfig, batch: Batch, dtype: str, ops: ModuleType, dropout_key: tf.Tensor | None
     ):
         self.config, self.batch, self.dtype, self.ops, self.dropout_key = config, batch, dtype, ops, dropout_key
+        self.dropout = partial(Dropout, key=dropout_key, words=ops.random_words)
         masked = (1.0 - tf.cast(batch["attention_mask"], tf.float32)) * MASKED_SCORE  # added to the scores
         self.masks = [mask_BT[:, None, None] for mask_BT in split_groups(tf.cast(masked, dtype), batch)]
-
-    def dropout(self, rate: float, place: int | tf.Tensor) -> Dropout:
-        return Dropout(rate, self.dropout_key, place, self.ops.random_words)
 
     def embedded(self, tensors: Tensors) -> tf.Tensor:
         """Word, token type and position embeddings, summed and normalised in float32 -> [R, H]."""
@@ -119,7 +117,7 @@ class Pass:
     def residual(self, hidden_RH, branch_RH, tensors: Tensors, norm: str, place: int | tf.Tensor) -> tf.Tensor:
         """`branch_RH` is a product and its bias."""
         weights = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"], self.config.layer_norm_eps
-        dropout = self.dropout(self.config.hidden_dropout_prob, place)
+        dropout = self.dropout(self.config.hidden_dropout_prob, place=place)
         return self.ops.residual(hidden_RH, branch_RH, weights, dropout)
 
     def attention(self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor) -> tf.Tensor:
@@ -129,7 +127,7 @@ class Pass:
         kernel = tf.concat([tf.cast(tensors[f"{name}/kernel"], self.dtype) for name in names], 1)
         bias = tf.concat([tf.cast(tensors[f"{name}/bias"], self.dtype) for name in names], 0)
         joined_R3H = self.ops.biased(tf.matmul(hidden_RH, kernel), bias)
-        dropout = self.dropout(self.config.attention_probs_dropout_prob, place)
+        dropout = self.dropout(self.config.attention_probs_dropout_prob, place=place)
         shapes = [(group[0], heads, group[1], group[1]) for group in self.batch["groups"]]
         contexts_BTH: list[tf.Tensor] = []
         for part, shape_BNTT, mask, draws in zip(
@@ -194,9 +192,13 @@ class Bert(keras.Model):
         (`run_classifier.py`). pretraining: {"mlm": [M, V], "nsp": [B, 2]} for the batch's `masked_tokens`, int32
         [M], rows of the hidden state (`run_pretraining.py`).
         """
-        key = None if dropout_key is None else folded(dropout_key, on_host=not is_fixed(batch))
-        tensors = {name: variable.value for name, variable in self.named_tensors().items()}
-        hidden_RH = self._states(batch, tensors, key)[-1]
+        if dropout_key is not None:
+            # Unless XLA compiles the whole pass, the generators take seeds from the host, which would wait at
+            # every place of the model for a number that a GPU has drawn.
+            with contextlib.nullcontext() if is_fixed(batch) else tf.device("CPU:0"):
+                dropout_key = tf.random.stateless_uniform([], dropout_key, None, None, tf.int32)
+        tensors = self._values()
+        hidden_RH = self._states(batch, tensors, dropout_key)[-1]
         if self.head_name == "features":
             return hidden_RH
         hidden_RH = tf.reshape(hidden_RH, tf.shape(hidden_RH))  # its gradient is dense, as recompute_grad needs
@@ -207,7 +209,8 @@ class Bert(keras.Model):
         if self.head_name == "classifier":
             rate = self.config.classifier_dropout
             rate = self.config.hidden_dropout_prob if rate is None else rate
-            return _scores(Dropout(rate, key, 1 + 3 * self.config.num_hidden_layers)(pooled_BH), tensors, "")
+            dropout = Dropout(rate, dropout_key, 1 + 3 * self.config.num_hidden_layers)
+            return _scores(dropout(pooled_BH), tensors, "")
         scope, epsilon = "cls/predictions/transform", self.config.layer_norm_eps
         masked_MH = product(tf.gather(hidden_RH, batch["masked_tokens"]), tensors, f"{scope}/dense")
         masked_MH = ops.activated(*masked_MH, ACTIVATIONS[self.config.hidden_act])
@@ -219,7 +222,10 @@ class Bert(keras.Model):
 
     def hidden_states(self, batch: Batch) -> list[tf.Tensor]:
         """The embeddings and every layer's output, each [R, H] in the compute dtype, without dropout."""
-        return self._states(batch, {name: variable.value for name, variable in self.named_tensors().items()}, None)
+        return self._states(batch, self._values(), None)
+
+    def _values(self) -> Tensors:
+        return {name: variable.value for name, variable in self.named_tensors().items()}
 
     def _ops(self, batch: Batch, is_training: bool) -> ModuleType:
         """The operations that are fastest for one pass."""

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from bert import ops
-from bert.dropout import Dropout
-from bert.ops import Heads, Norm, Product, residual_sum, wide
+from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
@@ -41,12 +40,11 @@ def column_sums(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x), [-1])
 
 
-def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return _compiled_activation(None)(x, bias)
-
-
-def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable | None = None) -> tf.Tensor:
     return _compiled_activation(activation)(x, bias)
+
+
+biased = activated
 
 
 @functools.cache
@@ -167,24 +165,21 @@ def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_re
     """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long. The data of one
     call then stays in the cache, and the shapes that XLA compiles for differ only in the length."""
     rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
-    numbers = tf.range(1, heads + 1)
+    numbers, dtype = tf.range(1, heads + 1), arrays[0].dtype
     num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())  # one per thread of the rank
-    fits = numbers <= num_caches * TURN_BYTES // arrays[0].dtype.size // tf.maximum(length * length, 1)
+    fits = numbers <= num_caches * TURN_BYTES // dtype.size // tf.maximum(length * length, 1)
     heads_per_turn = tf.reduce_max(tf.where(fits & (heads % numbers == 0), numbers, 1))
 
     def loop():
         turns = rows * heads // heads_per_turn
         parts = [tf.reshape(x, tf.concat([[turns, heads_per_turn], tf.shape(x)[2:]], 0)) for x in arrays]
-        results = [tf.TensorArray(arrays[0].dtype, turns) for _ in range(num_results)]
 
-        def turn(number, *results):
-            turn_results = function(True, *(part[number] for part in parts))
-            written = (array.write(number, result) for array, result in zip(results, turn_results, strict=True))
-            return number + 1, *written
+        def turn(number):
+            return function(True, *(part[number] for part in parts))
 
-        _, *results = tf.while_loop(lambda number, *_: number < turns, turn, (0, *results), parallel_iterations=1)
-        stacked = [result.stack() for result in results]
-        return [tf.reshape(each, tf.concat([[rows, heads], tf.shape(each)[2:]], 0)) for each in stacked]
+        signature = [dtype] * num_results
+        results = tf.map_fn(turn, tf.range(turns), parallel_iterations=1, fn_output_signature=signature)
+        return [tf.reshape(each, tf.concat([[rows, heads], tf.shape(each)[2:]], 0)) for each in results]
 
     is_worth_it = tf.logical_and(length >= IN_TURNS_FROM, rows > 0)
     return tf.cond(is_worth_it, loop, lambda: function(False, *arrays))

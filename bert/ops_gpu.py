@@ -11,8 +11,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
-from bert.dropout import Dropout, num_bits
-from bert.ops import Heads, Norm, Product, residual_sum, wide
+from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
 
 GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples are far apart
 PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have
@@ -30,22 +29,14 @@ def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
 def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
     """bool [shape]: which elements stay, a function of key, place, group and the position in the array.
 
-    Args:
-      after: what must be there before XLA computes the numbers. The backward pass names its gradient: otherwise
-        XLA would see that it needs the numbers of the forward pass again, and keep them.
-    """
-    highest = (dropout.highest_kept + 1 << 32 - num_bits(dropout.rate)) - 1
-    return uniform(shape, dropout, *after) <= highest
-
-
-def uniform(shape: tf.Tensor, dropout: Dropout, *after: tf.Tensor) -> tf.Tensor:
-    """int32 [shape], whose high bits are uniform and independent.
-
     The generator Philox (Salmon et al. 2011) draws two words for each place of the model and two for each row,
     once per step, because XLA sees that all places draw the same. The numbers of a row at a place are polynomials
     in their column and these words, made of the permutation x (2 x + 1) of RC6 (Rivest et al. 1998), in which the
     high bits depend on all others. XLA joins these sums and products with the loop that uses the numbers, so they
     are never in memory. It does not join shifts, nor the generator itself.
+
+    `after` must be there before XLA computes the numbers. The backward pass names its gradient: else XLA would
+    see that it needs the numbers of the forward pass again, and keep them.
     """
     seed, count = tf.stack([dropout.key, ROW_PLACE]), GROUPS * PLACES + tf.reduce_prod(shape[:-1])
     words = tf.random.stateless_uniform([2, count], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
@@ -56,7 +47,7 @@ def uniform(shape: tf.Tensor, dropout: Dropout, *after: tf.Tensor) -> tf.Tensor:
     second = permuted(permuted(of_rows[1] ^ places[1]) + places[0])
     first, second, columns, *_ = stored(first, second, columns, *after)
     mixed = permuted(permuted(columns + first) ^ second)
-    return permuted(mixed + first)
+    return permuted(mixed + first) <= (dropout.highest_kept + 1 << 32 - dropout.num_bits) - 1
 
 
 def permuted(x: tf.Tensor) -> tf.Tensor:

@@ -22,23 +22,17 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
-        # A variable, so that compiled code follows `change`; int32 would live on the host.
-        self._numbers = tf.Variable(tf.zeros([3]), trainable=False)
-        self.change(rate, train_steps, warmup_steps)
-
-    def change(self, rate: float, train_steps: int, warmup_steps: int) -> None:
-        """Gives the schedule new constants, also in compiled code."""
-        self.rate, self.train_steps, self.warmup_steps = rate, train_steps, warmup_steps
-        self._numbers.assign([rate, train_steps, warmup_steps])
+        # A variable, so that compiled code follows `change_schedule`; int32 would live on the host.
+        self.numbers = tf.Variable([float(rate), train_steps, warmup_steps], trainable=False)
 
     def __call__(self, step):
-        rate, train_steps, warmup_steps = tf.unstack(self._numbers)
+        rate, train_steps, warmup_steps = tf.unstack(self.numbers)
         step = ops.cast(step, "float32")
         left = (train_steps - ops.minimum(step, train_steps)) / ops.maximum(1.0, train_steps)
         return rate * ops.where(step < warmup_steps, step / ops.maximum(1.0, warmup_steps), left)
 
     def get_config(self):
-        return {name: getattr(self, name) for name in ("rate", "train_steps", "warmup_steps")}
+        return dict(zip(("rate", "train_steps", "warmup_steps"), self.numbers.numpy().tolist(), strict=True))
 
 
 class AdamWeightDecay(keras.optimizers.Optimizer):
@@ -164,18 +158,14 @@ def _norm(x: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # abs keeps XLA from merging the two sums into one
 
 
-OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": LAMB}
-
-
 def make_optimizer(
     settings: OptimizerSettings, learning_rate: float, train_steps: int, warmup_steps: int
 ) -> AdamWeightDecay:
     """The optimizer of the settings, with BERT's schedule. Call `bert.set_xla_flags` before, for its speed."""
-    return OPTIMIZERS[settings.optimizer](WarmupDecay(learning_rate, train_steps, warmup_steps))
+    kind = LAMB if settings.optimizer == "lamb" else AdamWeightDecay
+    return kind(WarmupDecay(learning_rate, train_steps, warmup_steps))
 
 
-def change_schedule(
-    optimizer: keras.optimizers.Optimizer, learning_rate: float, train_steps: int, warmup_steps: int
-) -> None:
-    """Gives an optimizer that `make_optimizer` made a new schedule, without compiling anything again."""
-    optimizer._learning_rate.change(learning_rate, train_steps, warmup_steps)
+def change_schedule(optimizer: keras.optimizers.Optimizer, *schedule: float) -> None:
+    """Gives an optimizer of `make_optimizer` another rate, train_steps and warmup_steps; nothing is compiled."""
+    optimizer._learning_rate.numbers.assign(schedule)

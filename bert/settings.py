@@ -1,4 +1,4 @@
-"""Settings of the optimizer and of the passes, without TensorFlow, so that programs can read their flags first."""
+"""Settings of tokenizer, optimizer and passes, without their libraries: programs read their flags first."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,3 +27,46 @@ class PassSettings(Settings):
         "keep only the layers' outputs and compute the rest again in the backward pass, which saves memory",
         "machine",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings(Settings):
+    """The files of a tokenizer, for a model that has none of its own."""
+
+    vocab_file: str | None = setting(
+        None, "WordPiece vocabulary; with --spm_model_file, the ids of its pieces", "model",
+        shown_default="the model's own",
+    )  # fmt: skip
+    spm_model_file: str | None = setting(None, "SentencePiece model, instead of a WordPiece vocabulary", "model")
+    do_lower_case: bool | None = setting(
+        None, "lower-case the text and strip its accents", "model",
+        shown_default="as the tokenizer's files say, else true for WordPiece",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularySettings(Settings):
+    """Which vocabulary is trained."""
+
+    kind: Literal["wordpiece", "unigram", "bpe"] = setting(
+        "wordpiece", "unigram and bpe are SentencePiece models", "training"
+    )
+    vocab_size: int = setting(
+        30522, "number of entries, special tokens included", "training", at_least=6, at_most=1 << 24
+    )
+    do_lower_case: bool | None = setting(
+        None, "lower-case the text and strip its accents", "training",
+        shown_default="true for wordpiece, else false",
+    )  # fmt: skip
+    min_frequency: int = setting(
+        2, "number of times that a pair of pieces must occur to be joined (wordpiece)", "training",
+        at_least=0, at_most=1 << 32,
+    )  # fmt: skip
+    character_coverage: float = setting(
+        0.9995, "share of the text's characters that get a piece of their own, most frequent first", "training",
+        at_least=1e-9, at_most=1,
+    )  # fmt: skip
+
+    @property
+    def lower_case(self) -> bool:
+        return self.kind == "wordpiece" if self.do_lower_case is None else self.do_lower_case

@@ -47,14 +47,14 @@ _TO_HUGGING_FACE = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
 _TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
+_ENDS = (  # of all others, as Hugging Face and Google write them
+    ("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"),
+    ("_embeddings.weight", "_embeddings"), (".weight", ".kernel"),
+)  # fmt: skip
 
 
 class MissingTensors(InputError):
-    """The source lacks the tensors `names`, which the model needs; the names are Google's."""
-
-    def __init__(self, source: Path, names: list[str]):
-        self.names = names
-        super().__init__(f"{source}: tensors that the model needs are missing: {shortened(names)}")
+    """The source lacks tensors that the model needs."""
 
 
 # -- names and shapes ---------------------------------------------------------------------------------------------
@@ -68,31 +68,29 @@ def shapes(config: BertConfig, head: str) -> Shapes:
     shape_of: Shapes = {f"bert/embeddings/{table}_embeddings": (size, hidden) for table, size in tables.items()}
     shape_of |= _norm("bert/embeddings", hidden)
     for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
-        for part in ("query", "key", "value"):
-            shape_of |= _dense(f"{layer}/attention/self/{part}", hidden, hidden)
-        shape_of |= _dense(f"{layer}/attention/output/dense", hidden, hidden)
-        shape_of |= _norm(f"{layer}/attention/output", hidden) | _dense(
-            f"{layer}/intermediate/dense", hidden, inner
-        )
+        for part in ("self/query", "self/key", "self/value", "output/dense"):
+            shape_of |= _dense(f"{layer}/attention/{part}", hidden, hidden)
+        shape_of |= _norm(f"{layer}/attention/output", hidden)
+        shape_of |= _dense(f"{layer}/intermediate/dense", hidden, inner)
         shape_of |= _dense(f"{layer}/output/dense", inner, hidden) | _norm(f"{layer}/output", hidden)
     return shape_of | head_shapes(config, head)
 
 
 def head_shapes(config: BertConfig, head: str) -> Shapes:
     """The tensors of a head: new when training starts, and ignored by models with other heads."""
-    hidden, words = config.hidden_size, config.vocab_size
-    pooler, transform = _dense("bert/pooler/dense", hidden, hidden), "cls/predictions/transform"
-    match head:
-        case "span":
-            return _scores("cls/squad/", 2, hidden)
-        case "classifier":
-            return _scores("", config.num_labels, hidden) | pooler
-        case "pretraining":
-            scores = {"cls/predictions/output_bias": (words,), **_scores("cls/seq_relationship/", 2, hidden)}
-            return scores | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
-        case "features":
-            return {}
-    raise ValueError(f"head must be one of {', '.join(ARCHITECTURES)}, got {head!r}")
+    hidden, transform = config.hidden_size, "cls/predictions/transform"
+    pooler, next_sentence = (
+        _dense("bert/pooler/dense", hidden, hidden),
+        _scores("cls/seq_relationship/", 2, hidden),
+    )
+    masked_words = {"cls/predictions/output_bias": (config.vocab_size,)}
+    transforms = _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden)
+    return {
+        "span": _scores("cls/squad/", 2, hidden),
+        "classifier": _scores("", config.num_labels, hidden) | pooler,
+        "pretraining": masked_words | next_sentence | transforms | pooler,
+        "features": {},
+    }[head]
 
 
 def _dense(scope: str, in_size: int, out_size: int) -> Shapes:
@@ -107,28 +105,23 @@ def _scores(scope: str, number: int, size: int) -> Shapes:
     return {f"{scope}output_weights": (number, size), f"{scope}output_bias": (number,)}
 
 
-def google_name(key: str) -> tuple[str, bool]:
-    """Google's name of a Hugging Face tensor, and whether the matrix must be transposed."""
+def google_name(key: str) -> str:
+    """Google's name of a Hugging Face tensor. Those named `kernel` are transposed."""
     name = key.removeprefix("bert.")
     if name in _TO_GOOGLE:
-        return _TO_GOOGLE[name], False
-    name = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)  # as they are named in folders from 2019
-    name = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name)
-    name = re.sub(r"_embeddings\.weight$", "_embeddings", name)
-    name = re.sub(r"layer\.(\d+)\.", r"layer_\1/", name)
-    transpose = name.endswith(".weight")
-    name = re.sub(r"\.weight$", "/kernel", name).replace(".", "/")
-    return (name if name.startswith("cls/") else f"bert/{name}"), transpose
+        return _TO_GOOGLE[name]
+    name = next((name.removesuffix(theirs) + ours for theirs, ours in _ENDS if name.endswith(theirs)), name)
+    name = re.sub(r"layer\.(\d+)\.", r"layer_\1.", name).replace(".", "/")
+    return name if name.startswith("cls/") else f"bert/{name}"
 
 
-def hugging_face_name(name: str, head: str) -> tuple[str, bool]:
+def hugging_face_name(name: str, head: str) -> str:
     """The inverse of `google_name` for a tensor of a model with this head."""
     if name in _TO_HUGGING_FACE:
-        return _TO_HUGGING_FACE[name], False
+        return _TO_HUGGING_FACE[name]
     key = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
-    key = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    key = re.sub(r"(\.kernel|(?<=_embeddings))$", ".weight", key)
-    return (key.removeprefix("bert.") if head == "features" else key), name.endswith("/kernel")
+    key = next((key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key)
+    return key.removeprefix("bert.") if head == "features" else key
 
 
 HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in ARCHITECTURES}
@@ -139,10 +132,7 @@ HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in ARCHITE
 
 def find(name_or_path: str, revision: str | None = None) -> Path:
     """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a model of the hub,
-    at the commit, tag or branch `revision`.
-
-    Raises InputError when there is no file, folder or hub repository of this name, or it has no such revision.
-    """
+    at the commit, tag or branch `revision`. Raises InputError when there is none."""
     path = Path(name_or_path).expanduser()
     if revision is not None and path.exists():
         raise InputError(f"--model_revision {revision}: {name_or_path} is a folder; only the hub has revisions")
@@ -156,27 +146,21 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
 
 
 def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
-    """Fills the model's variables from `source`. Returns a line that says what was loaded and what was not.
+    """Fills the variables of a `Bert` from `source`. Returns a line that says what was loaded and what was not.
 
-    Args:
-      model: a `bert.model.Bert`.
-      new: tensors that may be missing and then keep their initial values: the head's own when training starts,
-        none for prediction. A classifier's with another number of labels counts as missing.
-    Raises:
-      MissingTensors: the source lacks a tensor that is not in `new`.
-      InputError: it has a tensor that no head owns, or whose shape differs, or whose values are not finite.
-    The model is then unchanged.
+    Tensors in `new` may be missing and then keep their initial values: the head's own when training starts, none
+    for prediction. A classifier's with another number of labels counts as missing. Raises MissingTensors, or
+    InputError for a tensor that no head owns, or whose shape or values are wrong; the model is then unchanged.
     """
     variables, tensors, new = model.named_tensors(), read(source), set(new)
     for copy, original in TIED_COPIES.items():
         value = tensors.pop(copy, None)
         if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
             raise InputError(f"{source}: {copy} differs from {original}, which BERT uses in its place")
-    shape_of = {name: tuple(variable.shape) for name, variable in variables.items()}
-    missing = [name for name in variables if name not in tensors or tensors[name].shape != shape_of[name]]
+    missing = [name for name, v in variables.items() if name not in tensors or tensors[name].shape != v.shape]
     unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
     if absent := [name for name in missing if name not in tensors and name not in new]:
-        raise MissingTensors(source, absent)
+        raise MissingTensors(f"{source}: tensors that the model needs are missing: {shortened(absent)}")
     if unknown := set(unused).difference(*HEAD_TENSORS.values()):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
@@ -187,7 +171,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
         if name in tensors and not (name in new and name.startswith("output_")):
             raise InputError(
                 f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
-                f"{shape_of[name]}: do --bert_config_file and --vocab_file belong to this file?"
+                f"{variables[name].shape}: do --bert_config_file and --vocab_file belong to this file?"
             )
     loaded = {name: tensors[name] for name in variables if name not in missing}
     for name, tensor in loaded.items():
@@ -205,8 +189,8 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     `model.safetensors`, `config.json` and the tokenizer's files."""
     tensors = {}
     for name, variable in model.named_tensors().items():
-        key, transpose = hugging_face_name(name, model.head_name)
-        tensors[key] = variable.numpy().T if transpose else variable.numpy()
+        value = variable.numpy()
+        tensors[hugging_face_name(name, model.head_name)] = value.T if name.endswith("/kernel") else value
     extra: dict[str, object] = {"architectures": [ARCHITECTURES[model.head_name]]}
     if tokenizer is not None:
         extra["pad_token_id"] = tokenizer.pad_id
@@ -233,9 +217,8 @@ def read(source: Path) -> dict[str, np.ndarray]:
         try:
             with safe_open(file, "numpy") as handle:
                 for key in handle.keys():  # noqa: SIM118 (not a dict)
-                    name, transpose = google_name(key)
-                    value = handle.get_tensor(key)
-                    tensors[name] = value.T if transpose else value
+                    name, value = google_name(key), handle.get_tensor(key)
+                    tensors[name] = value.T if name.endswith("/kernel") else value
         except SafetensorError as error:
             raise InputError(f"{file}: damaged, or not a safetensors file: {error}") from error
     return tensors

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ringbase.hashing import mixed
+from ringbase.ragged import mixed
 
 _ROUNDS = 8
 _WORD = (1 << 64) - 1

@@ -21,7 +21,7 @@ from bert.text.tokenizer import Tokenizer
 from distributed.order import Order
 from distributed.run import Run
 from distributed.world import World
-from ringbase.hashing import digest, sha256
+from ringbase.files import digest, sha256
 from ringbase.ragged import joined, padded
 from ringbase.settings import Settings, setting
 from tasks import flags

@@ -1,4 +1,4 @@
-"""Writes files and folders that appear whole or not at all, and reads text.
+"""Writes files and folders that appear whole or not at all, reads text, and makes digests.
 
 All is written beside its place, synced to disk and renamed. Temporary names hold host and process, so that jobs do
 not collide and the remains of a killed one are recognised.
@@ -7,6 +7,7 @@ not collide and the remains of a killed one are recognised.
 import contextlib
 import glob
 import gzip
+import hashlib
 import io
 import itertools
 import json
@@ -51,28 +52,31 @@ def write_json(path: Path, value: object, indent: int | None = 4) -> None:
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n")
 
 
-def read_text(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> str:
+def read_text(source: Path | BinaryIO, where: str = "", most_bytes: int = MOST_BYTES) -> str:
     """The text of a UTF-8 file, plain or gzip, without a byte order mark.
 
     Raises InputError, its message starting with `where` (default: the path), for a file that cannot be read, is
     damaged, is not UTF-8, or has, packed or unpacked, more than `most_bytes`.
     """
-    where = where or str(path)
+    where, raw = where or str(source), b""
     try:
-        with path.open("rb") as file:
+        with source.open("rb") if isinstance(source, Path) else source as file:
             raw = _bytes_of(file, where, most_bytes)
         if raw[:2] == b"\x1f\x8b":
             raw = _bytes_of(gzip.GzipFile(fileobj=io.BytesIO(raw)), where, most_bytes)
+        return raw.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
-    return _decoded(raw, where)
 
 
 def read_standard_input(where: str) -> str:
-    """All of standard input, UTF-8 without a byte order mark. Raises InputError as `read_text`."""
+    """All of standard input, as `read_text` reads a file."""
     if sys.stdin is None:
         raise InputError(f"{where}: it is closed")
-    return _decoded(_bytes_of(sys.stdin.buffer, where, MOST_BYTES), where)
+    return read_text(sys.stdin.buffer, where)
 
 
 def _bytes_of(file: BinaryIO | gzip.GzipFile, where: str, most_bytes: int) -> bytes:
@@ -84,27 +88,32 @@ def _bytes_of(file: BinaryIO | gzip.GzipFile, where: str, most_bytes: int) -> by
     return raw
 
 
-def _decoded(raw: bytes, where: str) -> str:
-    try:
-        return raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(*parts: object) -> str:
+    """A short digest of the JSON of its arguments."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\0")
+    return total.hexdigest()[:24]
 
 
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     """Puts the folder that `fill(folder)` writes in the place of `final`. The old one is set aside as `NAME.old`
     and removed at the end, so one of the two is always there, complete."""
     old = final.with_name(f"{final.name}.old")
-    with _filled_beside(final, fill) as new:
+    with filled_beside(final, fill) as new:
         if final.exists():
             if old.exists():  # left by a kill between the two renames
                 remove_folder(old)
             final.rename(old)
         new.rename(final)
-        _sync(final.parent)
-        if old.exists():
-            remove_folder(old)
+    if old.exists():
+        remove_folder(old)
 
 
 def remove_folder(folder: Path) -> None:
@@ -117,29 +126,19 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
     another process builds it at the same time, the first to finish wins."""
     if final.is_dir():
         return False
-    with _filled_beside(final, build) as new:
+    with filled_beside(final, build) as new:
         try:
             new.rename(final)
-            _sync(final.parent)
         except OSError:
             if not final.is_dir():
                 raise
     return True
 
 
-def add_to_folder(final: Path, fill: Callable[[Path], None], last: str) -> None:
-    """Moves the files that `fill(folder)` writes into the folder `final`, once all are written: one by one, the
-    file named `last` at the end."""
-    with _filled_beside(final, fill) as new:
-        final.mkdir(exist_ok=True)
-        for path in sorted(new.iterdir(), key=lambda path: path.name == last):
-            path.replace(final / path.name)
-        _sync(final)
-
-
 @contextlib.contextmanager
-def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
-    """A folder, filled and synced under a temporary name; removed at the end unless the caller renamed it."""
+def filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
+    """A folder, filled and synced under a temporary name, that the `with` block moves to `final`, as a whole or by
+    its files. What the block leaves is removed."""
     temporary = _temporary_name(final)
     try:
         temporary.mkdir(parents=True)
@@ -150,6 +149,8 @@ def _filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
             _sync(path)
         _sync(temporary)
         yield temporary
+        for folder in (final, final.parent):
+            _sync(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

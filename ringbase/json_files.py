@@ -12,7 +12,7 @@ from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import MOST_BYTES, read_text
-from ringbase.settings import SURROGATE
+from ringbase.settings import SURROGATE, shown
 
 SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
 _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, for characters beyond U+FFFF
@@ -29,11 +29,10 @@ def read_json(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> Any:
 
 
 def read_object(path: Path, where: str = "") -> dict[str, Any]:
-    """The object in a small JSON file, such as a configuration. Raises InputError like `read_json`, and for any
-    other value."""
+    """The object in a small JSON file, such as a configuration. Raises InputError also for any other value."""
     value = read_json(path, where, SMALL_BYTES)
     if not isinstance(value, dict):
-        raise InputError(f"{where or path}: expected a JSON object, got {kind_of(value)}")
+        raise InputError(f"{where or path}: expected a JSON object, got {shown(value)}")
     return value
 
 
@@ -48,12 +47,6 @@ def parse_json(text: str) -> Any:
     if _ESCAPED.search(text) and (half := SURROGATE.search(json.dumps(value, ensure_ascii=False))):
         raise InputError(f"{half[0]!a} is half a surrogate pair, which is not Unicode")
     return value
-
-
-def kind_of(value: object) -> str:
-    """What JSON calls a value, for messages: "a list"."""
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "an integer"}
-    return "null" if value is None else kinds.get(type(value), "a number")
 
 
 def _integer(digits: str) -> int:

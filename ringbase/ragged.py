@@ -46,3 +46,11 @@ def reordered(rows: np.ndarray | Ragged, order: np.ndarray) -> np.ndarray | Ragg
 def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
     """An array [n] extended to [size] with `value`."""
     return np.pad(array, (0, size - len(array)), constant_values=value)
+
+
+def mixed(words: np.ndarray) -> np.ndarray:
+    """Applies the finaliser of splitmix64 (Steele, Lea and Flood 2014) to each uint64: a bijection in which a flip
+    of one input bit flips half of the output bits on average."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -11,7 +11,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
@@ -85,8 +85,8 @@ class Field:
 def fields_of(settings_class: Any) -> tuple[Field, ...]:
     """The fields of a dataclass of settings and of its parts, in order. Raises TypeError if two have one name."""
     fields: list[Field] = []
-    for field, annotation in _annotated(settings_class):
-        if _is_part(annotation):
+    for field, annotation, is_part in _annotated(settings_class):
+        if is_part:
             fields += fields_of(annotation)
         else:
             fields.append(Field(field.name, annotation, default=field.default, **field.metadata))
@@ -99,15 +99,15 @@ def fields_of(settings_class: Any) -> tuple[Field, ...]:
 def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
     """The settings with these flat values, each handed to the part that has a field of its name. Raises
     ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown."""
-    if unknown := values.keys() - {field.name for field in fields_of(settings_class)}:
-        raise TypeError(f"{settings_class.__name__} has no {min(unknown)}")
-    arguments = {}
-    for field, annotation in _annotated(settings_class):
-        if _is_part(annotation):
-            names = {part.name for part in fields_of(annotation)}
-            arguments[field.name] = made(annotation, {name: values[name] for name in names & values.keys()})
+    values, arguments = dict(values), {}
+    for field, annotation, is_part in _annotated(settings_class):
+        if is_part:
+            names = values.keys() & {part.name for part in fields_of(annotation)}
+            arguments[field.name] = made(annotation, {name: values.pop(name) for name in names})
         elif field.name in values:
-            arguments[field.name] = values[field.name]
+            arguments[field.name] = values.pop(field.name)
+    if values:
+        raise TypeError(f"{settings_class.__name__} has no {min(values)}")
     return settings_class(**arguments)
 
 
@@ -120,13 +120,12 @@ def flat(settings: Any) -> dict[str, Any]:
     return values
 
 
-def _annotated(settings_class: Any) -> list[tuple[dataclasses.Field, Any]]:
+def _annotated(settings_class: Any) -> Iterator[tuple[dataclasses.Field, Any, bool]]:
+    """Each field with its type, and whether it is a part."""
     annotations = typing.get_type_hints(settings_class)
-    return [(field, annotations[field.name]) for field in dataclasses.fields(settings_class) if field.init]
-
-
-def _is_part(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Settings)
+    for field in filter(lambda field: field.init, dataclasses.fields(settings_class)):
+        kind = annotations[field.name]
+        yield field, kind, isinstance(kind, type) and issubclass(kind, Settings)
 
 
 BOOLEAN_WORDS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)

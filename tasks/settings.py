@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert.settings import OptimizerSettings, PassSettings
-from bert.text.settings import TokenizerSettings
+from bert.settings import OptimizerSettings, PassSettings, TokenizerSettings
 from distributed.collectives import BackendSettings, CollectivesSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import LoopSettings, PlanSettings

@@ -30,8 +30,7 @@ from bert.corpus.units import find_units, input_sizes
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer, check_unknown
 from ringbase.errors import InputError
-from ringbase.files import replacing, write_json
-from ringbase.hashing import digest, sha256
+from ringbase.files import digest, replacing, sha256, write_json
 from ringbase.json_files import read_json
 from ringbase.settings import flat
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert.text.tokenizer import Tokenizer
-from ringbase.hashing import mixed
-from ringbase.ragged import Ragged, offsets_of
+from ringbase.ragged import Ragged, mixed, offsets_of
 from ringbase.settings import LONGEST_ROW
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary

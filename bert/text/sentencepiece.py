@@ -34,12 +34,9 @@ INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # categories of blanks and of charac
 def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Tokenizer, list[str]]:
     """The `tokenizers.Tokenizer` that gives the ids of a `.model` file, and the names of its special tokens.
 
-    Args:
-      vocab_file: lists the pieces in the order of their ids; None for the model's own order. It must include every
-        piece that the model can produce. (KoBERT's own code would map the others to [UNK].)
-      lower_case: lower-case the text first, as ALBERT does (`lower_casing`).
-    Raises InputError: a special token or a piece is missing, or `tokenizers` cannot represent this kind of model.
-      An error of a library: the file is missing or damaged.
+    `vocab_file` lists the pieces in the order of their ids, if that is not the model's. It must include all that
+    the model can produce. (KoBERT's own code would map the others to [UNK].) Raises InputError: a special token or
+    a piece is missing, or `tokenizers` cannot represent this kind of model; or an error of a library.
     """
     model, source = _read(path), str(vocab_file or path)
     order = pieces_of(vocab_file) if vocab_file else [piece.piece for piece in model.pieces]
@@ -54,14 +51,15 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
             f"{source} lacks {len(absent)} of the {len(usable)} pieces of {path}, such as {absent[0]!r}: "
             "--vocab_file and --spm_model_file do not belong together"
         )
-    backend = Tokenizer(_pieces_model(model, order, names[1], usable))
+    symbols = [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
+    backend = Tokenizer(_pieces_model(model, order, names[1], usable, symbols))
     if steps := _normalizers(model.normalizer_spec, lower_case):
         backend.normalizer = normalizers.Sequence(steps)
-        for symbol in (piece for piece in _symbols(usable) if BLANK not in piece):
-            if backend.normalizer.normalize_str(symbol) != symbol:
+        for symbol in symbols:
+            if BLANK not in symbol and backend.normalizer.normalize_str(symbol) != symbol:
                 raise InputError(f"{path}: its user-defined symbol {symbol!r} is changed by its own normalization")
     never = [piece for piece in order if piece not in usable]
-    steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, never)
+    steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, symbols, never)
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
     controls = [piece for piece in types if types[piece] == CONTROL and piece in listed]
@@ -83,15 +81,11 @@ def _read(path: Path) -> ModelProto:
     return model
 
 
-def _symbols(usable: Mapping[str, Any]) -> list[str]:
-    """The user-defined symbols among the pieces."""
-    return [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
-
-
-def _pieces_model(model: ModelProto, order: list[str], unknown: str, usable: Mapping[str, Any]):
+def _pieces_model(
+    model: ModelProto, order: list[str], unknown: str, usable: Mapping[str, Any], symbols: list[str]
+):
     """The `tokenizers` model of these pieces, in the order of their ids; a text can produce those in `usable`."""
-    symbols, byte_fallback = _symbols(usable), model.trainer_spec.byte_fallback
-    scores = {piece: entry.score for piece, entry in usable.items()}
+    byte_fallback, scores = model.trainer_spec.byte_fallback, {piece: each.score for piece, each in usable.items()}
     if model.trainer_spec.model_type == UNIGRAM:
         best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
         scores |= {piece: len(piece.encode()) * best - 0.1 for piece in symbols}  # so that they always win
@@ -131,13 +125,12 @@ def _normalizers(spec, lower_case: bool) -> list:
     return steps
 
 
-def _pre_tokenizers(add_prefix: bool, usable: Mapping[str, Any], never: list[str]) -> list:
+def _pre_tokenizers(add_prefix: bool, usable: Mapping[str, Any], symbols: list[str], never: list[str]) -> list:
     """Cuts a text at blanks, around the user's symbols, and inside the pieces that it must `never` produce.
 
     Such a piece is cut between two characters that are neighbours in no other piece, so that no other is lost.
     """
     split, scheme = not any(BLANK in piece[1:] for piece in usable), "always" if add_prefix else "never"
-    symbols = _symbols(usable)
     inside = [s for s in symbols if len(s) > 1 or any(s in piece for piece in usable if piece != s)]
     pairs = {piece[i : i + 2] for piece in usable for i in range(len(piece) - 1)}
     cuts = []
@@ -179,10 +172,8 @@ def pieces_of(path: Path) -> list[str]:
 
 
 def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
-    """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order.
-
-    `unknown` is the model's own unknown piece, where it is known. Raises InputError: some are missing.
-    """
+    """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order; `unknown` is that of
+    the model, where it is known. Raises InputError: some are missing."""
     present = set(pieces)
     names = [(f"[{kind.upper()}]", f"<{kind}>") for kind in SPECIAL]
     chosen = [next((name for name in pair if name in present), "") for pair in names]
@@ -218,11 +209,7 @@ def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -
     """Spans without the blanks around a word, and with the accents that were composed with their last character.
 
     `▁word` spans `word`. A single `▁` spans the first character of the word that it begins, as in `tokenizers` at
-    the start of a text.
-
-    Args:
-      spans: for each text int32 [n, 2], the characters of its pieces.
-      blank: bool [CODE_POINTS], from `blanks`.
+    the start of a text. The spans of a text are int32 [n, 2]; `blank` is that of `blanks`.
     """
     # All texts at once, separated by a letter.
     codes = np.frombuffer("a".join(texts).encode("utf-32-le"), np.uint32)

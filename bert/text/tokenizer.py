@@ -1,14 +1,12 @@
 """WordPiece and SentencePiece behind one interface: text -> token ids, and the characters of each."""
 
-import contextlib
 import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from string import ascii_lowercase, ascii_uppercase
-from typing import Literal
 
 import numpy as np
 from tokenizers import Tokenizer as RustTokenizer
@@ -16,7 +14,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert.text import sentencepiece
 from ringbase.errors import InputError, one_line
-from ringbase.json_files import kind_of, read_object
+from ringbase.json_files import read_object
+from ringbase.settings import shown
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 MOST_UNKNOWN_SHARE = 0.10
@@ -26,24 +25,16 @@ LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-
 
 
 class Tokenizer:
-    """A WordPiece or SentencePiece tokenizer.
+    """A WordPiece or SentencePiece tokenizer, over one of the Rust library `tokenizers`.
 
-    Attributes:
-      backend: the tokenizer of the Rust library `tokenizers`.
-      kind: 'wordpiece' or 'sentencepiece'.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-      vocab_size: the largest id + 1.
-      lower_case: whether text is lower-cased and stripped of accents.
-      source: the file that it was loaded from, for messages.
-      digest: a hash of the vocabulary and settings; equal digests mean equal ids.
+    `lower_case` says whether text is lower-cased and stripped of accents. `vocab_size` is the largest id + 1.
+    Equal digests mean equal ids.
     """
 
-    kind: Literal["wordpiece", "sentencepiece"]
-
     def __init__(
-        self, backend: RustTokenizer, lower_case: bool, source: str, names: Sequence[str], spm: bytes | None = None
+        self, backend: RustTokenizer, lower_case: bool, source: str, names: Sequence[str], spm: bytes | None
     ):
-        """`names` are those of the special tokens; `spm` is the SentencePiece model's file, for `save`."""
+        """`source` is the file, `names` are those of the special tokens, `spm` is a SentencePiece model's file."""
         self.backend, self.lower_case, self.source = backend, lower_case, source
         self._names, self._spm = tuple(names), spm
         backend.no_truncation()
@@ -62,7 +53,7 @@ class Tokenizer:
                 f"tokens must differ, got {ids}"
             )
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
-        # A token that the vocabulary lists twice has its last id; the first has another name.
+        # A token that the vocabulary lists twice has its last id.
         self._tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
         for token, number in vocabulary.items():
             self._tokens[number] = token
@@ -147,31 +138,41 @@ def load(
     contradicts the files or the name; the SentencePiece model and the vocabulary do not belong together.
     """
     vocabulary, model = (Path(name).expanduser() if name else None for name in (vocab_file, spm_model_file))
-    stated, backend = None if folder is None else _stated_case(folder), None
+    stated, saved = None if folder is None else _stated_case(folder), None
     if folder is not None and not (vocabulary or model):
-        if (folder / "tokenizer.json").is_file():
-            backend = _read(folder / "tokenizer.json")
-            stated = _lower_cases(backend) if stated is None else stated
-        else:
-            model = _model_in(folder)
-            vocabulary = folder / "vocab.txt" if (folder / "vocab.txt").is_file() else None
+        files = folder / "tokenizer.json", folder / "vocab.txt"
+        saved, vocabulary = (path if path.is_file() else None for path in files)
+        present = [*folder.glob("*.model")]
+        model = present[0] if len(present) == 1 else None
+        if saved and stated is None:
+            normalizer = json.dumps(read_object(saved, f"--model {saved}").get("normalizer"))
+            stated = '"Lowercase"' in normalizer or '"lowercase": true' in normalizer
         if None not in (stated, do_lower_case) and stated != do_lower_case:
             raise InputError(f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={stated}")
-    is_wordpiece = isinstance(backend.model, models.WordPiece) if backend else model is None
-    lower_case = next(value for value in (do_lower_case, stated, is_wordpiece) if value is not None)
+    lower_case = next(value for value in (do_lower_case, stated, model is None) if value is not None)
     _check_case(lower_case, checkpoint_name)
-    if folder is not None and backend is not None:
-        return _saved(backend, lower_case, folder)
-    if model is not None:
-        return _sentencepiece(model, vocabulary, lower_case)
-    if vocabulary is not None:
-        return _wordpiece(vocabulary, lower_case)
-    raise InputError(
-        "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub name that has one"
-    )
+    if (source := saved or model or vocabulary) is None:
+        raise InputError(
+            "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub name that has one"
+        )
+    try:
+        if saved:
+            backend, names = _saved(saved, lower_case)
+        elif model:
+            backend, names = sentencepiece.convert(model, vocabulary, lower_case)
+        else:
+            backend, names = _wordpiece(source, lower_case)
+        return Tokenizer(backend, lower_case, str(source), names, model.read_bytes() if model else None)
+    except InputError:
+        raise
+    except BaseException as error:  # the libraries' errors have no class in common; Rust's panics are no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        flag = "--model" if saved else "--spm_model_file"
+        raise InputError(f"{flag} {source}: damaged or unusable: {one_line(error)[:300]}") from error
 
 
-def _wordpiece(path: Path, lower_case: bool) -> Tokenizer:
+def _wordpiece(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
     """google-research/bert `tokenization.py`. A token that is listed twice has its last id."""
     vocabulary = {token: number for number, token in enumerate(sentencepiece.lines_of(path))}
     names = sentencepiece.special_names(vocabulary, str(path))
@@ -179,57 +180,24 @@ def _wordpiece(path: Path, lower_case: bool) -> Tokenizer:
     backend.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
-    return Tokenizer(sentencepiece.add_special(backend, names), lower_case, str(path), names)
+    return sentencepiece.add_special(backend, names), names
 
 
-def _sentencepiece(path: Path, vocab_file: Path | None, lower_case: bool) -> Tokenizer:
-    with _library_errors(f"--spm_model_file {path}"):
-        backend, names = sentencepiece.convert(path, vocab_file, lower_case)
-        return Tokenizer(backend, lower_case, str(path), names, path.read_bytes())
-
-
-def _read(path: Path) -> RustTokenizer:
+def _saved(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
     """What a tokenizer.json holds, ours or another's. Raises InputError: neither WordPiece nor SentencePiece."""
-    with _library_errors(f"--model {path}"):
-        backend = RustTokenizer.from_file(str(path))
-        if backend.normalizer:  # a damaged character map panics when it meets a character
-            backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
-        backend.encode(TRIAL)
-    kind, saved = type(backend.model), backend.to_str()
-    if kind is not models.WordPiece and not (kind in (models.Unigram, models.BPE) and "Metaspace" in saved):
+    backend = RustTokenizer.from_file(str(path))
+    if backend.normalizer:  # a damaged character map panics when it meets a character
+        backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
+    backend.encode(TRIAL)
+    kind, text = type(backend.model), backend.to_str()
+    if kind is not models.WordPiece and not (kind in (models.Unigram, models.BPE) and "Metaspace" in text):
         raise InputError(f"--model {path}: a {kind.__name__} tokenizer is neither WordPiece nor SentencePiece")
-    return backend
-
-
-def _saved(backend: RustTokenizer, lower_case: bool, folder: Path) -> Tokenizer:
-    source, core = str(folder / "tokenizer.json"), json.loads(backend.to_str())["model"]
-    with _library_errors(source):
-        unknown = core["vocab"][core["unk_id"]][0] if core["type"] == "Unigram" else core["unk_token"]
-    names = sentencepiece.special_names(backend.get_vocab(), source, unknown)
+    core = json.loads(text)["model"]
+    unknown = core["vocab"][core["unk_id"]][0] if kind is models.Unigram else core["unk_token"]
+    names = sentencepiece.special_names(backend.get_vocab(), str(path), unknown)
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
         backend.normalizer.lowercase = lower_case
-    model = _model_in(folder)
-    spm = model.read_bytes() if model else None
-    return Tokenizer(sentencepiece.add_special(backend, names), lower_case, source, names, spm)
-
-
-def _model_in(folder: Path) -> Path | None:
-    files = [*folder.glob("*.model")]
-    return files[0] if len(files) == 1 else None
-
-
-@contextlib.contextmanager
-def _library_errors(where: str) -> Iterator[None]:
-    """Turns errors of the libraries that read tokenizers into InputError. They have no class in common, and panics
-    of the Rust library are no `Exception`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise InputError(f"{where}: damaged or unusable: {one_line(error)[:300]}") from error
+    return sentencepiece.add_special(backend, names), names
 
 
 def _stated_case(folder: Path) -> bool | None:
@@ -238,12 +206,7 @@ def _stated_case(folder: Path) -> bool | None:
     stated = read_object(path, f"--model {path}").get("do_lower_case") if path.is_file() else None
     if isinstance(stated, bool | None):
         return stated
-    raise InputError(f"--model {path}: do_lower_case must be true or false, got {kind_of(stated)}")
-
-
-def _lower_cases(backend: RustTokenizer) -> bool:
-    normalizer = json.dumps(json.loads(backend.to_str())["normalizer"])
-    return '"Lowercase"' in normalizer or '"lowercase": true' in normalizer
+    raise InputError(f"--model {path}: do_lower_case must be true or false, got {shown(stated)}")
 
 
 def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
@@ -259,8 +222,7 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
 
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
-    total = sum(len(tokens) for tokens in ids)
-    return sum(int((tokens == unk_id).sum()) for tokens in ids) / total if total else 0.0
+    return sum(int((tokens == unk_id).sum()) for tokens in ids) / max(1, sum(map(len, ids)))
 
 
 def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown: bool) -> None:

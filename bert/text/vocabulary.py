@@ -1,7 +1,6 @@
 """Trains a vocabulary on a text: WordPiece with `tokenizers`, unigram or BPE with `sentencepiece`."""
 
 import io
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,12 +9,12 @@ from pathlib import Path
 from sentencepiece import SentencePieceTrainer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from bert.settings import VocabularySettings
 from bert.text import sentencepiece, tokenizer
-from bert.text.settings import VocabularySettings
 from ringbase.errors import InputError
-from ringbase.files import add_to_folder
+from ringbase.files import filled_beside
 
-FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
+FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")  # written in this order
 LONGEST_LINE_BYTES = 1 << 24
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depend on it
@@ -28,26 +27,26 @@ NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettings) -> Path:
     """Trains on a stream of texts, read once; returns `output_dir/vocab.txt` or `output_dir/spiece.model`.
 
-    The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. Ids 0 to 4 are [PAD] [UNK]
-    [CLS] [SEP] [MASK]. The same texts in the same order give the same bytes. Memory holds a count of each distinct
-    word (WordPiece), or all texts (SentencePiece).
-
-    Raises InputError: the text is empty, or has too few or too many different pieces for `vocab_size`; the folder
-    already holds a tokenizer; WordPiece with lower-casing, which takes Hangul syllables apart, for Korean text.
+    The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. The same texts in the same
+    order give the same bytes. Memory holds a count of each distinct word (WordPiece), or all texts
+    (SentencePiece). Raises InputError: the text does not suffice for `vocab_size`, or the folder already holds a
+    tokenizer.
     """
     present = [name for name in FILES if (output_dir / name).exists()]
     if present or (output_dir.exists() and not output_dir.is_dir()):
         raise InputError(
             f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give another folder"
         )
-    name = "vocab.txt" if settings.kind == "wordpiece" else "spiece.model"
+    name, made = ("vocab.txt", _wordpiece) if settings.kind == "wordpiece" else ("spiece.model", _sentencepiece)
 
     def fill(folder: Path) -> None:
-        train_kind = _wordpiece if settings.kind == "wordpiece" else _sentencepiece
-        (folder / name).write_bytes(train_kind(sentences, settings))
+        (folder / name).write_bytes(made(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
-    add_to_folder(output_dir, fill, last="tokenizer.json")
+    with filled_beside(output_dir, fill) as new:
+        output_dir.mkdir(exist_ok=True)
+        for path in sorted(new.iterdir(), key=lambda path: FILES.index(path.name)):
+            path.replace(output_dir / path.name)
     return output_dir / name
 
 
@@ -92,11 +91,11 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
         counts.update(ANY_WORD.findall(sentence))
     if not counts:
         raise InputError(NO_TEXT)
-    korean = sum(count for word, count in counts.items() if HANGUL.search(word))
-    if lower_case and korean > MOST_KOREAN_SHARE * counts.total():
+    korean = sum(count for word, count in counts.items() if HANGUL.search(word)) / counts.total()
+    if lower_case and korean > MOST_KOREAN_SHARE:
         raise InputError(
-            f"{korean / counts.total():.0%} of the words are Korean, and BERT's lower-casing, which strips "
-            "accents, takes Hangul syllables apart into letters: give --nodo_lower_case"
+            f"{korean:.0%} of the words are Korean, and BERT's lower-casing, which strips accents, takes Hangul "
+            "syllables apart into letters: give --nodo_lower_case"
         )
     normalizer, splitter = normalizers.BertNormalizer(lowercase=lower_case), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
@@ -112,10 +111,12 @@ def _frequent_characters(words: Counter[str], coverage: float) -> set[str]:
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    ordered = sorted(counts, key=lambda character: (-counts[character], character))
-    before = itertools.accumulate((counts[character] for character in ordered), initial=0)
-    wanted = coverage * counts.total()
-    return {character for character, number in zip(ordered, before, strict=False) if number < wanted}
+    kept, missing = set(), coverage * counts.total()
+    for character in sorted(counts, key=lambda character: (-counts[character], character)):
+        if missing > 0:
+            kept.add(character)
+        missing -= counts[character]
+    return kept
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from bert.hub import load_data_set
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_standard_input, read_text
-from ringbase.json_files import kind_of, parse_json
+from ringbase.json_files import parse_json
+from ringbase.settings import shown
 from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Labels, NamedTask, Split
 from tasks.classifier.settings import STANDARD_INPUT, TextSettings
 
@@ -146,7 +147,7 @@ def _json_rows(text: str, where: str) -> tuple[Sequence[str], Rows]:
             try:
                 objects[f"line {number}"] = value = parse_json(line)
                 if not isinstance(value, dict):
-                    raise InputError(f"it is {kind_of(value)}")
+                    raise InputError(f"it is {shown(value)}")
             except InputError as error:
                 raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
     header = list(dict.fromkeys(itertools.chain.from_iterable(objects.values())))

@@ -12,7 +12,7 @@ from bert.text.tokenizer import Tokenizer, unknown_share
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.hashing import digest, sha256
+from ringbase.files import digest, sha256
 from ringbase.ragged import joined
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.classifier.named_tasks import Labels

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert.corpus.settings import BuildSettings, TextSettings
-from bert.text.settings import TokenizerSettings, VocabularySettings
+from bert.settings import TokenizerSettings, VocabularySettings
 from ringbase.settings import Settings, setting
 from tasks import flags
 from tasks.environment import set_environment

@@ -23,8 +23,7 @@ from bert.corpus.shards import (
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
 from ringbase.errors import InputError, one_line
-from ringbase.files import build_folder
-from ringbase.hashing import digest
+from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.environment import cache_folder
 from tasks.fit import TrainingData

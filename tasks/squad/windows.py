@@ -11,7 +11,7 @@ from distributed.rows import ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import shortened
-from ringbase.hashing import digest, sha256
+from ringbase.files import digest, sha256
 from ringbase.settings import flat
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, read, touched_words

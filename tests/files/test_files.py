@@ -1,6 +1,8 @@
-"""Folders and files appear whole or not at all, whoever builds them at once and whatever a kill leaves."""
+"""Folders and files appear whole or not at all, whoever builds them at once and whatever a kill leaves; JSON is
+read as what it says, or refused in one line."""
 
 import gzip
+import math
 import os
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from harness.mpi import ROOT
 from harness.refusals import refused
 
 from ringbase.files import build_folder, read_text, replace_folder, replacing
-from ringbase.hashing import digest
+from ringbase.json_files import parse_json, read_json, read_object
 
 BUILDER = """
 import sys, time
@@ -30,10 +32,8 @@ print(*((folder / "cache" / "key" / file).read_text() for file in ("first", "sec
 
 
 def builder(folder, name, how=""):
-    command, environment = [sys.executable, "-c", BUILDER, str(folder), name, how], os.environ
-    return subprocess.Popen(
-        command, env={**environment, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", BUILDER, str(folder), name, how]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def writer(text):
@@ -97,11 +97,6 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_digest_depends_on_values_and_not_on_the_order_of_keys():
-    assert digest({"x": 1, "y": 2}) == digest({"y": 2, "x": 1})
-    assert len({digest(*value) for value in [("a", "b"), ("ab",), ("a", 1), ({"x": 1},), (["x", 1],)]}) == 5
-
-
 def test_a_compressed_text_is_read_up_to_a_limit(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"text\n" * 1000))
@@ -109,3 +104,34 @@ def test_a_compressed_text_is_read_up_to_a_limit(tmp_path):
     refused(lambda: read_text(path, most_bytes=4999), path)
     path.write_bytes(path.read_bytes()[:-9])
     refused(lambda: read_text(path), path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, "9" * 5000, "9" * 400,
+     '["b\\ud800"]', '{"\\udfff": 1}', '"\\ud800"', "{'a': 1}", "", "1 2"],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_what_is_no_json_or_barely_is_refused(text):
+    assert len(refused(lambda: parse_json(text))) < 300
+
+
+def test_what_stays_allowed():
+    assert parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
+    assert parse_json("1" + "0" * 30) == 10**30  # transformers writes it for a length without a limit
+    assert parse_json('{"a": "' + "[" * 200 + '"}') == {"a": "[" * 200}
+    assert parse_json("[1e999, -Infinity]") == [math.inf, -math.inf]  # Python's own writer writes it
+
+
+def test_an_object_is_read_from_a_file_with_an_end(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert read_json(path) == read_object(path) == {"a": 1}
+    for content in ('{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}', b"[1]", b"null", b"1.5", b'{"a"'):
+        path.write_bytes(content)
+        refused(lambda: read_object(path), path)
+        refused(lambda: read_object(path, "--model"), "--model")
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", 1 << 33)  # sparse
+    for path in (tmp_path, tmp_path / "large.json", tmp_path.joinpath("/dev/zero")):
+        refused(lambda path=path: read_object(path), path)

@@ -34,9 +34,7 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("revision", "commit", "num_layers"), [(None, NEW, 2), ("main", NEW, 2), ("v1", OLD, 1), (OLD, OLD, 1)]
-)
+@pytest.mark.parametrize(("revision", "commit", "num_layers"), [(None, NEW, 2), ("v1", OLD, 1), (OLD, OLD, 1)])
 def test_configuration_vocabulary_and_weights_are_those_of_the_revision(cache, revision, commit, num_layers):
     settings = made(ModelSettings, {"model": "someone/tiny", "model_revision": revision})
     start = start_of_model(settings, print, Needs(max_seq_length=64))

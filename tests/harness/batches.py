@@ -11,6 +11,7 @@ from bert import batch as batches
 from bert.batch import by_length, in_one_group, rounded_up
 from bert.model import Bert
 from distributed.gradient import traced_once
+from ringbase.ragged import joined
 from tasks.classifier.task import LabelTask
 from tasks.pretraining.task import MaskedTask
 from tasks.squad.task import SpanTask
@@ -20,7 +21,6 @@ TASKS: dict[str, Task] = {
     "span": SpanTask(0), "classifier": LabelTask(0),
     "pretraining": MaskedTask(0, None, 1, max_predictions_per_seq=1 << 16),
 }  # fmt: skip
-GROUPINGS = ("padded", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a model computes of a batch.
-
-    The scores of a row are float32 [tokens, 2] or, for a model without a head, [tokens, H]; a classifier's
-    [labels]; of pretraining, those of the masked tokens and of the next sentence side by side.
-    """
+    """What a model computes of a batch. The scores of a row are float32 [tokens, 2], without a head [tokens, H],
+    [labels], or those of the masked tokens and of the next sentence side by side."""
 
     scores: list[np.ndarray]
     loss: float  # the sum of the terms' means
@@ -60,7 +57,8 @@ def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) ->
 
 
 def grouping_of(name: str):
-    """Row lengths -> the order of the rows in the batch, and its groups."""
+    """Row lengths -> the order of the rows in the batch, and its groups: "padded", "by length", or "compiled" by
+    XLA, in shapes with room to spare."""
 
     def fixed(lengths):
         longest, second = rounded_up(np.sort(lengths)[::-1][:2])
@@ -73,21 +71,21 @@ def grouping_of(name: str):
 def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
     """The batch of a task with this head, with targets."""
 
-    def ragged(lists) -> tuple[np.ndarray, np.ndarray]:
-        lists = [np.array(each, np.int32) for each in lists]
-        return np.concatenate(lists), np.cumsum([0, *map(len, lists)])
+    def array(values) -> np.ndarray:
+        return np.array(list(values), np.int32)
 
+    def ragged(lists) -> tuple[np.ndarray, np.ndarray]:
+        return joined(map(array, lists))
+
+    heads = array(row.num_first for row in rows)
+    labels = array(row.label for row in rows)
     fields = {
         "input_ids": ragged(row.input_ids for row in rows),
-        "sentence_a_tokens": np.array([row.num_first for row in rows], np.int32),
-        "question_tokens": np.array([row.num_first for row in rows], np.int32),
-        "start_position": np.array([row.span[0] for row in rows], np.int32),
-        "end_position": np.array([row.span[1] for row in rows], np.int32),
-        "label": np.array([row.label for row in rows], np.int32),
-        "masked_lm_positions": ragged(list(row.masked) for row in rows),
-        "masked_lm_ids": ragged(list(row.masked.values()) for row in rows),
-        "is_random_next": np.array([row.label for row in rows], np.int8),
-    }
+        "sentence_a_tokens": heads, "question_tokens": heads, "label": labels, "is_random_next": labels,
+        "start_position": array(row.span[0] for row in rows), "end_position": array(row.span[1] for row in rows),
+        "masked_lm_positions": ragged(row.masked for row in rows),
+        "masked_lm_ids": ragged(row.masked.values() for row in rows),
+    }  # fmt: skip
     make = TASKS[head].batch if head in TASKS else lambda *rows: batches.batch_of(*rows)[1]
     return make(fields, grouping_of(grouping))
 
@@ -131,14 +129,13 @@ class Computer:
         found: dict[int, np.ndarray] = {}
         masked = 0
         for place, number in enumerate(order.tolist()):
-            match self.head:
-                case "classifier":
-                    found[number] = scores[place].numpy()
-                case "pretraining":
-                    here = scores["mlm"][masked : masked + len(rows[number].masked)].numpy()
-                    found[number] = np.concatenate([here.ravel(), scores["nsp"][place]])
-                    masked += len(here)
-                case _:
-                    first = batch["first_tokens"][place]
-                    found[number] = scores[first : first + len(rows[number].input_ids)].numpy()
+            if self.head == "classifier":
+                found[number] = scores[place].numpy()
+            elif self.head == "pretraining":
+                here = scores["mlm"][masked : masked + len(rows[number].masked)].numpy()
+                found[number] = np.concatenate([here.ravel(), scores["nsp"][place]])
+                masked += len(here)
+            else:
+                first = batch["first_tokens"][place]
+                found[number] = scores[first : first + len(rows[number].input_ids)].numpy()
         return [found[number] for number in range(len(rows))]

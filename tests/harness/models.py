@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 from harness import texts
-from transformers import BertConfig
 
 from bert import configuration, weights
-from bert.model import COMPILED_WIDTH, Bert
+from bert.model import Bert
 from bert.text import tokenizer
 
 KEY = tf.constant([3, 5], tf.int32)
@@ -31,16 +29,3 @@ def save_model(folder: Path, head: str, **changes) -> Path:
     config = type(config).from_dict(config.to_dict() | changes)
     weights.copied(Bert(config, head, seed=3), words)(folder / "model")
     return folder / "model"
-
-
-def wide_model(precision: str, **more) -> Bert:
-    """With a head for spans, and wide enough for XLA."""
-    config = BertConfig(
-        **{"num_hidden_layers": 2, "max_position_embeddings": 64} | more, vocab_size=50,
-        hidden_size=COMPILED_WIDTH, num_attention_heads=4, intermediate_size=512,
-    )  # fmt: skip
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(precision)
-    model = Bert(config, "span", seed=3)
-    keras.config.set_dtype_policy(before)
-    return model

@@ -19,17 +19,10 @@ FILLING = ["a", "and", "by", "in", "near", "of", "on", "the", "two", "with"]
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # No dropout, and wider initial values than the published 0.02: it learns in a few dozen steps.
 BERT_CONFIG = {
-    "attention_probs_dropout_prob": 0.0,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.0,
-    "hidden_size": 64,
-    "initializer_range": 0.12,
-    "intermediate_size": 128,
-    "max_position_embeddings": 128,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
+    "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 64,
+    "initializer_range": 0.12, "intermediate_size": 128, "max_position_embeddings": 128, "num_attention_heads": 2,
     "type_vocab_size": 2,
-}
+}  # fmt: skip
 
 
 def letters_tokenizer(folder: Path):
@@ -38,9 +31,7 @@ def letters_tokenizer(folder: Path):
 
     letters, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
     words = [*SPECIAL_TOKENS, *letters, *"?.,'()", *(f"##{letter}" for letter in letters + digits), *digits]
-    path = folder / "letters.txt"
-    path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    return tokenizer.load(str(path))
+    return tokenizer.load(write_lines(folder / "letters.txt", *words))
 
 
 def write_lines(path: Path, *lines: str) -> str:
@@ -57,25 +48,19 @@ class Example:
     kind: str
 
 
-def write_vocabulary(
-    folder: Path, *words: str, special: Sequence[str] = SPECIAL_TOKENS, name: str = "vocab.txt"
-) -> Path:
+def write_vocabulary(folder: Path, *words: str, special: Sequence[str] = SPECIAL_TOKENS) -> Path:
     """Writes a WordPiece vocabulary: the special tokens and these words."""
-    path = folder / name
-    path.write_text("".join(f"{word}\n" for word in [*special, *words]), encoding="utf-8")
-    return path
+    return Path(write_lines(folder / "vocab.txt", *special, *words))
 
 
 def write_model(folder: Path, num_layers: int = 2) -> None:
     """vocab.txt (whole words and letters) and bert_config.json."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
     words = [word for kind in KINDS for word in WORDS[kind]]
-    vocabulary = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *words]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
-    (folder / "bert_config.json").write_text(
-        json.dumps(BERT_CONFIG | {"vocab_size": len(vocabulary), "num_hidden_layers": num_layers})
-    )
+    words = [*letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *words]
+    write_vocabulary(folder, *words)
+    sizes = {"vocab_size": len(SPECIAL_TOKENS) + len(words), "num_hidden_layers": num_layers}
+    (folder / "bert_config.json").write_text(json.dumps(BERT_CONFIG | sizes))
 
 
 def make_examples(number: int, seed: int) -> list[Example]:
@@ -93,12 +78,3 @@ def make_examples(number: int, seed: int) -> list[Example]:
         cut = chance.randint(1, len(words) - 1)
         made.append(Example(" ".join(words[:cut]), " ".join(words[cut:]), kind))
     return made
-
-
-def write_small_corpus(folder: Path) -> None:
-    """text.txt of 30 documents, one sentence per line with an empty line between documents, and vocab.txt."""
-    words = ["the", "cat", "saw", "a", "dog", "on", "hill", "and", "ran"]
-    sentences = [" ".join(words[(n + k * k) % len(words)] for k in range(12)) + " ." for n in range(20)]
-    documents = ["\n".join(sentences[n % 7 :]) + "\n" for n in range(30)]
-    (folder / "text.txt").write_text("\n".join(documents))
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, ".", *words]))

@@ -26,14 +26,11 @@ def config(**others) -> BertConfig:
 def published_shapes() -> dict[str, tuple[int, ...]]:
     """The names and shapes of a `bert_model.ckpt` without its heads, as google-research/bert makes them."""
     shapes = {
-        "bert/embeddings/word_embeddings": (60, 32),
-        "bert/embeddings/token_type_embeddings": (2, 32),
-        "bert/embeddings/position_embeddings": (24, 32),
-        "bert/embeddings/LayerNorm/beta": (32,),
-        "bert/embeddings/LayerNorm/gamma": (32,),
-        "bert/pooler/dense/kernel": (32, 32),
+        "bert/embeddings/word_embeddings": (60, 32), "bert/embeddings/token_type_embeddings": (2, 32),
+        "bert/embeddings/position_embeddings": (24, 32), "bert/embeddings/LayerNorm/beta": (32,),
+        "bert/embeddings/LayerNorm/gamma": (32,), "bert/pooler/dense/kernel": (32, 32),
         "bert/pooler/dense/bias": (32,),
-    }
+    }  # fmt: skip
     for layer in ("bert/encoder/layer_0", "bert/encoder/layer_1"):
         for part in ("self/query", "self/key", "self/value", "output/dense"):
             shapes |= {f"{layer}/attention/{part}/kernel": (32, 32), f"{layer}/attention/{part}/bias": (32,)}
@@ -68,12 +65,9 @@ def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
     if not shards:
         save_file(tensors, folder / "model.safetensors")
         return folder
-    names = sorted(tensors)
-    weight_map = dict[str, str]()
-    for shard in range(shards):
-        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
-        save_file({name: tensors[name] for name in names[shard::shards]}, folder / file)
-        weight_map |= dict.fromkeys(names[shard::shards], file)
-    index = {"metadata": {}, "weight_map": weight_map}
+    file_of = {name: f"model-{number % shards}.safetensors" for number, name in enumerate(sorted(tensors))}
+    for file in set(file_of.values()):
+        save_file({name: tensors[name] for name in tensors if file_of[name] == file}, folder / file)
+    index = {"metadata": {}, "weight_map": file_of}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder

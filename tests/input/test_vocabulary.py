@@ -10,8 +10,8 @@ from harness.texts import SPECIAL_TOKENS
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
+from bert.settings import VocabularySettings
 from bert.text import tokenizer, vocabulary
-from bert.text.settings import VocabularySettings
 from ringbase.errors import InputError
 
 KINDS = ["wordpiece", "unigram", "bpe"]

@@ -1,11 +1,11 @@
-"""WordPiece against transformers' and Google's (the Python one that transformers keeps as its legacy form)."""
+"""WordPiece against transformers' and Google's (the Python one that transformers keeps as its legacy form), and
+what decides on lower-casing."""
 
 import functools
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
-from harness.real_tokenizers import contexts, multilingual, nsmc, uncased
+from harness.real_tokenizers import albert, contexts, kobert, multilingual, nsmc, uncased
 from harness.refusals import refused
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 from hypothesis import given, settings
@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, BertTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from bert.text import tokenizer
+from ringbase.errors import InputError
 
 ODD = [
     "Café naïve ÅNGSTRÖM \u202fx\u00a0y\u3000z",
@@ -63,18 +64,6 @@ def test_ids_of_random_texts(old, new):
         compare(load, new, to_google=False)
 
 
-def test_spans_give_back_the_characters():
-    """A token's span of the text is the token, but for what the tokenizer drops from the text."""
-    texts, cased = real_texts(), multilingual()
-    for text, ids, spans in zip(texts, *cased.encode(texts), strict=True):
-        assert (ids.dtype, spans.dtype, spans.shape) == (np.int32, np.int32, (len(ids), 2))
-        assert (np.diff(spans[:, 0]) >= 0).all()
-        assert (spans[:, 0] < spans[:, 1]).all()
-        for number, token, (start, stop) in zip(ids, cased.pieces(ids), spans, strict=True):
-            kept = "".join(c for c in text[start:stop] if c not in "\x00\ufffd\x07\u00ad\u200b\u200d")
-            assert kept == (kept.strip() if number == cased.unk_id else token.removeprefix("##"))
-
-
 def test_a_word_has_up_to_200_characters_as_google_s(tmp_path):
     """transformers' own limit is 100; what is saved keeps ours there, also beside a model's configuration."""
     ours, texts = tokenizer.load(str(write_vocabulary(tmp_path, "a", "##a"))), ["a" * 200, "a" * 201]
@@ -122,3 +111,52 @@ def test_bad_vocabularies_are_refused(tmp_path):
     for content in ('{"model": ', '{"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}}'):
         (tmp_path / "tokenizer.json").write_text(content)
         refused(lambda: tokenizer.load(folder=tmp_path), tmp_path / "tokenizer.json")
+
+
+def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
+    path, saved = str(write_vocabulary(tmp_path, "Ab", "ab")), tmp_path / "saved"
+
+    def ids(**given):
+        return tokenizer.load(**given).encode(["Ab"])[0][0].tolist()
+
+    assert ids(vocab_file=path) == [6]
+    assert ids(vocab_file=path, do_lower_case=False) == [5]
+    tokenizer.load(path, do_lower_case=False).save(saved)
+    assert ids(folder=saved) == ids(vocab_file=path, folder=saved) == [5]
+    assert ids(vocab_file=path, folder=saved, do_lower_case=True) == [6]
+    refused(lambda: tokenizer.load(folder=saved, do_lower_case=True), "--do_lower_case", saved)
+    for name, expected in (("tokenizer_config.json", 5), ("tokenizer.json", 6)):  # then vocab.txt alone
+        (saved / name).unlink()
+        assert ids(folder=saved) == [expected]
+
+
+PUBLISHED = [
+    ("/data/uncased_L-24_H-1024_A-16/bert_model.ckpt", True),
+    ("chinese_L-12_H-768_A-12/bert_model.ckpt", True),
+    ("/data/uncased/cased_L-24_H-1024_A-16/bert_model.ckpt", False),
+    ("google-bert/bert-base-multilingual-cased", False),
+    *((name, None) for name in ("", "model.ckpt-100", "runs/uncased-and-cased/x", "uppercased/bert_model.ckpt")),
+]
+
+
+@pytest.mark.parametrize(("name", "lower_case"), PUBLISHED)
+def test_the_published_names_tell_their_case(tmp_path, name, lower_case):
+    """Google's `validate_case_matches_checkpoint`."""
+    path = str(write_vocabulary(tmp_path, "a"))
+    for chosen in (True, False):
+        if lower_case in (None, chosen):
+            assert tokenizer.load(path, None, chosen, name).lower_case == chosen
+        else:
+            expected = f"--do_lower_case={lower_case}"
+            refused(lambda: tokenizer.load(path, None, not lower_case, name), name, expected)
+
+
+def test_what_a_vocabulary_loses_by_its_case_is_said():
+    """Both shares are also those of Google's own tokenizer (BertTokenizerLegacy) on these lines."""
+    lost, kept = multilingual(do_lower_case=True), multilingual()
+    shares = [tokenizer.unknown_share(words.encode_ids(nsmc()), words.unk_id) for words in (lost, kept)]
+    assert shares == pytest.approx([0.7536, 0.0164], abs=1e-4)
+    with pytest.raises(InputError, match=r"75\.4%.*--do_lower_case"):
+        tokenizer.check_unknown(shares[0], "ratings.txt", lost, allow_unknown=False)
+    assert "--do_lower_case" in albert().case_problem  # it has no capital letters
+    assert {words.case_problem for words in (albert(True), kobert(), kept, uncased())} == {""}

@@ -1,15 +1,14 @@
-"""How a step's rows are dealt to ranks and micro-batches, and how much of a batch is padding."""
+"""How much of a batch is padding, and which ids are refused."""
 
 import itertools
 
 import numpy as np
-import pytest
-from harness.batches import GROUPINGS, TASKS, batch_of, random_rows
+from harness.batches import batch_of, random_rows
+from harness.refusals import refused
 from transformers import BertConfig
 
 from bert import batch as batches
 from bert.batch import with_checked_ids
-from ringbase.errors import InputError
 from tasks.predict import batches_of
 
 
@@ -28,13 +27,6 @@ def test_groups_by_length_have_the_fewest_padded_tokens():
         assert batch["attention_mask"].size == fewest
 
 
-@pytest.mark.parametrize("grouping", GROUPINGS)
-def test_weights_count_no_padding(grouping):
-    rows = random_rows([9, 40, 12], 50)
-    weights = [task.weights(batch_of(head, rows, grouping)) for head, task in TASKS.items()]
-    assert weights == [{"loss": 3.0}, {"loss": 3.0}, {"mlm": sum(len(row.masked) for row in rows), "nsp": 3.0}]
-
-
 def test_batches_of_prediction_hold_each_row_once_and_no_more_tokens_than_fit():
     lengths = np.r_[np.full(400, 16), np.random.default_rng(3).integers(9, 61, 200), 700]
     batches = batches_of(lengths, 8, 64)
@@ -44,18 +36,19 @@ def test_batches_of_prediction_hold_each_row_once_and_no_more_tokens_than_fit():
     assert len(batches) < 1.2 * lengths.sum() / (8 * 64)
 
 
-@pytest.mark.parametrize(
-    ("table", "entries"), [("vocab_size", 50), ("type_vocab_size", 1), ("max_position_embeddings", 39)]
-)
-def test_ids_that_the_model_has_no_entries_for_are_refused(table, entries):
+def test_ids_that_the_model_has_no_entries_for_are_refused():
     """GPUs would compute on with zeros."""
     ids = np.arange(11, 51)
     fields = {"input_ids": (ids, np.array([0, 40])), "sentence_a_tokens": np.array([9]), "row": np.array([7])}
     sizes = {"vocab_size": 51, "type_vocab_size": 2, "max_position_embeddings": 40}
 
-    def batch(fields):
-        return batches.batch_of(fields)[1]
+    def check(sizes):
+        with_checked_ids(lambda fields: batches.batch_of(fields)[1], BertConfig(**sizes))(fields)
 
-    with_checked_ids(batch, BertConfig(**sizes))(fields)
-    with pytest.raises(InputError, match=f"7.*{table} {entries}"):
-        with_checked_ids(batch, BertConfig(**sizes | {table: entries}))(fields)
+    check(sizes)
+    for table, size in sizes.items():
+        refused(
+            lambda table=table, size=size: check(sizes | {table: size - 1}),
+            "7 of the data",
+            f"{table} {size - 1}",
+        )

@@ -18,19 +18,17 @@ from bert.model import COMPILED_WIDTH, Bert
 from distributed.gradient import dropout_key
 
 RATE = 0.1
-WIDTHS = {"plain": 32, "cpu": COMPILED_WIDTH, "compiled": 32}
 GROUPING = {"plain": "by length", "cpu": "by length", "compiled": "compiled"}
 SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("cpu", "compiled")]
 KINDS = pytest.mark.parametrize("kind", ["plain", "cpu", SLOW_KINDS[1]])
 MOSTLY_SLOW = pytest.mark.parametrize("kind", ["plain", *SLOW_KINDS])
-SLOW_RATES = [("plain", 0.5), ("cpu", 0.01), ("compiled", 0.01)]
 ROWS = random_rows([60, 41, 64, 25, 9, 8], vocab_size=50)
 
 
 def make(head: str, kind: str, num_layers: int, hidden_rate: float, attention_rate: float, **more) -> Computer:
     config = BertConfig(
-        vocab_size=50, hidden_size=WIDTHS[kind], num_hidden_layers=num_layers, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=72, hidden_dropout_prob=hidden_rate,
+        vocab_size=50, hidden_size=COMPILED_WIDTH if kind == "cpu" else 32, num_hidden_layers=num_layers,
+        num_attention_heads=4, intermediate_size=64, max_position_embeddings=72, hidden_dropout_prob=hidden_rate,
         attention_probs_dropout_prob=attention_rate, **more,
     )  # fmt: skip
     return Computer(Bert(config, head, seed=2))
@@ -81,10 +79,8 @@ def assert_independent(first: np.ndarray, second: np.ndarray, rate: float) -> No
     assert abs((first != second).mean() - expected) < 6 * np.sqrt(expected * (1 - expected) / first.size)
 
 
-@pytest.mark.parametrize(
-    ("kind", "rate"),
-    [("plain", RATE), ("cpu", RATE), *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW_RATES)],
-)
+@pytest.mark.parametrize("rate", [RATE, pytest.param(0.01, marks=pytest.mark.slow)])
+@KINDS
 def test_the_share_of_what_is_dropped_is_the_rate_and_nothing_else_is_regular(kind, rate):
     """To within 2 %, as few random bits are drawn: for 0.1 a rate of 26 / 256."""
     assert_random(mask_of(revealing(kind, 0, "output", rate), kind), 26 / 256 if rate == RATE else rate)
@@ -111,12 +107,11 @@ def test_a_key_is_a_function_of_seed_step_micro_batch_and_rank():
 
 def test_the_pooled_vector_is_dropped_and_scaled_too():
     """What is kept is divided by 1 - rate."""
-    rows = random_rows([9] * 300, vocab_size=50)
     classifier = make("classifier", "plain", 1, 0.0, 0.0, num_labels=32, classifier_dropout=0.5)
     tensors = classifier.model.named_tensors()
     tensors["bert/pooler/dense/bias"].assign(np.full(32, 20.0))  # of which tanh is 1
     tensors["output_weights"].assign(np.eye(32))
-    scores = np.array(classifier(rows, "by length", KEY).scores)
+    scores = np.array(classifier(random_rows([9] * 300, vocab_size=50), "by length", KEY).scores)
     np.testing.assert_array_equal(np.unique(scores), [0, 2])
     assert_random(scores > 0, 0.5)
 

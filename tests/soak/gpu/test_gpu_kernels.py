@@ -15,7 +15,7 @@ import gpu_kernels
 import tensorflow as tf
 
 function = tf.function(lambda x: tf.split(x, [1, 2])).get_concrete_function(tf.TensorSpec([3], tf.int8))
-(found,) = gpu_kernels.without_kernel(function.graph, in_xla=False)
+(found,) = gpu_kernels.without_kernel(function.graph)
 assert found.startswith("SplitV"), found
 """
 
