@@ -20,11 +20,12 @@ import tensorflow as tf
 
 from benchmarks.gpu_roofline import H200, predict
 from bert import ops
+from bert.batch import Layouts
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from ringbase.settings import made
 from tasks.bench.settings import SIZES, LoadSettings
-from tasks.bench.step import config_of, feed_and_plan
+from tasks.bench.step import config_of, random_rows
 from tasks.job import POLICIES, set_precision
 from tasks.squad.task import SpanTask
 
@@ -36,8 +37,9 @@ def stablehlo(load: LoadSettings) -> str:
     set_precision(load.machine.precision)
     tf.config.experimental.enable_tensor_float_32_execution(load.machine.precision != "fp32")  # as on a GPU
     config = config_of(load)
-    feed, plan = feed_and_plan(load, config, num_ranks=1)
-    (batch,) = feed.micro_batches(plan, rank=0, position=0)
+    count, length = load.batch_size, load.seq_length
+    rows = random_rows(count, length, config.vocab_size).take(np.arange(count))
+    batch = SpanTask(length).batch(rows, Layouts([], count, length))
     with mock.patch.object(ops, "on_cpu", return_value=False):
         ops._softmax_computes_in_float32.cache_clear()
         model, optimizer, task = Bert(config, "span"), AdamWeightDecay(1e-4), SpanTask(load.seq_length)

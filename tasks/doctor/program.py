@@ -48,9 +48,9 @@ def run(config: DoctorConfig) -> None:
         page.check("hosts", partial(check_hosts, world))
         page.check("devices", partial(check_devices, world))
         other = "give another folder as --output_dir, or free some space"
-        can_write = page.check("output folder", lambda: world.on_first(check_disk, output_dir, other))
+        can_write = page.check("output folder", partial(world.on_first, check_disk, output_dir, other))
         other, cache = "set RINGBERT_CACHE to a folder on another disk, or free some space", cache_folder()
-        can_write &= page.check("cache folder", lambda: world.on_each_machine(check_disk, cache, other))
+        page.check("cache folder", partial(world.on_each_machine, check_disk, nearest_folder(cache), other))
         opened: list[Collectives] = []
 
         def open_backend() -> Finding:
@@ -60,8 +60,9 @@ def run(config: DoctorConfig) -> None:
         can_sum = page.check("backend", open_backend)
         if can_sum and world.size > 1:
             can_sum = page.check("sums", partial(training.check_sums, world, opened[0]))
-        if can_sum and can_write and not config.quick:
-            training.check_trainings(world, opened[0], output_dir, page)
+        if can_sum and not config.quick:
+            if can_write:
+                training.check_trainings(world, opened[0], output_dir, page)
             page.check("BERT-base", partial(training.check_speed, world, opened[0], config.machine))
         status = page.end()
     if status:
@@ -128,8 +129,7 @@ def check_devices(world: World) -> Finding:
 
 
 def check_disk(folder: Path, advice: str) -> Finding:
-    """Writes a file of 64 MiB to the folder, or to the nearest one above it that exists."""
-    folder = nearest_folder(folder)
+    """Writes a file of 64 MiB to the folder."""
     data = os.urandom(WRITTEN_BYTES)  # not zeros, which may be free
     place, start_s = f"{folder} on {socket.gethostname()}", time.perf_counter()
     try:

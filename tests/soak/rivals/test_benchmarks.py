@@ -4,8 +4,8 @@ import json
 
 import pytest
 from harness.program_runs import command, shell
-
-from tasks.bench.inputs import model_config, write_inputs
+from harness.squad_files import make_entries, write_squad
+from harness.texts import write_model
 
 TINY = ("--model_size=tiny", "--batch_size=2", "--seq_length=32")
 SHORT = ("--num_warmup=0", "--num_steps=2")
@@ -34,13 +34,12 @@ def test_sums_and_scaling(figures):
 
 def test_the_phases_of_a_start_on_two_ranks(tmp_path, monkeypatch):
     monkeypatch.setenv("RINGBERT_PHASES", f"{tmp_path}/phases")
-    files = write_inputs(tmp_path, model_config("tiny"), 40)
-    flags = [f"--{flag}={path}" for flag, path in files.items()]
-    shell(
-        command(
-            "tasks.squad", "--do_train", *flags, "--num_train_steps=4", f"--output_dir={tmp_path}/run", ranks=2
-        )
-    )
+    write_model(tmp_path, num_layers=1)
+    write_squad(tmp_path / "train.json", make_entries(40, 1))
+    files = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json", "train_file": "train.json"}
+    flags = [f"--{flag}={tmp_path}/{name}" for flag, name in files.items()] + ["--max_seq_length=40"]
+    flags += ["--doc_stride=9", "--max_query_length=9", "--num_train_steps=4", f"--output_dir={tmp_path}/run"]
+    shell(command("tasks.squad", "--do_train", *flags, ranks=2))
     lines = [json.loads(line) for line in (tmp_path / "phases").read_text().splitlines()]
     ends = [[line["time"] for line in lines if line["phase"] == phase] for phase in PHASES]
     assert {len(times) for times in ends} == {2}
