@@ -66,11 +66,9 @@ def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:
         values = medians(turns[row.label], ("examples_per_s", "deviation", "tokens_per_s", *PARTS))
         counts = {"ranks": row.ranks, "units": row.units}
         figures[row.label] = values | counts | {"speedup": speedup, "efficiency": speedup / row.units}
+        speed = f"{values['examples_per_s']:8.2f} ±{values['deviation']:5.2f}{values['tokens_per_s']:9.0f}"
         parts = ", ".join(f"{values[name] * 1e3:.0f}" for name in PARTS)
-        world.say(
-            f"{row.label:26s}{values['examples_per_s']:8.2f} ±{values['deviation']:5.2f}"
-            f"{values['tokens_per_s']:9.0f}{speedup / row.units:12.1%}   {parts}"
-        )
+        world.say(f"{row.label:26s}{speed}{speedup / row.units:12.1%}   {parts}")
     return {"layouts": figures}
 
 

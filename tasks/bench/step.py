@@ -34,7 +34,6 @@ SEED = 0
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 PEAK_SIZES = {"cpu": 2048, "gpu": 8192}  # rows and columns of the matrices of the large product
 PEAK_TURNS, CALLS = {"cpu": 3, "gpu": 20}, 4  # how often it is timed; products for one time measurement
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def run(config: StepConfig) -> None:
@@ -74,7 +73,7 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
         "world_size": world.size, "examples_per_s": examples, "deviation": deviation, "of_ranks": of_ranks,
         "tokens_per_s": examples * load.seq_length, **medians(measured, PARTS),
         "flop_per_s": of_ranks[0][0] * model_flop(config, load.seq_length),
-        "peak_flop_per_s": matrix_peak(load.machine.precision, world),
+        "peak_flop_per_s": matrix_peak(job.model.compute_dtype, world),
         "parameters": sum(math.prod(variable.shape) for variable in job.model.trainable_variables),
         "peak_host_bytes": max(world.all_gather(peak_bytes)),
     }  # fmt: skip
@@ -145,10 +144,10 @@ def model_flop(config: BertConfig, length: int) -> float:
     return float(3 * config.num_hidden_layers * (linear + attention))
 
 
-def matrix_peak(precision: str, world: World) -> float:
+def matrix_peak(dtype: str, world: World) -> float:
     """FLOP/s of one large matrix product, on all ranks at the same time. Reading a number waits for a GPU."""
     size = PEAK_SIZES[world.device.kind]
-    x = tf.cast(tf.random.normal([size, size]), DTYPES[precision])
+    x = tf.cast(tf.random.normal([size, size]), dtype)
     tf.matmul(x, x)[:1, :1].numpy()
     line_up(world)
     times = []

@@ -60,18 +60,11 @@ def test_closed_ports_between_hosts():
 @pytest.mark.parametrize(
     ("example", "last"),
     [
-        ("lenet_loop.py", r"2 rank\(s\): 9[\d.]+% of 360 digits are right"),
-        (
-            "lenet_fit.py --model_file={tmp}/digits.keras",
-            r"\S+digits\.keras: 9[\d.]+% of the test digits are right",
-        ),
         ("lstm_text.py", r"0\.[01]\d praise: i found it never funny"),
         ("resnet_synthetic.py", r"Total img/sec on 2 rank\(s\): [\d.]+ \+-[\d.]+"),
-        ("metrics_by_rank.py", r"mean over all digits: loss 0\.\d+, accuracy 0\.[89]\d+"),
     ],
 )
-def test_the_examples(example, last, tmp_path):
-    name, *flags = example.format(tmp=tmp_path).split()
-    done = run(launch(2, sys.executable, ROOT / "examples" / name, *flags))
+def test_the_examples_that_ci_does_not_run(example, last):
+    done = run(launch(2, sys.executable, ROOT / "examples" / example))
     assert done.status == 0, done
     assert re.fullmatch(last, done.stdout.splitlines()[-1]), done
