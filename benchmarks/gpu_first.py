@@ -10,23 +10,16 @@ where it was: what has ended is not run again. It needs ringbert with TensorFlow
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
-import random
 import signal
-import string
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ringbase.files import write_json
-
 NUM_STEPS, CHECKPOINT_STEPS = 300, 100
-MINILM = {"vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
-          "intermediate_size": 1536}  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 # PyTorch's BERT on one batch, compiled, bf16, beside `bert-bench step` in the same shape.
 TORCH = """
@@ -58,24 +51,6 @@ class Step(NamedTuple):
     killed_after_checkpoint: bool = False
 
 
-def write_inputs(folder: Path, num_questions: int) -> list[str]:
-    """Writes MiniLM's configuration, a vocabulary and a SQuAD file of made-up words, of about SQuAD's lengths.
-    Returns the flags of bert-squad that name them."""
-    words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=3)]
-    chance, paragraphs = random.Random(0), []
-    for number in range(num_questions):
-        context, question = (chance.choices(words, k=count) for count in (120, 10))
-        answers = [{"text": context[0], "answer_start": 0}]
-        asked = {"id": str(number), "question": " ".join(question), "answers": answers}
-        paragraphs.append({"context": " ".join(context), "qas": [asked]})
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    write_json(folder / "bert_config.json", MINILM)
-    write_json(folder / "train.json", {"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]})
-    files = {"bert_config_file": "bert_config.json", "vocab_file": "vocab.txt", "train_file": "train.json"}
-    return [f"--{flag}={folder / name}" for flag, name in files.items()]
-
-
 def steps(out: Path, num_ranks: int, torch_python: str | None) -> list[Step]:
     python = [sys.executable, "-m"]
     launch = [*python, "distributed.launch", "-np", str(num_ranks), "--"]
@@ -89,16 +64,18 @@ def steps(out: Path, num_ranks: int, torch_python: str | None) -> list[Step]:
         words = [str(number) for number in (layers, hidden, rows)]
         return [Step(f"torch_{name}", [torch_python, "-c", TORCH, *words], 240)] if torch_python else []
 
-    files = write_inputs(out, 5000)
+    data = out / "data"
     squad = [*python, "tasks.squad", "--do_train", f"--output_dir={out / 'squad'}", "--log_steps=10",
              f"--num_train_steps={NUM_STEPS}", f"--save_checkpoints_steps={CHECKPOINT_STEPS}",
-             "--train_batch_size=16", *files]  # fmt: skip
+             "--train_batch_size=16", f"--train_file={data}/train.json", f"--vocab_file={data}/vocab.txt",
+             f"--bert_config_file={data}/bert_config.json", "--max_seq_length=128"]  # fmt: skip
     doctor = ["tasks.doctor", "--precision=bf16", f"--output_dir={out}"]
     shared = ("--precision=bf16", "--share_gpus")
     return [
         Step("doctor", [*python, *doctor], 420),
         bench("base", "base", 32, "--precision=bf16", "--xla=on"),
         *rival("base", 12, 768, 32),
+        Step("squad_data", [sys.executable, "scripts/make_docs_squad.py", str(data)], 120),
         Step("squad_killed", squad, 300, killed_after_checkpoint=True),
         Step("squad_resumed", squad, 300),
         bench("large", "large", 32, "--precision=bf16", "--xla=on"),

@@ -25,7 +25,6 @@ PARTS = {"slice", "dynamic-slice", "gather"}  # read a part of their first opera
 KINDS = {"dot": "product", "scatter": "scatter", "reduce": "reduction"}  # of a kernel with this operation
 INSTRUCTION = re.compile(r"\s*(?:ROOT )?%([\w.$\-]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)$")
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$\-]+) \([^\n]*\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
-NUM_GROUPS = 12  # of kernels that are shown
 
 
 class Gpu(NamedTuple):
@@ -50,7 +49,6 @@ class Kernel(NamedTuple):
 
     name: str
     kind: str
-    shape: str
     bytes_moved: int
     flops: int
     dtype: str
@@ -144,7 +142,6 @@ def kernels_of(computations: dict[str, Computation], name: str) -> Iterator[Kern
         yield Kernel(
             name=each.name,
             kind="product" if flops else kind,
-            shape=re.sub(r"\{[^}]*\}", "", each.shape),
             bytes_moved=bytes_of(each, fusion, computation),
             flops=flops,
             dtype=dtype,
@@ -200,27 +197,19 @@ def product(instruction: Instruction, contracted: str, around: Computation) -> t
 
 
 def predict(text: str, gpu: Gpu = H200) -> str:
-    """A table: all kernels, those of each kind, and the groups of one name and shape that move the most bytes."""
-    every = kernels(text)
-    kinds, groups = defaultdict[str, list[Kernel]](list), defaultdict[str, list[Kernel]](list)
+    """A table: all kernels, and those of each kind."""
+    every, kinds = kernels(text), defaultdict[str, list[Kernel]](list)
     for kernel in every:
         kinds[kernel.kind].append(kernel)
-        groups[f"{kernel.kind}: {re.sub(r'[0-9.]+$', '', kernel.name)} {kernel.shape}"].append(kernel)
-    largest = sorted(groups, key=lambda name: -sum(kernel.bytes_moved for kernel in groups[name]))[:NUM_GROUPS]
     share = sum(kernel.product_seconds(gpu) for kernel in every) / sum(kernel.seconds(gpu) for kernel in every)
     lines = [row("all", every, gpu), *(row(kind, kinds[kind], gpu) for kind in sorted(kinds))]
-    lines += [
-        "",
-        "the groups of kernels that move the most bytes:",
-        *(row(name, groups[name], gpu) for name in largest),
-    ]
     lines += ["", f"products alone, at their peak: {share:.0%} of the predicted time;"]
     return "\n".join([*lines, "the model's error is unknown until it is measured on a GPU"])
 
 
 def row(name: str, some: list[Kernel], gpu: Gpu) -> str:
     return (
-        f"{name[:60]:<60} {len(some):>5} kernels {sum(kernel.bytes_moved for kernel in some) / 1e9:>8.2f} GB "
+        f"{name:<10} {len(some):>5} kernels {sum(kernel.bytes_moved for kernel in some) / 1e9:>8.2f} GB "
         f"{sum(kernel.flops for kernel in some) / 1e12:>7.2f} TFLOP "
         f"{sum(kernel.seconds(gpu) for kernel in some) * 1e3:>7.2f} ms"
     )

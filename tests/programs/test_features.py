@@ -76,15 +76,15 @@ def by_hand(line):
 
 def test_tokens_and_form_are_those_of_extract_features(extracted):
     """Keys and their order, and six decimals at most, as run through OrderedDict and round(x, 6) there."""
-    vectors = vectors_in(extracted)
+    vectors, lines = vectors_in(extracted), extracted.read_text().splitlines()
     assert [tokens for tokens, _ in vectors] == [by_hand(line) for line in LINES]
-    for number, (text, (tokens, states)) in enumerate(zip(extracted.open(), vectors, strict=True)):
+    for number, (text, (tokens, states)) in enumerate(zip(lines, vectors, strict=True)):
         features = []
         for token, state in zip(tokens, states.tolist(), strict=True):
             rounded = zip((-1, 0, 2), ([round(x, 6) for x in row] for row in state), strict=True)
             layers = [{"index": index, "values": values} for index, values in rounded]
             features.append({"token": token, "layers": layers})
-        assert text == json.dumps({"linex_index": number, "features": features}) + "\n"
+        assert text == json.dumps({"linex_index": number, "features": features})
 
 
 def test_vectors_are_those_of_transformers(goldens, tmp_path):
