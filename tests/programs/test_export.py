@@ -110,7 +110,6 @@ def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
 @pytest.mark.parametrize(
     ("argv", "status", "named"),
     [
-        (["{span}"], 2, ["OUT"]),
         (["{span}", "{span}"], 1, ["OUT", "{span}"]),
         (["{span}x", "out"], 1, ["{span}x"]),
         (["{span}", "out", "--signature=texts"], 2, ["--signature", "ids", "assets.extra"]),

@@ -79,11 +79,10 @@ def test_tokens_and_form_are_those_of_extract_features(extracted):
     vectors, lines = vectors_in(extracted), extracted.read_text().splitlines()
     assert [tokens for tokens, _ in vectors] == [by_hand(line) for line in LINES]
     for number, (text, (tokens, states)) in enumerate(zip(lines, vectors, strict=True)):
-        features = []
-        for token, state in zip(tokens, states.tolist(), strict=True):
-            rounded = zip((-1, 0, 2), ([round(x, 6) for x in row] for row in state), strict=True)
-            layers = [{"index": index, "values": values} for index, values in rounded]
-            features.append({"token": token, "layers": layers})
+        features = [{"token": token, "layers": []} for token in tokens]
+        for feature, state in zip(features, states.tolist(), strict=True):
+            for index, values in zip((-1, 0, 2), state, strict=True):
+                feature["layers"].append({"index": index, "values": [round(value, 6) for value in values]})
         assert text == json.dumps({"linex_index": number, "features": features})
 
 
@@ -97,6 +96,8 @@ def test_vectors_are_those_of_transformers(goldens, tmp_path):
     written, values = vectors_in(output)[1]
     assert written == tokens
     for place, state in enumerate((1, 4, 6)):
+        ours = [values[token, place, part] for token, part in golden["places"]]
+        np.testing.assert_allclose(ours, golden["values"][state], rtol=0, atol=1e-5)
         # A norm over 13 x 384 values sees a wrong one anywhere.
         assert np.linalg.norm(values[:, place]) == pytest.approx(golden["norms"][state], rel=1e-5)
 

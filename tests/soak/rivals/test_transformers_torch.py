@@ -24,7 +24,7 @@ import torch, transformers
 
 folder, kind, pairs = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 encoded = transformers.AutoTokenizer.from_pretrained(folder)(*zip(*pairs), padding=True, return_tensors="pt")
-model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+model, report = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(folder, output_loading_info=True)
 assert not any(report.values()), report
 with torch.no_grad():
     outputs = model.eval()(**encoded)
@@ -44,8 +44,7 @@ def torch_folder(tmp_path_factory) -> Path:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("head", "kind"),
-    [("span", "AutoModelForQuestionAnswering"), ("classifier", "AutoModelForSequenceClassification")],
+    ("head", "kind"), [("span", "QuestionAnswering"), ("classifier", "SequenceClassification")]
 )
 def test_pytorch_computes_the_same_scores(torch_folder, tmp_path, head, kind):
     folder = save_model(tmp_path, head, num_hidden_layers=2)
