@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.gpu_roofline import H200, predict
+from benchmarks.gpu_roofline import MEMORY_BYTES, predict
 from bert import ops
 from bert.batch import Layouts
 from bert.model import Bert
@@ -83,7 +83,7 @@ def main() -> None:
     memory = json.loads(module.with_suffix(".memory.json").read_text())
     whole = memory["arguments"] + memory["temporary"]  # TensorFlow writes variables in place
     print(
-        f"compiled in {memory['seconds']:.0f} s; memory {whole / 1e9:.2f} of {H200.memory_bytes / 1e9:.0f} GB, "
+        f"compiled in {memory['seconds']:.0f} s; memory {whole / 1e9:.2f} of {MEMORY_BYTES / 1e9:.0f} GB, "
         f"{memory['temporary'] / 1e9:.2f} GB of it temporary\n\n{predict(module.with_suffix('.hlo').read_text())}"
     )
 

@@ -27,37 +27,28 @@ INSTRUCTION = re.compile(r"\s*(?:ROOT )?%([\w.$\-]+) = (\(.*?\)|\S+) ([a-z][a-z0
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$\-]+) \([^\n]*\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
 
 
-class Gpu(NamedTuple):
-    """Peaks of a GPU: bytes of memory, bytes/s, and FLOP/s of matrix products by dtype."""
-
-    memory_bytes: float
-    bandwidth: float
-    flops: dict[str, float]
-
-
-# NVIDIA's data sheet, without sparsity. float32 products use no tensor cores, as TF32 is off.
-H200 = Gpu(141e9, 4.8e12, {"bf16": 989e12, "f16": 989e12, "f32": 67e12, "f64": 67e12})
+# An H200 on NVIDIA's data sheet, without sparsity: bytes of memory, bytes/s, and FLOP/s of matrix products. Those
+# of float32 use no tensor cores, as TF32 is off.
+MEMORY_BYTES, BANDWIDTH = 141e9, 4.8e12
+FLOPS = {"bf16": 989e12, "f16": 989e12, "f32": 67e12, "f64": 67e12}
 
 
 class Kernel(NamedTuple):
-    """What one kernel does.
-
-    Attributes:
-      kind: product, reduction, scatter or other.
-      bytes_moved, flops: read and written; of its matrix products, whose operands have this `dtype`.
-    """
+    """What one kernel does: bytes that it reads and writes, FLOP of its matrix products of this `dtype`."""
 
     name: str
-    kind: str
+    kind: str  # product, reduction, scatter or other
     bytes_moved: int
     flops: int
     dtype: str
 
-    def seconds(self, gpu: Gpu) -> float:
-        return max(self.bytes_moved / gpu.bandwidth, self.product_seconds(gpu))
+    @property
+    def seconds(self) -> float:
+        return max(self.bytes_moved / BANDWIDTH, self.product_seconds)
 
-    def product_seconds(self, gpu: Gpu) -> float:
-        return self.flops / gpu.flops[self.dtype] if self.flops else 0.0
+    @property
+    def product_seconds(self) -> float:
+        return self.flops / FLOPS[self.dtype] if self.flops else 0.0
 
 
 # -- the text of a module -----------------------------------------------------------------------------------------
@@ -196,22 +187,22 @@ def product(instruction: Instruction, contracted: str, around: Computation) -> t
 # -- sums over kernels --------------------------------------------------------------------------------------------
 
 
-def predict(text: str, gpu: Gpu = H200) -> str:
+def predict(text: str) -> str:
     """A table: all kernels, and those of each kind."""
     every, kinds = kernels(text), defaultdict[str, list[Kernel]](list)
     for kernel in every:
         kinds[kernel.kind].append(kernel)
-    share = sum(kernel.product_seconds(gpu) for kernel in every) / sum(kernel.seconds(gpu) for kernel in every)
-    lines = [row("all", every, gpu), *(row(kind, kinds[kind], gpu) for kind in sorted(kinds))]
+    share = sum(kernel.product_seconds for kernel in every) / sum(kernel.seconds for kernel in every)
+    lines = [row("all", every), *(row(kind, kinds[kind]) for kind in sorted(kinds))]
     lines += ["", f"products alone, at their peak: {share:.0%} of the predicted time;"]
     return "\n".join([*lines, "the model's error is unknown until it is measured on a GPU"])
 
 
-def row(name: str, some: list[Kernel], gpu: Gpu) -> str:
+def row(name: str, some: list[Kernel]) -> str:
     return (
         f"{name:<10} {len(some):>5} kernels {sum(kernel.bytes_moved for kernel in some) / 1e9:>8.2f} GB "
         f"{sum(kernel.flops for kernel in some) / 1e12:>7.2f} TFLOP "
-        f"{sum(kernel.seconds(gpu) for kernel in some) * 1e3:>7.2f} ms"
+        f"{sum(kernel.seconds for kernel in some) * 1e3:>7.2f} ms"
     )
 
 

@@ -110,7 +110,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120, help="run again until so many have passed")
     parser.add_argument("--every", type=float, default=180, metavar="SECONDS", help="mean time between kills")
     parser.add_argument("--seed", type=int, default=1, help="of the times and the ranks")
-    parser.add_argument("--output_file", type=Path, help="where the report goes as JSON")
     parser.add_argument("command", nargs="+", help="after --: a command that carries on by itself")
     options = parser.parse_args()
     trial, before, command = Trial(options.every, options.seed), left_behind(), options.command
@@ -119,10 +118,7 @@ def main() -> int:
     time.sleep(2)
     survivors = sorted(ranks_of(trial.name))
     left = {"left_in_shm_and_tmp": sorted(left_behind() - before), "processes_left": survivors}
-    text = json.dumps({"command": options.command, **trial.report(), **left}, indent=2)
-    print(text)
-    if options.output_file:
-        options.output_file.write_text(text + "\n")
+    print(json.dumps({"command": options.command, **trial.report(), **left}, indent=2))
     return int(any(run["status"] for run in trial.runs) or bool(survivors))
 
 
