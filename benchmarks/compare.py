@@ -66,11 +66,11 @@ class CompareConfig(Settings):
     train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
     max_train_examples: int = setting(2000, "use the first N questions", "data", at_least=1)
     parts: str = setting("training", f"what to compare, separated by commas: {', '.join(PARTS)}", "load")
-    predict_file: str | None = setting(None, "SQuAD JSON to predict, for prediction", "data")
+    predict_file: str | None = setting(None, "SQuAD JSON to predict, for squad and prediction", "data")
     max_predict_examples: int = setting(
         10_570, "predict the first N questions, for prediction", "data", at_least=1
     )
-    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc and sst-2", "data")
+    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
     max_seq_length: int = setting(384, "maximum number of tokens per window", "data", at_least=8)
     batch_size: int = setting(32, "windows per step, over all ranks", "load", at_least=1)
     num_ranks: int | None = setting(
@@ -87,7 +87,7 @@ class CompareConfig(Settings):
         if unknown := set(parts) - set(PARTS):
             raise ValueError(f"--parts {unknown.pop()!r} is none of {', '.join(PARTS)}")
         for part in set(parts) - {"training"}:
-            flag = "predict_file" if part == "prediction" else "glue_dir"
+            flag = "predict_file" if part in ("squad", "prediction") else "glue_dir"
             if not getattr(self, flag):
                 raise ValueError(f"--parts {part} needs --{flag}")
 

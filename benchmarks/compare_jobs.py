@@ -1,11 +1,12 @@
 """Whole fine-tunings and predictions, from the command to the scores: ours and PyTorch's. For compare.py."""
 
 import json
+import os
 import shutil
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,20 +17,28 @@ if TYPE_CHECKING:
     from benchmarks.compare import Contest
 
 PROGRAM = Path(__file__).with_name("torch_jobs.py")
-RATE, SEED, LENGTH = 5e-5, 42, 128
+RATE = 5e-5
+NUM_SEEDS = 5
 
 
 @dataclass(frozen=True)
 class Job:
-    """A fine-tuning on a folder of GLUE's; `examples` is the number of training examples that are used."""
+    """A fine-tuning. `examples` is the number of training examples that are used, `length` that of the tokens."""
 
     task: str
-    folder: str
     examples: int
     epochs: int
+    length: int
+    seeds: tuple[int, ...] = (42,)
 
 
-JOBS = {"mrpc": Job("mrpc", "MRPC", 3668, 3), "sst-2": Job("sst-2", "SST-2", 10_000, 1)}
+JOBS = {
+    "mrpc": Job("mrpc", 3668, 3, 128),
+    "seeds": Job("mrpc", 3668, 3, 128, tuple(range(1, NUM_SEEDS + 1))),
+    "sst-2": Job("sst-2", 10_000, 1, 128),
+    "squad": Job("squad", 2000, 1, 384),
+}
+PREDICTED_QUESTIONS = 1000  # after the training of the job "squad"
 
 
 def compare_job(contest: "Contest", name: str) -> dict[str, Any]:
@@ -37,12 +46,13 @@ def compare_job(contest: "Contest", name: str) -> dict[str, Any]:
     job = JOBS[name]
     contenders = {"ours": partial(ours, contest, job), "pytorch": partial(pytorchs, contest, job)}
     runs = in_turn(contenders, contest.config.turns.repeat)
-    contest.say(f"{name}: {job.examples:,} examples, {job.epochs} epochs; from the command to the score")
+    seeds = f", {len(job.seeds)} seeds" * (len(job.seeds) > 1)
+    contest.say(f"{name}: {job.examples:,} examples, {job.epochs} epochs{seeds}; from the command to the score")
     for who, turns in runs.items():
         middle = medians(turns, ("seconds", "second_step"))
-        scores = " ".join(f"{turn['accuracy']:.4g}" for turn in turns)
+        scores = " ".join(f"{score:.4g}" for turn in turns for score in turn["scores"])
         second = f"second step after {middle['second_step']:.1f} s"
-        contest.say(f"  {who}: {middle['seconds']:.1f} s, {second}; accuracy {scores}")
+        contest.say(f"  {who}: {middle['seconds']:.1f} s, {second}; scores {scores}")
     times = ratios(*([turn["seconds"] for turn in runs[who]] for who in ("pytorch", "ours")))
     return {**runs, "ratio": said_ratio(contest, times)}
 
@@ -54,42 +64,54 @@ def said_ratio(contest: "Contest", times: list[float]) -> float:
     return middle
 
 
-def ours(contest: "Contest", job: Job) -> dict[str, float]:
-    """Trains and scores with bert-classifier, with an empty cache."""
+def ours(contest: "Contest", job: Job) -> dict[str, Any]:
+    """Trains and scores with bert-classifier or bert-squad, with an empty cache."""
     config, folder = contest.config, Path(tempfile.mkdtemp(dir=contest.folder))
     flags = [
-        "--do_train", "--do_eval", f"--task_name={job.task.upper()}", f"--data_dir={config.glue_dir}/{job.folder}",
-        f"--model={config.model}", f"--max_train_examples={job.examples}", f"--max_seq_length={LENGTH}",
-        f"--global_batch_size={config.batch_size}", f"--learning_rate={RATE}", f"--num_train_epochs={job.epochs}",
-        f"--seed={SEED}", "--device=cpu", f"--precision={config.precision}", f"--output_dir={folder}/run",
+        "--do_train", f"--model={config.model}", f"--max_train_examples={job.examples}",
+        f"--max_seq_length={job.length}", f"--global_batch_size={config.batch_size}", f"--learning_rate={RATE}",
+        f"--num_train_epochs={job.epochs}", "--device=cpu", f"--precision={config.precision}",
+        f"--output_dir={folder}/run",
     ]  # fmt: skip
+    if job.task == "squad":
+        flags += [f"--train_file={config.train_file}", "--do_predict", f"--predict_file={config.predict_file}"]
+        flags += [f"--max_predict_examples={PREDICTED_QUESTIONS}"]
+    else:
+        flags += ["--do_eval", f"--task_name={job.task.upper()}", f"--data_dir={config.glue_dir}"]
+        flags.append(f"--seeds={','.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "--seed=42")
+    program = "tasks.squad" if job.task == "squad" else "tasks.classifier"
     variables = {"RINGBERT_CACHE": str(folder / "cache"), "RINGBERT_PHASES": str(folder / "phases")}
     start_s, start = time.perf_counter(), time.time()
-    contest.run_ours("tasks.classifier", *flags, variables=variables)
+    contest.run_ours(program, *flags, variables=variables)
     seconds = time.perf_counter() - start_s
     phases = [json.loads(line) for line in (folder / "phases").read_text().splitlines()]
-    second = min(phase["time"] - start for phase in phases if phase["phase"] == "second_step")
-    scores = json.loads((folder / "run/result.json").read_text())["scores"]
+    second = [phase["time"] - start for phase in phases if phase["phase"] == "second_step"]
+    result = json.loads((folder / "run/result.json").read_text())
+    each = list(result["seeds"].values()) if "seeds" in result else [result["scores"]]
+    score = "f1" if job.task == "squad" else "eval_accuracy"
     shutil.rmtree(folder)
-    return {"seconds": seconds, "second_step": second, "accuracy": scores["eval_accuracy"]}
+    return {"seconds": seconds, "second_step": min(second), "scores": [scores[score] for scores in each]}
 
 
-def settings_of(contest: "Contest", model: str) -> dict[str, Any]:
-    """The settings of torch_jobs.py that all jobs have."""
-    path = str(Path(model).expanduser().resolve())
-    return {"model": path, "batch_size": contest.config.batch_size, "precision": contest.config.precision}
-
-
-def pytorchs(contest: "Contest", job: Job) -> dict[str, float]:
-    """The same in PyTorch. Raises Absent: it is not installed."""
-    settings = settings_of(contest, contest.config.model) | asdict(job) | {
-        "data_dir": f"{contest.config.glue_dir}/{job.folder}", "max_seq_length": LENGTH, "learning_rate": RATE,
-        "seed": SEED,
+def settings_of(contest: "Contest", job: Job) -> dict[str, Any]:
+    """The settings of torch_jobs.py."""
+    config = contest.config
+    return {
+        "task": job.task, "model": str(Path(config.model).expanduser().resolve()), "seeds": job.seeds,
+        "data_dir": os.path.join(config.glue_dir or "", {"mrpc": "MRPC", "sst-2": "SST-2"}.get(job.task, "")),
+        "train_file": config.train_file, "predict_file": config.predict_file, "max_train_examples": job.examples,
+        "max_predict_examples": PREDICTED_QUESTIONS, "batch_size": config.batch_size, "num_epochs": job.epochs,
+        "learning_rate": RATE, "max_seq_length": job.length, "precision": config.precision,
     }  # fmt: skip
+
+
+def pytorchs(contest: "Contest", job: Job) -> dict[str, Any]:
+    """The same in PyTorch. Raises Absent: it is not installed."""
     start_s = time.perf_counter()
-    report = contest.run_rival(PROGRAM, "torch", settings)
+    report = contest.run_rival(PROGRAM, "torch", settings_of(contest, job))
     seconds = time.perf_counter() - start_s
-    return {"seconds": seconds, "second_step": report["phases"]["second_step"], "accuracy": report["accuracy"]}
+    scores = report["f1"] if job.task == "squad" else report["accuracy"]
+    return {"seconds": seconds, "second_step": report["phases"]["second_step"], "scores": scores}
 
 
 # -- prediction ---------------------------------------------------------------------------------------------------
@@ -99,25 +121,25 @@ def compare_prediction(contest: "Contest") -> dict[str, Any]:
     """Windows per second of SQuAD's dev set, and what follows the last window; ours and PyTorch's."""
     config = contest.config
     folder = Path(tempfile.mkdtemp(dir=contest.folder))
-    machine = ["--device=cpu", f"--precision={config.precision}"]
-    data = [f"--predict_file={config.predict_file}", f"--max_predict_examples={config.max_predict_examples}"]
-    contest.run_ours(
-        "tasks.squad", "--do_train", f"--num_train_steps={contest.num_ranks}", f"--model={config.model}",
-        f"--train_file={config.train_file}", "--max_train_examples=64", f"--output_dir={folder}/run", *machine,
-    )  # fmt: skip
+    data = [f"--model={config.model}", f"--train_file={config.train_file}", "--max_train_examples=64"]
+    machine = ["--device=cpu", f"--precision={config.precision}", f"--output_dir={folder}/run"]
+    contest.run_ours("tasks.squad", "--do_train", f"--num_train_steps={contest.num_ranks}", *data, *machine)
 
     def our_prediction() -> dict[str, float]:
         start_s = time.perf_counter()
-        place = [f"--model={folder}/run/model", f"--output_dir={folder}/predicted"]
-        contest.run_ours("tasks.squad", "--do_predict", *data, *machine, *place)
+        flags = ["--do_predict", f"--predict_file={config.predict_file}"]
+        contest.run_ours(
+            "tasks.squad", *flags, *machine[:-1], f"--model={folder}/run/model",
+            f"--output_dir={folder}/predicted", f"--max_predict_examples={config.max_predict_examples}",
+        )  # fmt: skip
         seconds = time.perf_counter() - start_s
         result = json.loads((folder / "predicted/predict_result.json").read_text())
         return result["prediction"] | {"command_s": seconds}
 
     def pytorchs_prediction() -> dict[str, float]:
-        settings = settings_of(contest, f"{folder}/run/model") | {
-            "task": "squad", "max_seq_length": 384, "predict_file": config.predict_file,
-            "max_predict_examples": config.max_predict_examples,
+        job = Job("squad", 64, 0, 384)
+        settings = settings_of(contest, job) | {
+            "model": f"{folder}/run/model", "max_predict_examples": config.max_predict_examples
         }  # fmt: skip
         start_s = time.perf_counter()
         report = contest.run_rival(PROGRAM, "torch", settings)
@@ -131,8 +153,10 @@ def compare_prediction(contest: "Contest") -> dict[str, Any]:
     rates = {who: [turn["windows"] / turn["seconds"] for turn in each] for who, each in turns.items()}
     contest.say(f"prediction of {turns['ours'][0]['windows']:,} windows")
     for who, each in turns.items():
-        middle = medians(each, ("files_s", "command_s"))
-        speed = f"{statistics.median(rates[who]):.1f} windows/s; {middle['command_s']:.1f} s in all"
-        contest.say(f"  {who}: {speed}, answers and scores {middle['files_s']:.2f} s after the last window")
+        files_s, command_s = medians(each, ("files_s", "command_s")).values()
+        contest.say(
+            f"  {who}: {statistics.median(rates[who]):.1f} windows/s, answers and scores {files_s:.2f} s after "
+            f"the last window; {command_s:.1f} s in all"
+        )
     shutil.rmtree(folder)
     return {**turns, "ratio": said_ratio(contest, ratios(rates["ours"], rates["pytorch"]))}

@@ -1,4 +1,4 @@
-"""Fine-tunings and predictions as PyTorch users write them: reads the files, tokenizes, trains, predicts, scores.
+"""Whole fine-tunings as PyTorch users write them: reads the files, tokenizes, trains, predicts, scores.
 
     python torch_jobs.py SETTINGS.json REPORT.json
 
@@ -15,7 +15,7 @@ import re
 import string
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def sorted_batches(lengths: np.ndarray, most_tokens: int) -> Iterator[np.ndarray
         rows = rows[count:]
 
 
-def tensors(rows: list[Row], targets: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
+def tensors(rows: list[Row], targets: tuple[str, ...]) -> dict[str, torch.Tensor]:
     """A batch, int64 [B, T], padded to its longest row, with its targets."""
     width = max(len(row["input_ids"]) for row in rows)
     batch = {name: torch.zeros(len(rows), width, dtype=torch.int64) for name in ("input_ids", "token_type_ids")}
@@ -65,8 +65,8 @@ def tensors(rows: list[Row], targets: tuple[str, ...] = ()) -> dict[str, torch.T
 class Job:
     """One fine-tuning: `train`, then `outputs` of other rows."""
 
-    def __init__(self, settings: dict[str, Any]):
-        self.settings = settings
+    def __init__(self, settings: dict[str, Any], targets: tuple[str, ...]):
+        self.settings, self.targets = settings, targets
         self.phases: Phases = {}
         torch.set_num_threads(settings["num_threads"])
 
@@ -76,19 +76,19 @@ class Job:
     def ended(self, phase: str) -> None:
         self.phases.setdefault(phase, time.perf_counter() - STARTED_S)
 
-    def train(self, model: torch.nn.Module, rows: list[Row]) -> None:
+    def train(self, model: torch.nn.Module, rows: list[Row], seed: int) -> None:
         """Adam with weight decay, 10 % warmup, linear decay."""
-        size, epochs = self.settings["batch_size"], self.settings["epochs"]
+        size, epochs = self.settings["batch_size"], self.settings["num_epochs"]
         steps = -(-len(rows) // size) * epochs
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.settings["learning_rate"], fused=True)
         schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         lengths = np.array([len(row["input_ids"]) for row in rows])
-        generator, number = np.random.default_rng(self.settings["seed"]), 0
+        generator, number = np.random.default_rng(seed), 0
         model.train()
         for _ in range(epochs):
             for batch in grouped(lengths, size, generator):
                 with self.autocast():
-                    loss = model(**tensors([rows[row] for row in batch], ("labels",))).loss
+                    loss = model(**tensors([rows[row] for row in batch], self.targets)).loss
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -106,7 +106,7 @@ class Job:
         model.eval()
         with torch.inference_mode(), self.autocast():
             for batch in sorted_batches(lengths, 8 * self.settings["max_seq_length"]):
-                output = model(**tensors([rows[row] for row in batch]))
+                output = model(**tensors([rows[row] for row in batch], ()))
                 for name in names:
                     for row, values in zip(batch, output[name].float().numpy(), strict=True):
                         found[row].append(values)
@@ -132,7 +132,7 @@ def labelled_texts(path: Path, task: str, most: int | None) -> tuple[list[int], 
 
 
 def classifier(job: Job) -> dict[str, Any]:
-    """Accuracy on the dev set."""
+    """Accuracy on the dev set, of each seed."""
     settings = job.settings
     words = transformers.AutoTokenizer.from_pretrained(settings["model"])
 
@@ -146,13 +146,16 @@ def classifier(job: Job) -> dict[str, Any]:
         columns = zip(both["input_ids"], both["token_type_ids"], labels, strict=True)
         return [dict(zip(("input_ids", "token_type_ids", "labels"), row, strict=True)) for row in columns]
 
-    train, dev = rows_of("train", settings["examples"]), rows_of("dev", None)
+    train, dev = rows_of("train", settings["max_train_examples"]), rows_of("dev", None)
     job.ended("data")
-    torch.manual_seed(settings["seed"])
-    model = transformers.BertForSequenceClassification.from_pretrained(settings["model"], dtype=torch.float32)
-    job.train(model, train)
-    predicted = np.array([logits.argmax() for (logits,) in job.outputs(model, dev, ("logits",))])
-    return {"accuracy": float((predicted == [row["labels"] for row in dev]).mean())}
+    scores = []
+    for seed in settings["seeds"]:
+        torch.manual_seed(seed)
+        model = transformers.BertForSequenceClassification.from_pretrained(settings["model"], dtype=torch.float32)
+        job.train(model, train, seed)
+        predicted = np.array([logits.argmax() for (logits,) in job.outputs(model, dev, ("logits",))])
+        scores.append(float((predicted == [row["labels"] for row in dev]).mean()))
+    return {"accuracy": scores}
 
 
 # -- SQuAD --------------------------------------------------------------------------------------------------------
@@ -166,8 +169,8 @@ def questions_of(path: str, most: int) -> list[dict[str, Any]]:
     return found[:most]
 
 
-def windows_of(questions: list[dict[str, Any]], words: Any, length: int) -> list[Row]:
-    """Windows with a stride of 128."""
+def windows_of(questions: list[dict[str, Any]], words: Any, length: int, is_training: bool) -> list[Row]:
+    """Windows with a stride of 128, and where the first answer starts and ends in each."""
     both = words(
         [question["question"].strip() for question in questions], [question["context"] for question in questions],
         truncation="only_second", max_length=length, stride=128, return_overflowing_tokens=True,
@@ -177,8 +180,17 @@ def windows_of(questions: list[dict[str, Any]], words: Any, length: int) -> list
     for place, number in enumerate(both["overflow_to_sample_mapping"]):
         row: Row = {name: both[name][place] for name in ("input_ids", "token_type_ids")}
         sequence, offsets = both.sequence_ids(place), both["offset_mapping"][place]
+        first = sequence.index(1)
         last = len(sequence) - 1 - sequence[::-1].index(1)
-        rows.append(row | {"question": number, "offsets": offsets, "context": (sequence.index(1), last)})
+        row |= {"question": number, "offsets": offsets, "context": (first, last)}
+        if is_training:
+            answer = questions[number]["answers"][0]
+            start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+            row["start_positions"] = row["end_positions"] = 0
+            if offsets[first][0] <= start and offsets[last][1] >= end:
+                inside = [at for at in range(first, last + 1) if offsets[at][1] > start and offsets[at][0] < end]
+                row["start_positions"], row["end_positions"] = inside[0], inside[-1]
+        rows.append(row)
     return rows
 
 
@@ -212,12 +224,18 @@ def f1(answer: str, right: str) -> float:
 
 
 def squad(job: Job) -> dict[str, Any]:
-    """F1 on the dev set's first questions, and how fast their windows are predicted."""
+    """F1 on the dev set's first questions."""
     settings = job.settings
     words = transformers.AutoTokenizer.from_pretrained(settings["model"])
+    length = settings["max_seq_length"]
+    train = windows_of(questions_of(settings["train_file"], settings["max_train_examples"]), words, length, True)
     questions = questions_of(settings["predict_file"], settings["max_predict_examples"])
-    dev = windows_of(questions, words, settings["max_seq_length"])
+    dev = windows_of(questions, words, length, False)
+    job.ended("data")
+    torch.manual_seed(settings["seeds"][0])
     model = transformers.BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32)
+    if settings["num_epochs"]:
+        job.train(model, train, settings["seeds"][0])
     start_s = time.perf_counter()
     outputs = job.outputs(model, dev, ("start_logits", "end_logits"))
     seconds = time.perf_counter() - start_s
@@ -226,14 +244,16 @@ def squad(job: Job) -> dict[str, Any]:
         max(f1(answer, right["text"]) for right in question["answers"])
         for answer, question in zip(answers, questions, strict=True)
     ]
-    return {"f1": 100 * float(np.mean(best)), "windows": len(dev), "prediction_s": seconds}
+    return {"f1": [100 * float(np.mean(best))], "windows": len(dev), "prediction_s": seconds}
 
 
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
-    job = Job(settings)
+    is_squad = settings["task"] == "squad"
+    job = Job(settings, ("start_positions", "end_positions") if is_squad else ("labels",))
+    work: Callable[[Job], dict[str, Any]] = squad if is_squad else classifier
     job.ended("imports")
-    report = squad(job) if settings["task"] == "squad" else classifier(job)
+    report = work(job)
     job.ended("scored")
     Path(sys.argv[2]).write_text(json.dumps(report | {"phases": job.phases}))
 
