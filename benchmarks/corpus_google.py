@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--output_file", help="JSON file for the figures")
     options = parser.parse_args()
     text, google = Path(options.input_file).resolve(), str(Path(options.google_dir).resolve())
+    if text.stat().st_size < 1e6:
+        parser.error("--input_file must have at least 1 MB: its time is compared with that of a few lines")
     values = {"vocab_file": Path(options.vocab_file).resolve(), "do_lower_case": options.do_lower_case, **SETTINGS}
     flags = [f"--{name}={value}" for name, value in values.items()]
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder, text.open() as lines:
