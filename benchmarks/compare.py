@@ -245,7 +245,7 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
     np.savez(folder / "padded.npz", **arrays(rows, order.rows_at(0, num_steps * size).reshape(-1, size), length))
     # Sort many batches by length, and measure some that are spread evenly over the lengths.
     many = order.rows_at(0, min(max(MEGABATCH, num_steps) * size, len(rows) // size * size))
-    many = many[np.argsort(-rows.lengths("input_ids")[many], kind="stable")].reshape(-1, size)
+    many = many[np.argsort(-rows.lengths_at("input_ids", many), kind="stable")].reshape(-1, size)
     parts = [evenly(len(many), count) for count in (config.num_warmup, config.num_steps)]
     shuffled = [np.random.default_rng(0).permutation(part) for part in parts]
     np.savez(folder / "grouped.npz", **arrays(rows, many[np.concatenate(shuffled)], 0))

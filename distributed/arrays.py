@@ -1,7 +1,7 @@
 """Tensors in host memory as NumPy arrays, and MPI's operations on arrays, which all ranks call alike."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,25 +9,12 @@ import tensorflow as tf
 
 from distributed.joining import started
 
-ALIGNMENT_BYTES = 64  # TensorFlow aborts on a DLPack buffer with a smaller alignment
 PIECE_BYTES = 1 << 26  # MPI counts bytes in 32 bits
 
 
 def host_view(tensor: tf.Tensor) -> np.ndarray:
     """A tensor as a NumPy array; of a variable in host memory the same memory, which its next update changes."""
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
-
-
-def aligned(size: int, dtype: np.dtype) -> np.ndarray:
-    """Zeros [size] that TensorFlow can use as a tensor."""
-    raw = np.zeros(size * dtype.itemsize + ALIGNMENT_BYTES, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT_BYTES
-    return raw[start : start + size * dtype.itemsize].view(dtype)
-
-
-def as_tensor(array: np.ndarray) -> tf.Tensor:
-    """A tensor of the same memory, aligned to 64 bytes. It holds a reference to the array."""
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
@@ -51,20 +38,16 @@ def gathered(comm: Any, values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """The arrays [rows of a rank, …] of all ranks one after the other, and how many rows each rank has."""
     rows = comm.allgather(len(values))
     result = np.empty((sum(rows), *values.shape[1:]), values.dtype)
-    with _row_of(values) as row:
-        comm.Allgatherv([_bytes_of(values), len(values), row], [_bytes_of(result), rows, row])
+    comm.Allgatherv(_in_rows(values, len(values)), _in_rows(result, rows))
     return result, rows
 
 
 def exchanged(comm: Any, values: np.ndarray, rows_to: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-    """The rows that the ranks send to this one, in order of rank, and how many each sends.
-
-    `values` are [sum of rows_to, …]: first those for rank 0.
-    """
+    """The rows that the ranks send to this one, in order of rank, and how many each sends. `values` are
+    [sum of rows_to, …]: first those for rank 0."""
     rows_from = comm.alltoall(list(rows_to))
     result = np.empty((sum(rows_from), *values.shape[1:]), values.dtype)
-    with _row_of(values) as row:
-        comm.Alltoallv([_bytes_of(values), rows_to, row], [_bytes_of(result), rows_from, row])
+    comm.Alltoallv(_in_rows(values, rows_to), _in_rows(result, rows_from))
     return result, rows_from
 
 
@@ -72,11 +55,11 @@ def _bytes_of(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-@contextmanager
-def _row_of(values: np.ndarray) -> Iterator[Any]:
-    """A row of an array of any dtype as a type of MPI's, which counts rows in 32 bits."""
-    row = started().BYTE.Create_contiguous(values.dtype.itemsize * int(np.prod(values.shape[1:]))).Commit()
-    try:
-        yield row
-    finally:
-        row.Free()
+def _in_rows(values: np.ndarray, rows: Any) -> list:
+    """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each rank."""
+    return [_bytes_of(values), rows, _row_of(values.dtype.itemsize * int(np.prod(values.shape[1:])))]
+
+
+@functools.cache
+def _row_of(num_bytes: int) -> Any:
+    return started().BYTE.Create_contiguous(num_bytes).Commit()

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,37 +24,20 @@ from safetensors.numpy import load_file, save_file
 from distributed import launcher
 from distributed.arrays import host_view
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
-from distributed.plan import LoopSettings
-from distributed.state import State, read_state
+from distributed.plan import LoopSettings, State
+from distributed.run import replaced
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import remove_folder, replace_folder, write_json
+from ringbase.json_files import read_object
 
 WriteModel = Callable[[Path], None]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A folder whose files match its manifest, and the state stored in it."""
-
-    path: Path
-    state: State
-
-    @classmethod
-    def intact(cls, path: Path) -> "Checkpoint":
-        """Raises InputError, with the reason, unless all bytes match the manifest."""
-        manifest.check_intact(path)
-        return cls(path, read_state(path))
-
-
 class Checkpoints:
-    """The checkpoints of one run folder.
-
-    Args:
-      copy_model: copies the model and returns a function that writes the copy to a folder; called on rank 0.
-      settings: how often they are written, and how many of the newest are kept.
-    """
+    """The checkpoints of one run folder. `copy_model` copies the model and returns a function that writes the copy
+    to a folder; it is called on rank 0."""
 
     def __init__(self, folder: Path, world: World, copy_model: Callable[[], WriteModel], settings: LoopSettings):
         self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
@@ -134,12 +117,9 @@ class Checkpoints:
             manifest.seal(folder, state.position)
 
         final = self.folder / folder_name(state.position)
-        try:
-            for path in self.folder.glob(".*.tmp"):  # left by a killed process, on any machine
-                shutil.rmtree(path, ignore_errors=True)
-            replace_folder(final, fill)
-        except (OSError, SafetensorError) as error:  # such as a full disk; these errors may not name the file
-            raise InputError(f"{final}: the checkpoint cannot be written: {error}") from error
+        for path in self.folder.glob(".*.tmp"):  # left by a killed process, on any machine
+            shutil.rmtree(path, ignore_errors=True)
+        replaced(final, replace_folder, fill)
         self._newest = final
         launcher.tell("saved")
         best = state.best and state.best[0]
@@ -165,35 +145,41 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folders, key=lambda path: (path.name.startswith("rows"), path.stem, not path.suffix))
 
 
-def newest_intact(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint whose bytes match its manifest; None if there are no checkpoints.
+def read_checkpoint(path: Path) -> State:
+    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the manifest."""
+    try:
+        manifest.check_intact(path)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    values = read_object(path / "state.json")
+    values.pop("saved", None)  # older versions stored this, or did not store when they evaluated
+    return State(**{"evaluated": values["position"], **values})
 
-    Calls `say` with a warning for each newer one that it skips. `folder` holds checkpoints, or is one. Raises
-    InputError, with the reasons, if there are checkpoints but none is intact.
-    """
-    reasons = []
+
+def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
+    """The newest checkpoint whose bytes match its manifest, and its state; None if there are no checkpoints. Calls
+    `say` with a warning for each newer one. `folder` holds checkpoints, or is one. Raises InputError, with the
+    reasons, if there are checkpoints but none is intact."""
+    reasons: list[str] = []
     for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
         try:
-            checkpoint = Checkpoint.intact(path)
+            state = read_checkpoint(path)
         except InputError as error:
-            reasons.append(f"{path} is not used: {error}")
+            reasons.append(str(error))
             continue
         for reason in reasons:
-            say(f"warning: {reason}")
-        return checkpoint
+            say(f"warning: not used: {reason}")
+        return path, state
     if reasons:
         raise InputError(f"{folder} has checkpoints, but none of them is intact ({'; '.join(reasons)})")
     return None
 
 
-def checkpoint_at(folder: Path, position: int) -> Checkpoint:
-    """The best checkpoint, at a position. Raises InputError when it is missing or damaged."""
+def checkpoint_at(folder: Path, position: int) -> tuple[Path, State]:
+    """The best checkpoint, at a position, and its state. Raises InputError when it is missing or damaged."""
     for path in reversed(complete_checkpoints(folder)):
         if manifest.position_of(path) == position:
-            try:
-                return Checkpoint.intact(path)
-            except InputError as error:
-                raise InputError(f"{path}, the best checkpoint, is damaged: {error}") from error
+            return path, read_checkpoint(path)
     raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
 
 

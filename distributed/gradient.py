@@ -1,9 +1,7 @@
-"""The training step: weights, gradient (compiled), sum over ranks (in plain sight), update (compiled).
+"""The training step: weights, gradient (compiled), sum over ranks (in plain sight), update (compiled)."""
 
-step = TrainingStep(loss, weights, optimizer, seed)
-result, wanted = step.take(micro_batches, number, requests, clock)
-"""
-
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -12,18 +10,52 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from distributed.feed import Batch
-from distributed.log import StepClock
-from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors
-from distributed.state import START, State
+from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors, broadcast_variables
+from distributed.plan import START, State
+from distributed.rows import Batch
 from ringbase.errors import InputError
-
-Loss = Callable[[dict[str, tf.Tensor], tf.Tensor], Mapping[str, tf.Tensor]]
-Weights = Callable[[Batch], Mapping[str, float]]
 
 
 class OutOfMemory(InputError):
     """The device has not enough memory for a micro-batch."""
+
+
+class StepClock:
+    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks. On a GPU
+    operations return before they are done: there, with `waits`, every `every`-th step is timed part by part, by
+    waits that leave the GPU idle in between. All steps count for the rows per second."""
+
+    def __init__(self, rows_per_step: int, waits: bool = False, every: int = 1):
+        self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
+        self._number, self._last_s = 0, time.perf_counter()
+        self._parts: dict[str, float] = defaultdict(float)
+        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0  # since the last reset, as are the parts
+
+    def mark(self, part: str, result: tf.Tensor | None = None) -> None:
+        """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
+        is_timed, ends = (self._number + 1) % self._every == 0, part == "apply_s"
+        # The step before a timed one is awaited too: its work must not count as the timed one's.
+        if self._waits and result is not None and (is_timed or (ends and (self._number + 2) % self._every == 0)):
+            result[:1].numpy()
+        now_s = time.perf_counter()
+        self._seconds += now_s - self._last_s
+        if is_timed:
+            self._parts[part] += now_s - self._last_s
+            self._timed_steps += ends
+        self._number, self._steps, self._last_s = self._number + ends, self._steps + ends, now_s
+
+    def skip(self) -> None:
+        """Ignores the time since the last mark (a checkpoint, an evaluation)."""
+        self._last_s = time.perf_counter()
+
+    def read(self, resets: bool = True) -> dict[str, float]:
+        """Mean seconds of each part per timed step since the last reset, and rows per second over all steps."""
+        values = {name: round(seconds / max(self._timed_steps, 1), 5) for name, seconds in self._parts.items()}
+        values["examples_per_s"] = round(self._steps * self._rows_per_step / max(self._seconds, 1e-9), 5)
+        if resets:
+            self._parts.clear()
+            self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
+        return values
 
 
 class TrainingStep:
@@ -40,8 +72,8 @@ class TrainingStep:
 
     def __init__(
         self,
-        loss: Loss,
-        weights: Weights,
+        loss: Callable[[Batch, tf.Tensor], Mapping[str, tf.Tensor]],
+        weights: Callable[[Batch], Mapping[str, float]],
         optimizer: AllreduceOptimizer,
         seed: int = 0,
         compiled: Literal["graph", "as traced", "gradient", "step"] = "graph",
@@ -76,9 +108,9 @@ class TrainingStep:
             clock.mark("compute_s", own[-1])
             total = optimizer.all_reduce(own)
             clock.mark("reduce_s", total[-1])
-            result = optimizer.update(total, weights)
-            clock.mark("apply_s", result.numbers)
-        return result, wanted
+            numbers = optimizer.update(total)
+            clock.mark("apply_s", numbers)
+        return StepResult(numbers, weights), wanted
 
     def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
@@ -112,8 +144,8 @@ class TrainingStep:
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
 
     def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> None:
-        """Compiles what steps of `num_batches` micro-batches need for these batches, one of each shape; in the
-        middle of a run all ranks would wait for it. Raises OutOfMemory."""
+        """Compiles steps of `num_batches` micro-batches for these batches, one of each shape; in the middle of a
+        run all ranks would wait for it. Raises OutOfMemory."""
         optimizer, keys = self.optimizer, [dropout_key(0, 0, 0, 0)] * num_batches
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)  # so no variable changes
         for batch in batches_of_shapes:
@@ -121,21 +153,18 @@ class TrainingStep:
             run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
 
     def restart(self, seed: int) -> None:
-        """Begins another training, with what is traced and compiled for this one. The caller gives the model its
-        values, and the optimizer its schedule."""
+        """Begins another training, with what is compiled for this one. Values and schedule are the caller's."""
         self.seed, self.state = seed, START
         self.optimizer.reset()
 
     def synchronize(self) -> State:
-        """Gives all ranks the variables and the state of the rank that is furthest. Returns the state.
-
-        An update is deterministic and follows a complete sum. So after a death a survivor that has applied step n
-        holds a valid state n, also if the others have not.
-        """
+        """Gives all ranks the variables and the state of the rank that is furthest. Returns the state, which is
+        valid, because an update is deterministic and follows a complete sum."""
         states = self.optimizer.world.all_gather(self.state)
         root = max(range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank))
-        self.optimizer.broadcast_variables(root)
-        self.optimizer.check_replicas()
+        optimizer = self.optimizer
+        broadcast_variables([*optimizer.trainable, *optimizer.state().values()], optimizer.world, root)
+        optimizer.check_replicas()
         self.state = states[root]
         return self.state
 
@@ -153,16 +182,12 @@ def traced_once(function: Callable) -> Callable:
     def call(batch: Batch, *others: Any) -> Any:
         nonlocal traced
         if traced is None:
-            specs = [tf.TensorSpec(other.shape, other.dtype) for other in others]
-            traced = tf.function(function, input_signature=[batch_signature(batch), *specs], autograph=False)
+            of_any_size = tf.nest.map_structure(lambda each: tf.TensorSpec([None] * each.ndim, each.dtype), batch)
+            specs = [of_any_size, *(tf.TensorSpec(other.shape, other.dtype) for other in others)]
+            traced = tf.function(function, input_signature=specs, autograph=False)
         return traced(batch, *others)
 
     return call
-
-
-def batch_signature(example: Batch) -> dict[str, Any]:
-    """The types of a batch's arrays, every dimension unknown."""
-    return tf.nest.map_structure(lambda array: tf.TensorSpec([None] * array.ndim, array.dtype), example)
 
 
 def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:
@@ -182,10 +207,8 @@ def naming_memory(batch: Batch) -> Iterator[None]:
 
 @contextmanager
 def graphs_as_traced() -> Iterator[None]:
-    """TensorFlow's graph optimizer (Grappler) does not change the functions that are called within the block.
-
-    It takes seconds when a function is first called with it: docs/measured.md.
-    """
+    """TensorFlow's graph optimizer (Grappler), which takes seconds when a function is first called, is off within
+    the block: docs/measured.md."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         yield

@@ -1,23 +1,13 @@
 """AllreduceOptimizer: any Keras optimizer on many ranks, with one sum of a list of tensors per step.
 
-    collectives = open_collectives(world, "auto")
-    optimizer = AllreduceOptimizer(AdamWeightDecay(3e-5), model.trainable_variables, world, collectives)
-    optimizer.broadcast_variables()
-
-    weights, _ = optimizer.reduce_weights({"loss": rows})              # the divisor of each loss term
-    own = gradient(batch, optimizer.inverse_weights(weights))           # compiled: [*gradients, loss sums]
-    total = optimizer.all_reduce(own)                                   # outside compiled code
-    result = optimizer.update(total, weights)                           # compiled: check, clip, update
-    result.read()                                                       # waits for the device
-
-Every rank ends a step with bit-identical weights. This class replaces Horovod's `DistributedOptimizer`, but it is
-not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
+`TrainingStep.take` in `distributed/gradient.py` shows its use. It replaces Horovod's `DistributedOptimizer`, but
+is not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import google_crc32c
 import keras
@@ -35,7 +25,7 @@ LOSS_SCALE = "loss_scale"
 START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
 STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
 
-Tensors: TypeAlias = list[tf.Tensor]  # the gradient of each variable, and last the loss sums [terms]
+Tensors = list[tf.Tensor]  # the gradient of each variable, and last the loss sums [terms]
 
 
 @dataclass(frozen=True)
@@ -46,25 +36,21 @@ class StepResult:
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
-        """The numbers by name; waits until the device has finished the step.
-
-        "loss" is the sum of the loss terms, which are means over all ranks. "gradient_norm" is that before
-        clipping. "applied" is 0 if the gradient was not finite, so that every rank skipped the update.
-        """
+        """The numbers by name: losses are means over all ranks, "gradient_norm" is that before clipping, and there
+        is a "loss_scale" for float16 only. Waits until the device has finished the step."""
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
         losses = {term: s / weight for s, (term, weight) in zip(sums, self.weights.items(), strict=True)}
-        facts = {"learning_rate": rate, "gradient_norm": norm, "loss_scale": scale, "applied": applied}
-        return {"loss": sum(losses.values()), **losses, **facts}
+        facts = {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
+        return {"loss": sum(losses.values()), **losses, **facts} | ({"loss_scale": scale} if scale else {})
 
 
 class AllreduceOptimizer:
     """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one compiled update.
 
     Args:
-      optimizer: any Keras optimizer that does not clip. If it has a method `apply_scaled(gradients, scale)`, that
-        method applies the factor of clipping, which saves a pass over memory.
+      optimizer: any that does not clip. If it has a method `apply_scaled(gradients, scale)`, that method applies
+        the factor of clipping, which saves a pass over memory.
       variables: the trainable variables, in the order of the gradients, all of one dtype.
-      loss_terms: names of the loss terms, whose sums follow the gradients in the list.
       scales_loss: multiply the losses by an adaptive scale, for a model that computes in float16.
       compression: "bf16" sends gradients (not losses) between machines as bfloat16.
     """
@@ -84,11 +70,10 @@ class AllreduceOptimizer:
         self.world, self.collectives = world, collectives
         self.loss_terms, self.compresses = tuple(loss_terms), compression == "bf16"
         optimizer.build(self.trainable)
-        self._loss_scale = (
-            keras.Variable(START_OF_SCALE, dtype="float32", trainable=False) if scales_loss else None
-        )
+        loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
+        self._loss_scale = loss_scale if scales_loss else None
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
-        self._compiled_update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
+        self.update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
 
     def state(self) -> dict[str, keras.Variable]:
         """The optimizer's variables except the learning rate, numbered in order, and the loss scale."""
@@ -104,10 +89,8 @@ class AllreduceOptimizer:
     def reduce_weights(
         self, weights: Mapping[str, float], requests: Sequence[bool] = ()
     ) -> tuple[dict[str, float], list[bool]]:
-        """Each loss term's weight summed over ranks (in float64), and which of the requests any rank makes.
-
-        Raises ValueError when a term's weight is zero over all ranks: its mean is not defined.
-        """
+        """Each loss term's weight summed over ranks (in float64), and which of the requests any rank makes. Raises
+        ValueError when a term's weight is zero over all ranks: its mean is not defined."""
         local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
         totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
         total = dict(zip(self.loss_terms, totals, strict=False))
@@ -126,12 +109,9 @@ class AllreduceOptimizer:
         with self.world.operation("the sum of the gradients"):
             return self.collectives.all_reduce_sum(own, self.compresses)
 
-    def update(self, total: Tensors, weights: Mapping[str, float]) -> StepResult:
-        """Checks, clips and applies sums; a gradient that is not finite is skipped on every rank."""
-        return StepResult(self._compiled_update(total), weights)
-
     def apply(self, total: Tensors, is_valid: tf.Tensor | bool = True) -> tf.Tensor:
-        """What `update` compiles. Changes nothing unless it `is_valid`. Returns the numbers of `StepResult`."""
+        """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on every rank. Returns
+        the numbers of `StepResult`. `update` is this, compiled."""
         *gradients, sums = total
         rate, scale = tf.cast(self.optimizer.learning_rate, self.dtype), tf.ones([], self.dtype)
         if self._loss_scale is not None:
@@ -156,10 +136,6 @@ class AllreduceOptimizer:
             loss_scale = tf.cast(self._loss_scale.value[0], self.dtype)
         return tf.concat([tf.stack([norm, rate, tf.cast(finite, self.dtype), loss_scale]), sums], 0)
 
-    def broadcast_variables(self, root: int = 0) -> None:
-        """Gives every rank the trainable variables and optimizer state of the rank `root`."""
-        broadcast_variables([*self.trainable, *self.state().values()], self.world, root)
-
     def check_replicas(self) -> None:
         """Raises InputError on every rank unless the ranks' trainable variables are bit-identical."""
         if self.world.size > 1:
@@ -179,11 +155,9 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
 
 
 def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
-    """The loss scale and the number of finite steps in a row, float32 [2], after a step. The same on all ranks.
-
-    A gradient that is not finite halves the scale; 2,000 finite ones in a row double it.
-    """
+    """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient that is not
+    finite halves the scale; 2,000 finite ones in a row double it."""
     scale, finite_steps = tf.unstack(state)
     grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
-    after_finite = tf.stack([tf.where(grows, scale * 2, scale), tf.where(grows, 0.0, finite_steps + 1)])
+    after_finite = tf.where(grows, tf.stack([scale * 2, 0.0]), tf.stack([scale, finite_steps + 1]))
     return tf.where(applied, after_finite, tf.stack([tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0]))

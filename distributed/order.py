@@ -1,13 +1,12 @@
-"""The order of the rows in the endless stream, each rank's share of a step's rows, and batches for prediction.
+"""The order of the rows in the endless stream, and each rank's share of a step's rows.
 
-The row at position p of the stream is a pure function of (seed, p): a checkpoint stores only p, no
-iterator state, and any number of ranks can continue from it.
+The row at position p of the stream is a pure function of (seed, p): a checkpoint stores only p, and any number of
+ranks can continue from it.
 """
 
 import functools
 import heapq
 import math
-from typing import TypeAlias
 
 import numpy as np
 
@@ -23,52 +22,40 @@ class Order:
 
     def __init__(self, num_rows: int, seed: int):
         self.num_rows, self.seed = num_rows, seed
-        self._permutation = functools.lru_cache(2)(self._permuted)
+        self._permutation = functools.lru_cache(2)(self._permutation_of)
 
     def rows_at(self, start: int, stop: int) -> np.ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
         epochs, within = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_rows)
-        rows = np.empty_like(within)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            rows[here] = self._permutation(epoch)[within[here]]
-        return rows
+        parts = [self._rows_of_epoch(epoch, within[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
+        return np.concatenate(parts or [within])
 
-    def _permuted(self, epoch: int) -> np.ndarray:
+    def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        return self._permutation(epoch)[positions]
+
+    def _permutation_of(self, epoch: int) -> np.ndarray:
         return np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(self.num_rows)
 
 
-class BlockOrder:
+class BlockOrder(Order):
     """The order of a corpus of any size, in O(1) memory: in each epoch, blocks of neighbouring rows are shuffled,
-    and so are the rows within each block.
+    and so are the rows within each block. So a step reads whole blocks, but for its ends.
 
-    Of n rows, block number b holds the rows b·block, …; the last of the B = ⌈n / block⌉ is short when `block` does
-    not divide n. In epoch e slot k of 0, …, B - 1 holds block π(k). π is a Feistel network
-    whose two halves are numbers modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉; it is applied again while the result is ≥ B
-    (Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains); each round adds to one half a hash of
-    (seed, e, round, other half). If the short block, of t rows, is in slot s, then position p of the epoch lies in
-    slot p // block if p < s·block + t, else in slot (p + block - t) // block. The rows of a block are sorted by
-    the hash of (seed, e, row).
-
-    A step therefore reads whole blocks, but for its ends. The order does not depend on the number of ranks.
+    Of the B = ⌈n / block⌉ blocks of n rows the last is short when `block` does not divide n. In epoch e slot k of
+    0, …, B - 1 holds block π(k). π is a Feistel network whose two halves are numbers modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉;
+    it is applied again while the result is ≥ B (Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains);
+    each round adds to one half a hash of (seed, e, round, other half). If the short block, of t rows, is in slot
+    s, then position p of the epoch lies in slot p // block if p < s·block + t, else in slot
+    (p + block - t) // block. The rows of a block are sorted by the hash of (seed, e, row).
     """
 
     def __init__(self, num_rows: int, seed: int, block: int = 16):
-        self.num_rows, self.seed, self.block = num_rows, seed, block
+        super().__init__(num_rows, seed)
+        self.block = block
         self._num_blocks = -(-num_rows // block)
         self._last_rows = num_rows - (self._num_blocks - 1) * block
         first = math.isqrt(max(self._num_blocks - 1, 0)) + 1
         self._halves = (np.uint64(first), np.uint64(-(-self._num_blocks // first)))
-
-    def rows_at(self, start: int, stop: int) -> np.ndarray:
-        """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
-        parts = [np.empty(0, np.int64)]
-        while start < stop:
-            epoch, first = divmod(start, self.num_rows)
-            last = min(first + stop - start, self.num_rows)
-            parts.append(self._rows_of_epoch(epoch, np.arange(first, last, dtype=np.int64)))
-            start += last - first
-        return np.concatenate(parts)
 
     def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         seeds = np.array([self.seed & _WORD, epoch], np.uint64)
@@ -101,15 +88,10 @@ class BlockOrder:
         return halves[0] + halves[1] * sizes[0]
 
 
-RowOrder: TypeAlias = Order | BlockOrder
-
-
 def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by at most one.
-
-    The longest remaining row goes to the part with the fewest tokens so far (Graham 1969, LPT), of those that
-    still need rows. Returns places in `lengths`, ascending.
-    """
+    """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by at most one:
+    the longest remaining row goes to the part with the fewest tokens so far (Graham 1969, LPT), of those that
+    still need rows. Returns places in `lengths`, ascending."""
     num_rows, larger = divmod(len(lengths), num_parts)  # of each part; so many parts have one more
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     open_parts = [(0, part) for part in range(num_parts)]  # a heap, by tokens

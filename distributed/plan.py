@@ -1,8 +1,8 @@
-"""Settings of a training, and its plan: steps, warmup and learning rate for a number of ranks, each divided or
-scaled exactly once. Without TensorFlow, so that `--help` answers at once."""
+"""Settings of a training; its plan: steps, warmup and learning rate for a number of ranks, each divided or scaled
+exactly once; and its progress. Without TensorFlow, so that `--help` answers at once."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ringbase.errors import InputError
@@ -12,6 +12,7 @@ HIGH_FINE_TUNING_RATE = 2e-4
 HIGHEST_RATE = 10  # far above what any BERT was trained with
 ROWS: dict[str, Any] = {"group": "training", "at_least": 1, "at_most": MOST_ROWS}
 STEPS: dict[str, Any] = {"group": "training", "at_least": 1, "at_most": MOST_STEPS}
+FROM_0 = STEPS | {"at_least": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,26 +27,18 @@ class PlanSettings(Settings):
     global_batch_size: int | None = setting(
         None, "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank", **ROWS
     )
-    gradient_accumulation_steps: int = setting(
-        1, "micro-batches into which a rank's rows of a step are split", **ROWS
-    )
-    learning_rate: float = setting(
-        5e-5, "peak learning rate of one rank", "training", at_least=0, at_most=HIGHEST_RATE
-    )
+    gradient_accumulation_steps: int = setting(1, "micro-batches of which a rank's step is made", **ROWS)
+    learning_rate: float = setting(5e-5, "peak learning rate of one rank", **FROM_0 | {"at_most": HIGHEST_RATE})
     lr_scaling: Literal["linear", "sqrt", "none"] = setting(
         "linear", "how the learning rate grows with the number of ranks", "training"
     )
-    num_train_epochs: float | None = setting(3.0, "passes over the data", **STEPS | {"at_least": 0})
+    num_train_epochs: float | None = setting(3.0, "passes over the data", **FROM_0)
     num_train_steps: int | None = setting(
         None, "optimizer steps of one rank, divided by the number of ranks; instead of epochs", **STEPS
     )
-    warmup_proportion: float = setting(
-        0.1, "share of the steps in which the learning rate rises", "training", at_least=0, at_most=1
-    )
+    warmup_proportion: float = setting(0.1, "share of steps in which the rate rises", **FROM_0 | {"at_most": 1})
     num_warmup_steps: int | None = setting(
-        None,
-        "warmup steps of one rank, divided by the number of ranks; instead of a share",
-        **STEPS | {"at_least": 0},
+        None, "warmup steps of one rank, divided by the number of ranks; instead of a share", **FROM_0
     )
 
     def check(self) -> None:
@@ -72,9 +65,7 @@ class LoopSettings(Settings):
     )  # fmt: skip
     save_checkpoints_steps: int = setting(1000, "steps between checkpoints", **STEPS)
     save_checkpoints_minutes: float = setting(
-        10.0,
-        "minutes after which a checkpoint is written, whatever the steps; 0 for never",
-        **STEPS | {"at_least": 0},
+        10.0, "minutes after which a checkpoint is written, whatever the steps; 0 for never", **FROM_0
     )
     keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", **STEPS)
     log_steps: int = setting(25, "steps between lines of metrics.jsonl", **STEPS)
@@ -103,8 +94,6 @@ class Plan:
 
     def on_ranks(self, size: int) -> "Plan":
         """The same steps on the ranks that are left after a death, in micro-batches that are not larger."""
-        if size == self.size:
-            return self
         accumulation = -(-self.accumulation * self.size // size)
         return replace(self, size=size, accumulation=min(accumulation, self.global_batch_size // size))
 
@@ -132,21 +121,20 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     if warmup_of_one is None:
         warmup_of_one = int(steps_of_one * settings.warmup_proportion)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
+    batch_flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
     if steps < 1:
         raise InputError(
             f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps of one rank, "
-            f"divided by {divisor} rank{'s' * (divisor > 1)}; "
-            f"lower --{'global' if keeps_batch else 'train'}_batch_size or raise "
+            f"divided by {divisor} rank{'s' * (divisor > 1)}; lower {batch_flag} or raise "
             f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
         )
     if steps > MOST_STEPS:
         raise InputError(f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs")
     global_batch, accumulation = batch * divisor, settings.gradient_accumulation_steps
-    if global_batch < size:
-        raise InputError(f"--global_batch_size must be at least the number of ranks, {size}, got {global_batch}")
-    if (most := global_batch // size) < accumulation:
+    if global_batch < size * accumulation:
         raise InputError(
-            f"--gradient_accumulation_steps must be at most a rank's {most} rows per step, got {accumulation}"
+            f"a step of {global_batch} rows is too small for {size} ranks with --gradient_accumulation_steps "
+            f"{accumulation}: raise {batch_flag}"
         )
     factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}[settings.lr_scaling]
     return Plan(
@@ -171,3 +159,51 @@ def rate_warning(plan: Plan) -> str | None:
         f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "
         f"above {HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or none, or --global_batch_size"
     )
+
+
+@dataclass(frozen=True)
+class State:
+    """The progress of training: `position` rows of the stream consumed, `step` of `steps` done.
+
+    `settings` must not change when a run is resumed. `evaluations` holds [position, score] of each evaluation,
+    which choose the best checkpoint; `evaluated` is the last position, so that each is done once.
+    """
+
+    position: int
+    step: int
+    steps: int
+    global_batch_size: int
+    settings: dict[str, object]
+    evaluations: list[list[float]] = field(default_factory=list)
+    evaluated: int = 0
+
+    def after_step(self) -> "State":
+        """The state one step later."""
+        return replace(self, position=self.position + self.global_batch_size, step=self.step + 1)
+
+    def with_score(self, score: float | None) -> "State":
+        """The state with an evaluation here; `score` is the one that selects the best checkpoint."""
+        added = [] if score is None else [[self.position, float(score)]]
+        return replace(self, evaluated=self.position, evaluations=[*self.evaluations, *added])
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Position and score of the best evaluation; the earliest one if several are equal."""
+        if not self.evaluations:
+            return None
+        position, score = max(self.evaluations, key=lambda entry: (entry[1], -entry[0]))
+        return int(position), score
+
+
+START = State(0, 0, 1, 1, {})
+
+
+def first_state(plan: Plan, settings: dict[str, object], saved: State | None, continues: bool) -> State:
+    """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number of ranks. The
+    checkpoints of its evaluations are there only if a run `continues`."""
+    step, saved = plan.steps, saved or START
+    if saved.step < saved.steps:
+        is_same = saved.global_batch_size == plan.global_batch_size
+        step = min(plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size))
+    evaluations, rows = saved.evaluations if continues else [], plan.global_batch_size
+    return State(saved.position, step, plan.steps, rows, settings, evaluations, saved.evaluated)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed.feed import Batch, fields_of, prefetched
 from distributed.gradient import naming_memory
-from distributed.rows import BatchRows
+from distributed.rows import Batch, BatchRows, fields_of, prefetched
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -28,39 +27,34 @@ def predict(
     digest: Callable[[int, Any], Any] = lambda number, output: output,
     label: str | None = "prediction",
 ) -> list[Any] | None:
-    """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks.
-
-    Each batch is computed by one rank, so that results do not depend on the number of ranks.
+    """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks. Each batch is
+    computed by one rank, so that results do not depend on the number of ranks.
 
     Args:
       batches: the row numbers of each batch.
       collate: the fields of a batch's rows, as in `Feed` -> the model's input; called in a thread, ahead of it.
-      digest: (number of the batch, output as NumPy arrays) -> what is kept of it, by default all; called in a
-        thread, while the model computes the next batch.
-      label: the label of the progress bar; None for no bar.
+      digest: (number of the batch, output as NumPy arrays) -> what is kept of it; called in a thread, while the
+        model computes the next batch.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")
     kept: list[Future] = []
-    computed: list[Any] = []  # two batches at most: the older one is read late, so that a GPU always has work
+
+    def digest_of(number: int, output: Any) -> Any:
+        return digest(number, tf.nest.map_structure(lambda tensor: tensor.numpy(), output))  # waits for the device
+
     with ThreadPoolExecutor(1, "digest") as thread:
-
-        def keep_all_but(num_computed: int) -> None:
-            while len(computed) > num_computed:
-                output = computed.pop(0)
-                arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)  # waits for the device
-                kept.append(thread.submit(digest, mine[len(kept)], arrays))
-                bar.update()
-
-        for batch in prefetched(lambda number: collate(fields_of(rows, batches[number])), mine):
+        made = prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine)
+        for number, batch in zip(mine, made, strict=True):
             if world.stop_wanted.is_set():
                 raise InputError("stopped before the predictions were complete: run the same command again")
             # A slow rank may finish long after the others, which wait for its outputs below.
             with naming_memory(batch), world.watchdog.working():
-                computed.append(forward(batch))
-                keep_all_but(1)
+                kept.append(thread.submit(digest_of, number, forward(batch)))
+                for earlier in kept[-2:-1]:  # two batches at most, so that a GPU always has work
+                    earlier.result()
+            bar.update()
         with world.watchdog.working():
-            keep_all_but(0)
             outputs = [future.result() for future in kept]
     bar.close()
     gathered = world.gather(outputs)

@@ -1,36 +1,29 @@
-"""Data as rows: an Arrow table in a memory-mapped file."""
+"""Data as rows, an Arrow table in a memory-mapped file, and the batches that ranks make of them ahead of time."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from distributed.order import Order, divided
+from distributed.plan import Plan, State
 from ringbase.ragged import Ragged, joined
 
-
-class RecordBatches(Protocol):
-    """A part of the rows, in record batches that are opened when they are needed."""
-
-    num_rows: int
-
-    @property
-    def starts(self) -> np.ndarray:
-        """The first row of each batch, and last the number of rows."""
-
-    def batch(self, number: int) -> pa.RecordBatch: ...
+T = TypeVar("T")
+Batch = dict[str, Any]  # arrays, or tuples of them
 
 
 class BatchRows:
-    """The rows of one or more parts. `rows.take(indices)` gives the columns as NumPy arrays of the stored types.
+    """The rows of one or more parts, whose record batches are opened when they are needed. A part has `num_rows`,
+    `batch(number)` and `starts`: the first row of each batch, and last the number of rows."""
 
-    A column of numbers becomes an array [n], a column of lists a ragged array (`ringbase.ragged`). Only batches
-    with the rows asked for are opened.
-    """
-
-    def __init__(self, parts: Sequence[RecordBatches]):
+    def __init__(self, parts: Sequence[Any]):
         self._parts = parts
         self._first_rows = np.cumsum([0, *(part.num_rows for part in parts)])
 
@@ -38,6 +31,8 @@ class BatchRows:
         return int(self._first_rows[-1])
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        """The columns of some rows in the stored types: a column of numbers as an array [n], one of lists as a
+        ragged array (`ringbase.ragged`)."""
         pieces, places = [], []
         for batch, within, of_batch in self._by_batch(indices):
             # A slice costs a tenth of a take.
@@ -85,10 +80,6 @@ class Rows(BatchRows):
     def batch(self, number: int) -> pa.RecordBatch:
         return self._batches[number]
 
-    def lengths(self, name: str) -> np.ndarray:
-        """The number of values in each row of a list column, int64 [n]."""
-        return pc.list_value_length(self.table.column(name)).to_numpy().astype(np.int64)
-
     def column(self, name: str) -> np.ndarray | Ragged:
         """A whole column, in the same form as from `take`."""
         return _to_numpy(self.table.column(name))
@@ -117,3 +108,57 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | Ragged:
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     offsets = array.offsets.to_numpy()
     return array.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """What a run trains on, and how rows become batches.
+
+    Attributes:
+      collate: the fields of a micro-batch's rows -> the model's input, each array with a batch axis first.
+      lengths: row numbers -> tokens of each row, of which ranks and micro-batches get nearly equal numbers.
+      collates_of_shapes: fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
+    """
+
+    rows: BatchRows
+    order: Order
+    collate: Callable[..., Batch]
+    lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
+    collates_of_shapes: Sequence[Callable[..., Batch]] = ()
+
+    def batches(self, plan: Plan, rank: int, state: State) -> Generator[list[Batch], None, None]:
+        """A rank's micro-batches of each step from this state to the end of the plan, made ahead in a thread."""
+        end = state.position + (plan.steps - state.step) * plan.global_batch_size
+        positions = range(state.position, end, plan.global_batch_size)
+        return prefetched(partial(self.micro_batches, plan, rank), positions)
+
+    def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
+        """A rank's share of the step whose rows start at `position`."""
+        numbers = self.order.rows_at(position, position + plan.global_batch_size)
+        places = divided(self.lengths(numbers), plan.size, plan.accumulation)[rank]
+        return [self.collate(fields_of(self.rows, numbers[p], position + p)) for p in places]
+
+    def batches_of_shapes(self) -> Iterator[Batch]:
+        """A batch without rows, padding only, of each shape that XLA compiles for."""
+        none = np.zeros(0, np.int64)
+        return (collate(fields_of(self.rows, none, none)) for collate in self.collates_of_shapes)
+
+
+def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
+    """The columns of these rows, their numbers as "row" and, of their positions in the stream, their "epoch"."""
+    return rows.take(numbers) | {"row": numbers, "epoch": positions // len(rows)}
+
+
+def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 3) -> Generator[T, None, None]:
+    """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance. Its exceptions are
+    raised here, where they can end the job."""
+    thread, made = ThreadPoolExecutor(1, "prefetch"), deque[Future[T]]()
+    try:
+        for item in items:
+            made.append(thread.submit(make, item))
+            if len(made) > ahead:
+                yield made.popleft().result()
+        while made:
+            yield made.popleft().result()
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)

@@ -1,24 +1,30 @@
-"""The training loop: evaluation, checkpoints and logging between the steps."""
+"""The training loop: evaluation and checkpoints between the steps, and what it shows and logs."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from distributed import phases
 from distributed.checkpoint import Checkpoints
-from distributed.feed import Feed, prefetched
-from distributed.gradient import TrainingStep
-from distributed.log import Log
-from distributed.plan import Plan
+from distributed.gradient import StepClock, TrainingStep
+from distributed.optimizer import StepResult
+from distributed.plan import Plan, State
+from distributed.rows import Feed
 from distributed.run import Run
-from distributed.state import State
-from ringbase.errors import Preempted
+from distributed.world import World
+from ringbase.errors import InputError, Preempted
 
 PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
 EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"
+MOST_SKIPPED_STEPS = 20
+
+
+class NotFinite(InputError):
+    """The gradients of a training are not finite numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +34,8 @@ class HeldOut:
     Attributes:
       measure: () -> scores; every rank calls it and gets the same values.
       num_rows: how many rows a measurement reads, from which its cost is estimated.
-      every: steps between measurements, "epoch", or "auto" for a small share of the training time; the last step
-        is always measured.
-      best: the name of the score (larger is better) that decides which checkpoint is kept as the best; None for
-        none.
+      every: steps between measurements, "epoch", or "auto" for a small share of the training time.
+      best: the score (larger is better) that decides which checkpoint is kept as the best; None for none.
       patience: training stops after this many measurements without a better score; None for never.
     """
 
@@ -56,11 +60,12 @@ class HeldOut:
         is_place = state.step == plan.steps or state.step % self.interval(plan) == 0
         return is_place and state.evaluated < state.position
 
-    def is_patient(self, state: State) -> bool:
-        """Whether the last measurements give hope for a better score."""
-        if self.patience is None or state.best is None:
-            return True
-        return sum(position > state.best[0] for position, _ in state.evaluations) < self.patience
+    def measured(self, state: State, run: Run) -> State:
+        """Measures and logs; returns the state with the score that selects the best checkpoint."""
+        scores = self.measure()
+        run.metrics(state.step, {"rows": state.position, **scores})
+        run.say(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+        return state.with_score(None if self.best is None else scores[self.best])
 
 
 def train(
@@ -75,33 +80,21 @@ def train(
     """Trains from `step.state` to the end of the plan. Returns the last state, which is saved.
 
     All ranks begin with the variables and the state of the rank that is furthest: after a death in an elastic
-    world, the survivors go on when all of them call it again.
-
-    Raises:
-      Preempted: after SIGUSR1, once all ranks have finished the same step and the checkpoint is saved.
-      NotFinite: too many gradients are not finite, or nothing was learned.
-      OutOfMemory: the device has not enough memory for a micro-batch.
-      InputError: the replicas are not equal, or a checkpoint cannot be written.
+    world, the survivors go on when all of them call it again. Raises, besides what the step, the log and the
+    checkpoints raise, Preempted after SIGUSR1, once all ranks have finished the same step and it is saved.
     """
-    world = step.optimizer.world
-    is_survivor = world.size < plan.size
-    plan = plan.on_ranks(world.size)
-    state = step.synchronize()
+    world, state = step.optimizer.world, step.synchronize()
+    plan, is_survivor = plan.on_ranks(world.size), world.size < plan.size
     if is_survivor:  # what a dead rank 0 was writing is lost
         world.on_first(run.take_over)
         state = step.state = world.on_first(checkpoints.without_lost, state)
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(log_steps, world, run, state), False, is_survivor
-    end = state.position + (plan.steps - state.step) * plan.global_batch_size
-    positions = range(state.position, end, plan.global_batch_size)
-    with (
-        world.stop_wanted.during_training(),
-        closing(prefetched(partial(feed.micro_batches, plan, world.rank), positions)) as batches,
-    ):
+    with world.stop_wanted.during_training(), closing(feed.batches(plan, world.rank, state)) as batches:
         while True:
             if held_out and held_out.is_due(state, plan):
                 with log.pausing():
-                    state = step.state = measured(held_out, state, run)
+                    state = step.state = held_out.measured(state, run)
             ends = stop or is_finished(state, held_out)
             if ends or overdue or checkpoints.is_due(state):
                 with log.pausing():
@@ -116,28 +109,71 @@ def train(
             log.step(state, result)
             if state.step in phases.STEPS:
                 phases.ended(phases.STEPS[state.step], result.numbers)
-        with log.pausing():
-            checkpoints.finish()
+        checkpoints.finish()
     log.close()
     if stop:
-        world.stop_wanted.clear()
         run.say(f"saved after step {state.step} of {plan.steps} on request; to continue, run the same command")
-        run.close()
         raise Preempted
     if held_out and state.step < plan.steps:
-        best, patience = held_out.best, held_out.patience
-        run.say(f"stopped after step {state.step}: {best} did not improve {patience} times")
+        run.say(f"stopped after step {state.step}: {held_out.best} did not improve {held_out.patience} times")
     return state
 
 
-def measured(held_out: HeldOut, state: State, run: Run) -> State:
-    """Evaluates and logs; returns the state with the score that selects the best checkpoint."""
-    scores = held_out.measure()
-    run.metrics(state.step, {"rows": state.position, **scores})
-    run.say(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
-    return state.with_score(None if held_out.best is None else scores[held_out.best])
-
-
 def is_finished(state: State, held_out: HeldOut | None) -> bool:
-    """Whether a training is at the end of its plan, or out of patience."""
-    return state.step == state.steps or (held_out is not None and not held_out.is_patient(state))
+    """Whether a training is at the end of its plan, or has not become better for too many evaluations."""
+    if state.step == state.steps or held_out is None or held_out.patience is None or state.best is None:
+        return state.step == state.steps
+    return sum(position > state.best[0] for position, _ in state.evaluations) >= held_out.patience
+
+
+class Log:
+    """Shows each step, and logs every `every`-th of them, the first and the last. On GPUs it shows the step
+    before, because reading the newest result would wait until the GPU is idle."""
+
+    def __init__(self, every: int, world: World, run: Run, state: State):
+        """`state`: where the training begins; it has the number of steps and of rows per step."""
+        self._is_async, self._begin = world.device.is_gpu, state.step
+        self.clock = StepClock(state.global_batch_size, self._is_async, every)
+        self._every, self._world, self._run = every, world, run
+        self._bar = run.progress(state.steps, "training", initial=state.step)
+        self._skipped, self._began_s = 0, time.perf_counter()
+        self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
+
+    def step(self, state: State, result: StepResult) -> None:
+        """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
+        or all of them."""
+        is_logged = state.step % self._every == 0 or state.step in (1, state.steps)
+        self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
+        self._show_all_but(self._is_async)
+
+    def _show_all_but(self, num_unread: int) -> None:
+        while len(self._unread) > num_unread:
+            state, result, times, is_logged = self._unread.popleft()
+            with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
+                values = result.read()
+            is_applied, scale = values.pop("applied"), values.get("loss_scale")
+            self._skipped = 0 if is_applied else self._skipped + 1
+            if not is_applied:
+                now = f"; the loss scale is now {scale:g}" if scale else ""
+                self._run.say(f"step {state.step}: the gradient is not finite; all ranks skip the step{now}")
+            has_learned = state.step < state.steps or self._skipped < state.step - self._begin
+            if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
+                raise NotFinite(f"no finite gradient in {self._skipped} steps")
+            shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
+            rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{times['examples_per_s']:.1f}"}
+            self._bar.set_postfix(shown | rates, refresh=False)
+            self._bar.update()
+            if is_logged:
+                self._run.metrics(state.step, {"rows": state.position, **values, **times})
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """The time of the `with` block, a checkpoint or an evaluation, is not that of a step."""
+        self._show_all_but(0)
+        yield
+        self.clock.skip()
+
+    def close(self) -> None:
+        """Ends the display, and says how long it took."""
+        self._bar.close()
+        self._run.say(f"trained for {time.perf_counter() - self._began_s:.1f} s")

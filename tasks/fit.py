@@ -15,16 +15,13 @@ from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
-from distributed.feed import Feed
 from distributed.gradient import OutOfMemory, TrainingStep
-from distributed.log import NotFinite
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
-from distributed.order import RowOrder, divided
-from distributed.plan import Plan, make_plan, rate_warning
-from distributed.rows import BatchRows
+from distributed.order import Order, divided
+from distributed.plan import Plan, first_state, make_plan, rate_warning
+from distributed.rows import BatchRows, Feed
 from distributed.run import Run
-from distributed.state import first_state
-from distributed.train import HeldOut, is_finished, train
+from distributed.train import HeldOut, NotFinite, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import write_json
@@ -50,7 +47,7 @@ class TrainingData:
     """
 
     rows: BatchRows
-    order: RowOrder
+    order: Order
     key: str
     settings: Mapping[str, object] = field(default_factory=dict)
     commit: str | None = None
@@ -111,9 +108,9 @@ def fit(
     position = state.position
     if held_out and held_out.best and state.best and state.best[0] != position:
         position, score = state.best
-        best = world.on_first(checkpoint_at, checkpoints.folder, position)
-        run.say(f"the best checkpoint: {best.path.name}, {held_out.best} {score:.4f}")
-        load_on_all(job, best.path)
+        path, _ = world.on_first(checkpoint_at, checkpoints.folder, position)
+        run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
+        load_on_all(job, path)
     world.on_first(save_model, job, start, task)
     return state.step if position == state.position else position // plan.global_batch_size
 
@@ -146,7 +143,7 @@ def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldO
 
 
 def feed_of(
-    task: Task, rows: BatchRows, order: RowOrder, plan: Plan, config: BertConfig, packing: str, is_fixed: bool
+    task: Task, rows: BatchRows, order: Order, plan: Plan, config: BertConfig, packing: str, is_fixed: bool
 ) -> Feed:
     """The feed of a training of a model with this configuration.
 
@@ -165,7 +162,7 @@ def feed_of(
     )
 
 
-def layouts_of(task: Task, rows: BatchRows, order: RowOrder, plan: Plan, packing: str) -> Layouts:
+def layouts_of(task: Task, rows: BatchRows, order: Order, plan: Plan, packing: str) -> Layouts:
     """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps. Without packing
     there is one shape, with rows of the task's greatest length."""
     sample: list[np.ndarray] = []
@@ -204,7 +201,7 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
     def loss(batch: dict, key: object) -> Mapping:
         return task.loss(model(batch, dropout_key=key), batch)
 
-    if not feed.is_fixed:
+    if not feed.collates_of_shapes:
         return TrainingStep(loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced")
     # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")

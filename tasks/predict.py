@@ -58,7 +58,7 @@ class Predictor:
         called where it was computed, while the model computes the next batch. A batch has at most as many tokens
         as `batch_size` rows of `max_seq_length`.
         """
-        lengths = rows.lengths("input_ids")
+        lengths = rows.lengths_at("input_ids", np.arange(len(rows)))
         batches = batches_of(lengths, batch_size, self._max_seq_length)
         is_per_token = self._model.head_name in PER_TOKEN
 

@@ -11,9 +11,9 @@ from transformers import BertConfig
 from bert import configuration, hub, weights
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
-from distributed.checkpoint import Checkpoint, checkpoint_at, newest_intact
+from distributed.checkpoint import checkpoint_at, newest_intact
+from distributed.plan import State
 from distributed.run import Run
-from distributed.state import State
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.json_files import read_json, read_object
@@ -99,9 +99,9 @@ def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs
     if checkpoint is None:
         refuse_other_runs(run.folder)
         return start_of_model(config, run.say, needs)
-    if not trains and checkpoint.state.best:
-        checkpoint = checkpoint_at(checkpoint.path.parent, checkpoint.state.best[0])
-    path, state = checkpoint.path, checkpoint.state
+    path, state = checkpoint
+    if not trains and state.best:
+        path, state = checkpoint_at(path.parent, state.best[0])
     reason = f"checkpoint {path}, step {state.step} of {state.steps}"
     start = _start(config, path, run.say, needs)
     return replace(start, checkpoint=path, state=state, reason=reason, commit=_commit_of_run(path.parent.parent))
@@ -200,7 +200,7 @@ def refuse_other_runs(folder: Path) -> None:
         )
 
 
-def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
+def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
     """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names.
 
     Raises InputError when `--resume FOLDER` has none, or when there are checkpoints but none is intact.

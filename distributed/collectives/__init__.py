@@ -37,24 +37,16 @@ class CollectivesSettings(Settings):
 
 
 class Collectives:
-    """The backend for one rank, and what every backend has.
-
-    Attributes:
-      compresses: whether gradients can be sent in fewer bytes than they have.
-      in_graph: whether XLA can compile a function that calls `all_reduce_sum`.
-    """
+    """The backend for one rank, and what every backend has."""
 
     name = "local"
-    compresses = False
-    in_graph = True
+    compresses = False  # whether gradients can be sent in fewer bytes than they have
+    in_graph = True  # whether XLA can compile a function that calls `all_reduce_sum`
 
     def all_reduce_sum(self, tensors: Sequence[Any], compresses: bool = False) -> list[Any]:
-        """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call.
-
-        All ranks call it in the same order, with tensors of one dtype and equal, known shapes. With `compresses`,
-        large float32 tensors cross the network as bfloat16, in half the bytes, if the backend can. Small ones,
-        such as loss sums, never do.
-        """
+        """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call. All
+        ranks call it in the same order, with tensors of one dtype and equal, known shapes. With `compresses`,
+        large float32 tensors, but no loss sums, cross the network as bfloat16, if the backend can."""
         return list(tensors)
 
 
@@ -62,19 +54,19 @@ def open_collectives(world: Any, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
     if backend == "auto":
         backend = "local" if world.size == 1 else "mpi"
-        if world.size > 1 and world.device.is_gpu and not world.is_elastic and module_of("nccl").own_gpus(world):
+        if world.size > 1 and not world.is_elastic and own_gpus(world):
             backend = "nccl"
-    is_possible = world.size == 1 if backend == "local" else world.comm is not None
-    if not is_possible:
-        ranks = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
-        raise InputError(f"--backend {backend} needs {ranks}, and there are {world.size}: use --backend auto")
+    if world.size > 1 if backend == "local" else world.comm is None:
+        needed = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
+        raise InputError(f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto")
     if backend == "local":
         return Collectives()
     if world.is_elastic and backend != "mpi":
         raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
     with world.operation(f"the start of the backend {backend}"):
-        return module_of(backend).open(world, backend)
+        return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
 
 
-def module_of(backend: str) -> Any:
-    return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}")
+def own_gpus(world: Any) -> bool:
+    """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of one card."""
+    return world.device.is_gpu and len(set(world.all_gather((world.node, world.device.bus_id)))) == world.size

@@ -1,10 +1,10 @@
 """Sums over MPI, through host memory.
 
-The ranks of a machine sum in memory that they share. MPI's Allreduce moves every value through main memory several
-times; here the ranks pass each other their values through a few MiB that stay in cache, each adds up one share of
-them, and the result is written once per machine. With several machines, one rank of each then sends every other
-machine its share of the machine's sum, adds up the shares that it receives and sends the result to all. So each
-value crosses the network once each way. Ranks that share no memory count as machines.
+MPI's Allreduce moves every value through main memory several times. Here the ranks of a machine pass each other
+their values through a few MiB of shared memory that stay in cache, each adds up one share of them, and the result
+is written once per machine. With several machines, one rank of each then sends every other machine its share of
+the machine's sum, adds up the shares that it receives and sends the result to all. So each value crosses the
+network once each way. Ranks that share no memory count as machines.
 """
 
 import functools
@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed.arrays import ALIGNMENT_BYTES, aligned, as_tensor, host_view
+from distributed.arrays import host_view
 from distributed.collectives import Collectives
 from distributed.world import World
 
+ALIGNMENT_BYTES = 64  # a cache line; TensorFlow aborts on a DLPack buffer with a smaller alignment
 LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
 # The ranks of a machine wait for each other after each piece. Where other programs use their cores, a rank may get
 # its core only some milliseconds later: there large pieces are two to four times as fast, with the same sums.
@@ -30,17 +31,11 @@ SLOT_BYTES = 1 << 24  # for one piece of a rank's vector
 CACHED_BYTES = 1 << 21  # a piece that stays in cache until the others have read it
 SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
 TRIED_EVERY = 16  # sums after which small pieces are tried again
-COUNTER_BYTES = 64  # a cache line
-
-Layout = tuple[tuple[int, ...], int, np.ndarray, list[tf.Tensor]]  # that of `_layout_of`
-Segment = tuple[int, int, int, int]  # which part, from where to where in it, and where in a piece
 
 
 class MpiCollectives(Collectives):
-    """Sums with mpi4py's buffer calls; works with every MPI and every device.
-
-    Made on all ranks of `world`. Its communicator may change after a death; the backend is then opened anew on it.
-    """
+    """Sums with mpi4py's buffer calls; works with every MPI and every device. After a death it is opened anew, on
+    the new communicator of the world."""
 
     name = "mpi"
     in_graph = False
@@ -51,13 +46,13 @@ class MpiCollectives(Collectives):
 
     def _open(self) -> None:
         world, self._comm, problem = self._world, self._world.comm, ""
-        self._layouts: dict[tuple, Layout] = {}
-        self._slots: np.ndarray | None = None  # two for each rank of this machine
+        self._layouts: dict[tuple, tuple] = {}
+        self._slots: Any = None  # two for each rank of this machine, uint8 [ranks, 2, SLOT_BYTES]
         self._machine = self._part_of(world.comm, world.node)
         if self._machine.size > 1:
             try:
-                memory = shared_bytes(self._machine, COUNTER_BYTES + self._machine.size * 2 * SLOT_BYTES)
-                self._slots = memory[COUNTER_BYTES:].reshape(self._machine.size, 2, SLOT_BYTES)
+                memory = shared_bytes(self._machine, ALIGNMENT_BYTES + self._machine.size * 2 * SLOT_BYTES)
+                self._slots = memory[ALIGNMENT_BYTES:].reshape(self._machine.size, 2, SLOT_BYTES)
                 self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:
                 problem, self._machine = str(error), self._part_of(self._machine, self._machine.rank)
@@ -79,21 +74,20 @@ class MpiCollectives(Collectives):
         own = [host_view(tensor) for tensor in tensors]
         starts, rounded, total, sums = self._layout_of(own, compresses and self.compresses)
         parts = [part.reshape(-1) for part in own]
-        if self._slots is not None:
-            self._sum_on_machine(self._slots, parts, starts, total)
+        if self._machine.size > 1:
+            self._sum_on_machine(parts, starts, total)
         else:
             for start, part in zip(starts, parts, strict=True):
                 total[start : start + part.size] = part
         if self._num_machines > 1:
             if self._machine.rank == 0:
                 self._exchange(total[:rounded], np.asarray, np.asarray)
-                self._exchange(total[rounded:], _rounded, _widened)
+                with tf.device("CPU"):
+                    self._exchange(total[rounded:], _rounded, _widened)
             self._machine.Barrier()
         return list(sums)
 
-    def _sum_on_machine(
-        self, both_slots: np.ndarray, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray
-    ) -> None:
+    def _sum_on_machine(self, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray) -> None:
         """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of this rank's."""
         comm, rank, size = self._machine, self._machine.rank, self._machine.size
         large_left, start_s = int(self._large_left[0]), time.perf_counter()
@@ -101,7 +95,7 @@ class MpiCollectives(Collectives):
         pieces = pieces_of(starts, tuple(part.size for part in own), step, rank, size)
         for number, (start, theirs, mine) in enumerate(pieces):
             # Two slots alternate: after the barrier this piece is complete, and the one before it has been read.
-            slots = both_slots[:, number % 2].view(total.dtype)
+            slots = self._slots[:, number % 2].view(total.dtype)
             for place, low, high, at in theirs:
                 slots[rank, at : at + high - low] = own[place][low:high]
             comm.Barrier()
@@ -126,7 +120,7 @@ class MpiCollectives(Collectives):
             self._heads.Allgather(pack(added), received)
             total[:] = unpack(received)
 
-    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> Layout:
+    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> tuple:
         """How these arrays are parts of one vector: where each begins, at a cache line; where those begin that are
         sent as bfloat16; memory for the sum, which all calls reuse; and tensors of the same memory."""
         key = (compresses, parts[0].dtype, *(part.shape for part in parts))
@@ -139,19 +133,13 @@ class MpiCollectives(Collectives):
                     starts[place], end = end, end + -(-parts[place].size // line) * line
                 unit = line * self._num_machines  # every machine gets an equal share
                 ends[rounds] = -(-end // unit) * unit
-            total = self._vector(ends[1], parts[0].dtype)
-            tensors = [
-                as_tensor(total[start : start + part.size].reshape(part.shape))
-                for start, part in zip(starts, parts, strict=True)
-            ]
+            num_bytes = ends[1] * parts[0].itemsize
+            total = shared_bytes(self._machine, max(num_bytes, 1))[:num_bytes].view(parts[0].dtype)
+            places = zip(starts, parts, strict=True)
+            arrays = [total[start : start + part.size].reshape(part.shape) for start, part in places]
+            tensors = [tf.experimental.dlpack.from_dlpack(array.__dlpack__()) for array in arrays]
             self._layouts[key] = tuple(starts), ends[0], total, tensors
         return self._layouts[key]
-
-    def _vector(self, size: int, dtype: np.dtype) -> np.ndarray:
-        """Zeros [size] that the ranks of this machine share, if they share memory."""
-        if self._slots is None:
-            return aligned(size, dtype)
-        return shared_bytes(self._machine, max(size * dtype.itemsize, 1))[: size * dtype.itemsize].view(dtype)
 
 
 def open(world: World, name: str) -> MpiCollectives:
@@ -161,10 +149,11 @@ def open(world: World, name: str) -> MpiCollectives:
 @functools.lru_cache(maxsize=64)
 def pieces_of(
     starts: tuple[int, ...], sizes: tuple[int, ...], step: int, rank: int, num_ranks: int
-) -> list[tuple[int, list[Segment], list[Segment]]]:
-    """Where each piece of `step` numbers begins, what this rank passes to the others, and what it adds itself."""
+) -> list[tuple[int, list, list]]:
+    """Where each piece of `step` numbers begins, what this rank passes to the others, and what it adds itself:
+    which parts, from where to where in them, and where in the piece."""
 
-    def segments(piece: int, low: int, high: int) -> list[Segment]:
+    def segments(piece: int, low: int, high: int) -> list[tuple[int, int, int, int]]:
         return [
             (place, max(low - start, 0), min(high - start, size), max(low, start) - piece)
             for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
@@ -181,10 +170,10 @@ def pieces_of(
 
 
 def shared_bytes(comm: Any, size: int) -> np.ndarray:
-    """Zeros, uint8 [size], the same memory on every rank of a machine.
+    """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank if they cannot
+    share memory, as in different containers.
 
-    No file system knows its name, so nothing is left when the ranks are killed, and the size of /dev/shm does not
-    limit it. Raises OSError on every rank if they cannot share memory, as in different containers.
+    No file system knows it, so nothing is left when the ranks are killed, and the size of /dev/shm is no limit.
     """
     name, descriptor, problem, memory = f"ringbert-{secrets.token_hex(8)}", -1, "", None
     if comm.rank == 0:
@@ -208,10 +197,8 @@ def shared_bytes(comm: Any, size: int) -> np.ndarray:
 
 def _rounded(values: np.ndarray) -> np.ndarray:
     """The bits of float32 values as bfloat16: uint16."""
-    with tf.device("CPU"):
-        return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
+    return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
 
 
 def _widened(bits: np.ndarray) -> np.ndarray:
-    with tf.device("CPU"):
-        return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()
+    return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()

@@ -1,9 +1,9 @@
 """Sums with TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between CPUs.
 
 With NCCL, gradients never pass through host memory. The ring runs the same code on CPUs, where MPI is faster.
-Every process runs a TensorFlow server, which is started before the first TensorFlow operation. Whoever reaches it
-can read files as the user who trains, and TensorFlow binds it to all networks (a constant of its
-grpc_server_lib.cc): so a socket filter lets only the job's machines connect.
+Every process runs a TensorFlow server. Whoever reaches it can read files as the user who trains, and TensorFlow
+binds it to all networks (a constant of its grpc_server_lib.cc): so a socket filter lets only the job's machines
+connect.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context
 
 from distributed import socket_filter
-from distributed.collectives import Collectives
+from distributed.collectives import Collectives, own_gpus
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -27,13 +27,10 @@ OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may 
 NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
 ADVICE = f"set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, or use --backend mpi"
 JOB = "worker"
-GROUP_KEYS = {"nccl": 1, "ring": 2}
+# The key of the group of ranks, and how many parts of a sum are sent at once: a ring is slow with -1, the default.
+GROUP_KEYS, SUBDIVISIONS = {"nccl": 1, "ring": 2}, {"nccl": -1, "ring": 16}
 CONNECT_S = 20  # time limit for a rank to accept a connection
 PORTS = range(15000, 32000)  # below those that Linux assigns to connections
-SUBDIVISIONS = {
-    "nccl": -1,
-    "ring": 16,
-}  # sent at the same time; with -1, the default, a ring is slow
 # NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and sockets join them.
 NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
@@ -73,10 +70,9 @@ def open(world: World, name: str) -> TensorflowCollectives:
     """Starts this process's server unless it runs already. `name` is "nccl" or "ring"."""
     if name == "nccl" and not own_gpus(world):
         if not world.device.may_be_shared:
-            what = "share GPUs" if world.device.is_gpu else "compute on CPUs"
             raise InputError(
-                f"--backend nccl needs a GPU of its own for each rank, but these {world.size} ranks {what}: use "
-                "--backend auto; --share_gpus allows to test NCCL on one GPU, slowly, over sockets"
+                f"--backend nccl needs a GPU of its own for each of these {world.size} ranks: use --backend auto; "
+                "--share_gpus allows to test NCCL on one GPU, slowly, over sockets"
             )
         os.environ.update(NCCL_SHARING, NCCL_HOSTID=f"rank-{world.rank}")
     if not _started:
@@ -89,11 +85,6 @@ def open(world: World, name: str) -> TensorflowCollectives:
                 f"{OPEN_VARIABLE}=1 if you trust all who can reach these machines"
             ) from None
     return TensorflowCollectives(world, name)
-
-
-def own_gpus(world: World) -> bool:
-    """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of one card."""
-    return world.device.is_gpu and len(set(world.all_gather((world.node, world.device.bus_id)))) == world.size
 
 
 def _start_server(world: World, closes_port: bool) -> None:
@@ -126,11 +117,9 @@ def _start_server(world: World, closes_port: bool) -> None:
 
 
 def host_address(world: World) -> str:
-    """The IPv4 address at which the other ranks reach this one: that in the network that RINGBERT_NETWORK names.
-
-    Without the variable it is the loopback address on a single machine, else that of the interface that routes to
-    another machine (by its name) or to the Internet. Raises InputError when there is none.
-    """
+    """The IPv4 address at which the other ranks reach this one: that in the network that RINGBERT_NETWORK names,
+    else the loopback address on a single machine, else that of the interface that routes to another machine (by
+    its name) or to the Internet. Raises InputError when there is none."""
     names = world.all_gather((world.node, socket.gethostname()))
     wanted = os.environ.get(NETWORK_VARIABLE)
     if not wanted and world.num_nodes == 1:
@@ -153,10 +142,8 @@ def host_address(world: World) -> str:
 
 
 def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
-    """The addresses from which the machines connect to the ranks' servers.
-
-    Raises InputError on every rank unless each machine can connect to every rank; gRPC would wait forever.
-    """
+    """The addresses from which the machines connect to the ranks' servers. Raises InputError on every rank unless
+    each machine can connect to every rank; gRPC would wait forever."""
     refused, sources = None, set()
     try:
         for server in servers if world.local_rank == 0 else ():

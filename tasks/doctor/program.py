@@ -255,7 +255,8 @@ def train_on_trial(
         job, start = Job(world, collectives, run), Start(config)
         job.make_model(config, "span", seed=0)
         if saved := world.on_first(newest_checkpoint, "auto", output_dir, run.say):
-            start = replace(start, weights=saved.path, checkpoint=saved.path, state=saved.state)
+            path, state = saved
+            start = replace(start, weights=path, checkpoint=path, state=state)
         data = TrainingData(rows=rows, order=Order(num_rows, seed=0), key="random tokens")
         fit(SpanTask(LENGTH), data, start, made(TrainingSettings, values), job)
     lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()

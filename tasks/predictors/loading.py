@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import keras
-from tqdm import tqdm
 
 from bert import weights
 from bert.text.tokenizer import MOST_UNKNOWN_SHARE, Tokenizer
 from distributed.collectives import Collectives
-from distributed.run import Run, progress_bar
+from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import LONGEST_ROW, Settings, fields_of, is_unicode, made, of_type, setting, shown
@@ -38,8 +37,8 @@ class Session(Run):
         if text.startswith("warning: "):
             warnings.warn(without_dashes(text.removeprefix("warning: ")), stacklevel=2)
 
-    def progress(self, total: int, label: str | None, unit: str = "step", initial: int = 0) -> tqdm:
-        return progress_bar(total, label, unit, total >= FEWEST_SHOWN, initial)
+    def shows(self, total: int) -> bool:
+        return total >= FEWEST_SHOWN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,32 +1,18 @@
 """Steps, warmup and rate: each divided or scaled once."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from harness.refusals import refused
 
 from distributed.plan import PlanSettings, make_plan, rate_warning
 
-SIZES = (1, 2, 3, 8)
-SQUAD_WINDOWS, BATCH = 88_641, 32
+SQUAD_WINDOWS = 88_641
 
 
 def plan_of(rows, size=1, **settings):
     return make_plan(PlanSettings(**settings), rows, size)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("rows", [1, BATCH - 1, BATCH, 3001])
-@pytest.mark.parametrize("batch_flag", ["train_batch_size", "global_batch_size"])
-def test_the_steps_cover_the_epochs_but_for_less_than_a_batch(batch_flag, rows, size):
-    epochs, global_batch = 2.5, BATCH * size if batch_flag == "train_batch_size" else BATCH
-    flags = {"num_train_epochs": epochs, batch_flag: BATCH}
-    if rows * epochs < global_batch:
-        refused(lambda: plan_of(rows, size, **flags), f"--{batch_flag}")
-        return
-    plan = plan_of(rows, size, **flags)
-    assert plan.global_batch_size == global_batch
-    assert 0 <= epochs * rows - plan.steps * global_batch < BATCH + global_batch
 
 
 # int(88641 / 32 * 3) = 8310 steps of one rank and int(831.0) of warmup, as run_squad.py computes them.
@@ -42,27 +28,22 @@ def test_steps_and_warmup_are_one_ranks_divided_once(size, steps, warmup, flags)
     assert (plan.steps, plan.warmup_steps, plan.global_batch_size) == (steps, warmup, 32 * size)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_global_batch_keeps_one_ranks_steps_and_rate(size):
-    plan, of_one = plan_of(SQUAD_WINDOWS, size, global_batch_size=32), plan_of(SQUAD_WINDOWS, 1)
-    for name in ("steps", "warmup_steps", "learning_rate", "global_batch_size", "epochs"):
-        assert getattr(plan, name) == getattr(of_one, name), name
+def test_a_global_batch_keeps_one_ranks_steps_and_rate():
+    assert replace(plan_of(SQUAD_WINDOWS, 8, global_batch_size=32), size=1) == plan_of(SQUAD_WINDOWS, 1)
 
 
-@pytest.mark.parametrize(("scaling", "factor"), [("linear", 8), ("sqrt", math.sqrt(8)), ("none", 1)])
-def test_the_rate_is_scaled_by_the_number_of_ranks(scaling, factor):
-    plan = plan_of(SQUAD_WINDOWS, 8, lr_scaling=scaling)
-    assert plan.learning_rate == pytest.approx(5e-5 * factor, rel=1e-12)
-    assert plan_of(SQUAD_WINDOWS, 1, lr_scaling=scaling).learning_rate == 5e-5
-
-
-def test_a_scaled_rate_above_what_bert_survives_is_warned_of():
-    warning = rate_warning(plan_of(SQUAD_WINDOWS, 8))
-    assert all(part in warning for part in ("--lr_scaling", "0.0004", "8 ranks"))
-    assert rate_warning(plan_of(SQUAD_WINDOWS, 4)) is None  # 2e-4, the limit itself
-    for flags in ({"lr_scaling": "sqrt"}, {"global_batch_size": 32}):
-        assert rate_warning(plan_of(SQUAD_WINDOWS, 8, **flags)) is None
-    assert rate_warning(plan_of(SQUAD_WINDOWS, 1, learning_rate=1e-3)) is None  # as the user wanted it
+@pytest.mark.parametrize(
+    ("size", "flags", "rate"),  # 2e-4 is what most BERTs survive; a rate of the user's own is the user's
+    [(8, {}, 4e-4), (4, {}, 2e-4), (8, {"lr_scaling": "sqrt"}, 5e-5 * math.sqrt(8)),
+     (8, {"lr_scaling": "none"}, 5e-5), (8, {"global_batch_size": 32}, 5e-5),
+     (1, {"lr_scaling": "sqrt", "learning_rate": 1e-3}, 1e-3)],
+)  # fmt: skip
+def test_the_rate_is_scaled_by_the_number_of_ranks_with_a_warning_if_it_becomes_too_high(size, flags, rate):
+    plan = plan_of(SQUAD_WINDOWS, size, **flags)
+    assert plan.learning_rate == pytest.approx(rate, rel=1e-12)
+    warning = rate_warning(plan)
+    assert (warning is None) == (rate != 4e-4)
+    assert warning is None or all(part in warning for part in ("--lr_scaling", "0.0004", "8 ranks"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,26 @@ import pyarrow as pa
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from distributed.checkpoint import Checkpoints, State, complete_checkpoints, folder_name, newest_intact, read_state
+from distributed.checkpoint import (
+    Checkpoints,
+    State,
+    complete_checkpoints,
+    folder_name,
+    newest_intact,
+    read_checkpoint,
+)
 from distributed.collectives import Collectives
 from distributed.elastic import surviving
-from distributed.feed import Feed
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import LoopSettings, PlanSettings, make_plan
-from distributed.rows import Rows, ragged
+from distributed.plan import LoopSettings, PlanSettings, first_state, make_plan
+from distributed.rows import Feed, Rows, ragged
 from distributed.run import Run
-from distributed.state import first_state
 from distributed.train import HeldOut
 from distributed.train import train as train_loop
 from distributed.world import World
+from ringbase.settings import Settings, made
 
 NUM_ROWS, NUM_INPUTS = 50, 4
 STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
@@ -34,11 +42,9 @@ STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
 
 def rows() -> Rows:
     """50 rows of 4 inputs and a target that the model cannot quite reach."""
-    inputs = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS))
-    targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * np.arange(NUM_ROWS) % 3
-    number = np.arange(NUM_ROWS, dtype=np.int32)
-    columns = {"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}
-    return Rows(pa.table(columns))
+    inputs, number = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS)), np.arange(NUM_ROWS)
+    targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * number % 3
+    return Rows(pa.table({"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}))
 
 
 def collate(fields: dict) -> dict[str, np.ndarray]:
@@ -50,15 +56,14 @@ def weights(batch: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def make_model(seed: int) -> keras.Model:
-    def dense(width: int, activation: str | None, number: int) -> keras.layers.Layer:
-        init = keras.initializers.GlorotUniform(seed=1000 * seed + number)
-        return keras.layers.Dense(width, activation, kernel_initializer=init, dtype="float64")
-
-    return keras.Sequential([keras.Input((NUM_INPUTS,), dtype="float64"), dense(8, "tanh", 1), dense(1, None, 2)])
+    model = keras.Sequential([keras.Input((NUM_INPUTS,), dtype="float64")])
+    for number, (width, activation) in enumerate(((8, "tanh"), (1, None)), 1000 * seed + 1):
+        init = keras.initializers.GlorotUniform(number)
+        model.add(keras.layers.Dense(width, activation, kernel_initializer=init, dtype="float64"))
+    return model
 
 
 def errors(model: keras.Model, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Prediction minus target of each row, float64 [B]."""
     return model(batch["x"])[:, 0] - batch["y"]
 
 
@@ -67,21 +72,29 @@ def make_optimizer(model: keras.Model, world: World, collectives: Collectives, *
     return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
 
 
-def make_checkpoints(folder: Path, world: World, model: keras.Model, **settings) -> Checkpoints:
+def make_checkpoints(folder: Path, world: World, model: keras.Model, settings: LoopSettings) -> Checkpoints:
     def copy_model() -> Callable[[Path], None]:
         values = {f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)}
         return lambda into: save_file(values, into / "model.safetensors")
 
-    return Checkpoints(folder / "checkpoints", world, copy_model, LoopSettings(**settings))
+    return Checkpoints(folder / "checkpoints", world, copy_model, settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToySettings(Settings):
+    plan: PlanSettings
+    loop: LoopSettings
 
 
 class Toy:
-    """A model, its optimizer, and their checkpoints in a folder."""
+    """A model, its optimizer, and their checkpoints in a folder. `flags` are those of `ToySettings`."""
 
-    def __init__(self, world: World, collectives: Collectives, folder: Path, seed: int = 1, **settings):
+    def __init__(self, world: World, collectives: Collectives, folder: Path, seed: int = 1, **flags):
+        defaults = {"num_train_steps": STEPS, "global_batch_size": GLOBAL_BATCH, "save_checkpoints_minutes": 0}
+        self.settings: Any = made(ToySettings, defaults | flags)
         self.model = make_model(seed)
         self.optimizer = make_optimizer(self.model, world, collectives)
-        self.checkpoints = make_checkpoints(folder, world, self.model, **settings)
+        self.checkpoints = make_checkpoints(folder, world, self.model, self.settings.loop)
         self.folder = folder / "checkpoints"
 
     def restore(self, checkpoint: Path) -> None:
@@ -97,58 +110,32 @@ class Toy:
         self.checkpoints.finish()
         return self.folder / folder_name(position)
 
-    def before_each_model(self, action: Callable[[Path], object]) -> None:
-        """Calls `action(folder)` before the model is written to it."""
-        copy_model = self.checkpoints.copy_model
-
-        def copy() -> Callable[[Path], None]:
-            write_model = copy_model()
-            return lambda into: (action(into), write_model(into))[1]
-
-        self.checkpoints.copy_model = copy
-
     def positions(self) -> list[int]:
-        """Those of the complete checkpoints."""
-        return [read_state(path).position for path in complete_checkpoints(self.folder)]
+        return [read_checkpoint(path).position for path in complete_checkpoints(self.folder)]
 
 
 def train(
-    world: World,
-    collectives: Collectives,
-    folder: Path,
-    *,
-    steps: int = STEPS,
-    global_batch: int = GLOBAL_BATCH,
-    accumulation: int = 1,
-    collate: Callable = collate,
-    weights: Callable = weights,
-    save_every: int = 1000,
-    save_minutes: float = 0,
-    held_out: HeldOut | None = None,
-) -> tuple[AllreduceOptimizer, State]:
+    world: World, collectives: Collectives, folder: Path, collate: Callable = collate, weights: Callable = weights,
+    held_out: HeldOut | None = None, **flags,
+) -> tuple[AllreduceOptimizer, State]:  # fmt: skip
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
     run, feed = Run(folder, world.rank == 0), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
-    flags: dict[str, Any] = {"num_train_steps": steps, "gradient_accumulation_steps": accumulation}
-    plan = make_plan(PlanSettings(global_batch_size=global_batch, **flags), NUM_ROWS, world.size)
-    settings = {"save_checkpoints_steps": save_every, "save_checkpoints_minutes": save_minutes}
-    toy = Toy(world, collectives, folder, world.rank, **settings)
+    toy = Toy(world, collectives, folder, world.rank, **flags)
+    plan = make_plan(toy.settings.plan, NUM_ROWS, world.size)
 
     def loss(batch: dict, key: tf.Tensor) -> dict:
         return {"loss": tf.reduce_sum(tf.square(errors(toy.model, batch)))}
 
     def restored() -> State:
-        if newest := newest_intact(toy.folder, run.say):
-            toy.restore(newest.path)
-        return first_state(plan, {}, newest.state if newest else None, True)
+        path, state = newest_intact(toy.folder, run.say) or (None, None)
+        if path:
+            toy.restore(path)
+        return first_state(plan, {}, state, True)
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
-    try:
-        work = lambda: train_loop(step, feed, plan, toy.checkpoints, run, 1, held_out)  # noqa: E731
-        state = surviving(world, "training", work)
-    finally:
-        run.close()
-    return toy.optimizer, state
+    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, 1, held_out)
+    return toy.optimizer, surviving(world, "training", work)
 
 
 def flat(optimizer: AllreduceOptimizer) -> np.ndarray:

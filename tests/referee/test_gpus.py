@@ -7,39 +7,35 @@ from unittest import mock
 import keras
 import pytest
 import tensorflow as tf
-from harness.fake_gpus import Machine, installed
+from harness.fake_gpus import machine
 
-from distributed.devices import DeviceSettings
+from distributed.devices import Device, DeviceSettings
 from distributed.world import World
 from tasks.job import set_precision
 
-ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))
+ONE, TWO = ("0000:01:00.0", "0000:02:00.0")
+TAKEN = {"visible": [ONE], "grows": [ONE]}  # the first one, and no more memory than it needs
 
 
-def joined(machine: Machine, **settings) -> World:
+def joined(gpus: list[str], **settings) -> tuple[Device, dict]:
     hook = mock.patch.object(threading, "excepthook", threading.excepthook)  # which joining replaces
-    with hook, installed(machine), World.join(DeviceSettings(**settings), "prog", is_script=True) as world:
-        return world
+    with hook, machine(gpus) as done, World.join(DeviceSettings(**settings), "prog", is_script=True) as world:
+        return world.device, done
 
 
 @pytest.mark.parametrize(
-    ("gpus", "settings", "seen"),
+    ("gpus", "settings", "expected"),
     [
-        ([ONE, TWO], {}, {"visible": [ONE], "grows": [ONE]}),  # the first one, and no more memory than it needs
-        (
-            [ONE],
-            {"device": "gpu", "deterministic": True},
-            {"visible": [ONE], "grows": [ONE], "deterministic": True},
-        ),
+        ([ONE, TWO], {}, TAKEN),
+        ([ONE], {"device": "gpu", "deterministic": True}, TAKEN | {"deterministic": True}),
         ([ONE], {"device": "cpu", "deterministic": True}, {"visible": []}),  # its kernels are deterministic
         ([], {}, {"visible": []}),
     ],
 )
-def test_the_device_of_one_rank(gpus, settings, seen):
-    machine = Machine(gpus)
-    device = joined(machine, **settings).device
-    assert machine.seen == seen
-    assert device.is_gpu == any("Fake" in note for note in device.notes) == bool(seen["visible"])
+def test_the_device_of_one_rank(gpus, settings, expected):
+    device, done = joined(gpus, **settings)
+    assert done == expected
+    assert device.is_gpu == any("Fake" in note for note in device.notes) == bool(done["visible"])
 
 
 @pytest.mark.parametrize(("device", "is_present"), [("auto", True), ("gpu", True), ("gpu", False)])
@@ -48,7 +44,7 @@ def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(device, is_present,
     monkeypatch.setattr(Path, "exists", lambda path: is_present if str(path) == "/dev/nvidia0" else exists(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(SystemExit) as stop:
-        joined(Machine([]), device=device)
+        joined([], device=device)
     assert stop.value.code == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert "--device cpu" in line

@@ -60,28 +60,23 @@ def test_a_variant_takes_the_steps_of_the_plain_run(flags, tolerance, data, base
         assert not np.allclose(numbers, base, rtol=1e-4)  # it did round
 
 
-def regression(data, folder, labels, *flags):
-    rows = [(each.first, each.second, label) for each, label in zip(classifier_runs.TRAIN, labels, strict=False)]
-    write_rows(folder / "train.csv", classifier_runs.COLUMNS, rows, ",")
+@pytest.mark.parametrize("num_wrong", [1, 48])
+def test_a_step_that_is_not_finite_is_left_out_and_a_run_of_such_steps_fails(num_wrong, data, tmp_path, capsys):
+    """The square of some labels is more than float32 holds."""
+    examples = enumerate(classifier_runs.TRAIN[:48])
+    rows = [(each.first, each.second, 1e30 if n < num_wrong else n % 5) for n, each in examples]
+    write_rows(tmp_path / "train.csv", classifier_runs.COLUMNS, rows, ",")
     columns = ("--text_column=body", "--text_pair_column=more", "--label_column=kind", "--regression")
-    train = (*LEARN, "--global_batch_size=8", f"--train_file={folder}/train.csv", "--save_checkpoints_steps=2")
-    return classify(folder / "run", *model_flags(data), *train, *columns, *flags)
-
-
-def test_a_step_whose_gradient_is_not_finite_is_named_and_left_out(data, tmp_path, capsys):
-    """The square of one label of 48 is more than float32 holds."""
-    labels = [1e30 if number == 20 else number % 5 for number in range(48)]
-    regression(data, tmp_path, labels, "--num_train_steps=6")
-    printed = capsys.readouterr().err
-    assert printed.count("the gradient is not finite") == 1
-    assert printed.count("inf") <= 2, printed
-    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    assert all(np.isfinite(value).all() for value in weights.values())
-
-
-def test_a_run_that_could_take_no_step_fails(data, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        regression(data, tmp_path, [1e30] * 16, "--num_train_steps=3")
-    assert stop.value.code == 1
-    assert "finite" in error_of(capsys.readouterr().err, "bert-classifier")
-    assert not (tmp_path / "run" / "model").exists()
+    train = ("--global_batch_size=8", f"--train_file={tmp_path}/train.csv", "--num_train_steps=6")
+    command = (tmp_path / "run", *model_flags(data), *LEARN, *train, *columns)
+    weights = tmp_path / "run" / "model" / "model.safetensors"
+    if num_wrong == 1:
+        classify(*command)
+        assert capsys.readouterr().err.count("the gradient is not finite") == 1
+        assert all(np.isfinite(value).all() for value in load_file(weights).values())
+    else:
+        with pytest.raises(SystemExit) as stop:
+            classify(*command)
+        assert stop.value.code == 1
+        assert "finite" in error_of(capsys.readouterr().err, "bert-classifier")
+        assert not weights.exists()

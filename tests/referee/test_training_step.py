@@ -10,9 +10,8 @@ from harness.google_optimizer import google_rate, google_step
 from bert.optimizer import AdamWeightDecay, WarmupDecay
 from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.gradient import TrainingStep
-from distributed.log import StepClock
-from distributed.optimizer import AllreduceOptimizer
+from distributed.gradient import StepClock, TrainingStep
+from distributed.optimizer import AllreduceOptimizer, StepResult
 from distributed.world import World
 
 RATE, STEPS, WARMUP = 0.05, 6, 2
@@ -30,13 +29,15 @@ class Trainer:
             AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP)), [self.kernel, self.bias],
             World(device=Device("cpu" if kind == "cpu" else "gpu")), Collectives(), scales_loss=scales_loss,
         )  # fmt: skip
-        weights = lambda batch: {"loss": float(len(batch["x"]))}  # noqa: E731
         compiled = "step" if kind == "step" else "graph"
-        self.one = TrainingStep(self.loss, weights, self.optimizer, compiled=compiled)
+        self.one = TrainingStep(self.loss, self.weights, self.optimizer, compiled=compiled)
 
     def loss(self, batch, key):
         off = batch["x"] @ self.kernel.value + self.bias.value - batch["y"]
         return {"loss": tf.reduce_sum(tf.square(off))}
+
+    def weights(self, batch):
+        return {"loss": float(len(batch["x"]))}
 
     def step(self, number: int, micro_batches: list[dict]) -> dict[str, float]:
         return self.one.take(micro_batches, number, (), StepClock(1))[0].read()
@@ -47,54 +48,35 @@ class Trainer:
 
 
 def batches_of(number: int, sizes: list[int]) -> list[dict[str, np.ndarray]]:
-    generator, widths = np.random.default_rng(number), {"x": SHAPE[0], "y": SHAPE[1]}
-    return [
-        {name: generator.normal(size=(size, width)).astype(np.float32) for name, width in widths.items()}
-        for size in sizes
-    ]
+    draw = np.random.default_rng(number).standard_normal
+    return [{"x": draw((size, SHAPE[0]), "f"), "y": draw((size, SHAPE[1]), "f")} for size in sizes]
 
 
-class Formula:
-    """The same training in NumPy, in one batch per step."""
-
-    def __init__(self):
-        self.values = [np.zeros(SHAPE, np.float32), np.zeros(SHAPE[1], np.float32)]
-        self.moments = [(np.zeros_like(value), np.zeros_like(value)) for value in self.values]
-
-    def step(self, number: int, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        off = batch["x"] @ self.values[0] + self.values[1] - batch["y"]
-        gradients = [2 * batch["x"].T @ off / len(off), 2 * off.mean(0)]
-        norm = np.sqrt(sum(np.square(gradient, dtype=np.float64).sum() for gradient in gradients))
-        rate = google_rate(number, RATE, STEPS, WARMUP)
-        for place, gradient in enumerate(gradients):
-            clipped = (gradient * (1 / max(norm, 1))).astype(np.float32)
-            value, *moments = google_step(self.values[place], clipped, *self.moments[place], rate, place == 0)
-            self.values[place], self.moments[place] = value, moments
-        loss = np.square(off, dtype=np.float64).sum() / len(off)
-        return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
+def formula_step(number: int, batch: dict[str, np.ndarray], states: list[list[np.ndarray]]) -> dict[str, float]:
+    """The same training in NumPy, in one batch per step; `states` are value and moments of kernel and bias."""
+    off = batch["x"] @ states[0][0] + states[1][0] - batch["y"]
+    gradients = [2 * batch["x"].T @ off / len(off), 2 * off.mean(0)]
+    norm = np.sqrt(sum(np.square(gradient, dtype=np.float64).sum() for gradient in gradients))
+    rate = google_rate(number, RATE, STEPS, WARMUP)
+    for place, gradient in enumerate(gradients):
+        clipped, (value, *moments) = (gradient * (1 / max(norm, 1))).astype(np.float32), states[place]
+        states[place] = google_step(value, clipped, *moments, rate, place == 0)
+    return {"loss": np.square(off, dtype=np.float64).mean(0).sum(), "gradient_norm": norm, "learning_rate": rate}
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "scales_loss"),
-    [
-        ("cpu", [33], False),
-        ("cpu", [14, 14, 5], True),
-        ("gpu", [14, 14, 5], False),
-        ("step", [33], False),
-        ("step", [14, 14, 5], True),
-    ],
-)
+@pytest.mark.parametrize(("kind", "scales_loss"), [("cpu", True), ("gpu", False), ("step", False), ("step", True)])
+@pytest.mark.parametrize("sizes", [[33], [14, 14, 5]])
 def test_steps_are_the_formula_of_the_big_batch(kind, sizes, scales_loss):
-    trainer, formula = Trainer(kind, scales_loss), Formula()
+    trainer, states = Trainer(kind, scales_loss), [[np.zeros(s, np.float32)] * 3 for s in (SHAPE, SHAPE[1:])]
     for number in range(4):
         micro_batches = batches_of(number, sizes)
         big = {name: np.concatenate([batch[name] for batch in micro_batches]) for name in ("x", "y")}
-        result, expected = trainer.step(number, micro_batches), formula.step(number, big)
+        result, expected = trainer.step(number, micro_batches), formula_step(number, big, states)
         assert result["applied"]
         for name, value in expected.items():  # float32 sums
             assert result[name] == pytest.approx(value, rel=1e-5), name
         assert expected["gradient_norm"] > 1  # it is clipped
-    for ours, right in zip(trainer.values, formula.values, strict=True):
+    for ours, (right, *_) in zip(trainer.values, states, strict=True):
         # Adam divides by the root of the square: where a gradient nearly cancels, so do its digits.
         np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-5)
     assert trainer.optimizer.optimizer.iterations.numpy() == 4
@@ -124,7 +106,7 @@ def test_the_loss_scale_doubles_after_2000_finite_steps_and_is_never_below_1():
     spoilt = [finite[0] * np.nan, *finite[1:]]
 
     def scale_after(total):
-        return trainer.optimizer.update(total, {"loss": 1.0}).read()["loss_scale"]
+        return StepResult(trainer.optimizer.update(total), {"loss": 1.0}).read()["loss_scale"]
 
     assert scale_after(finite) > 1
     assert [scale_after(spoilt) for _ in range(30)][-1] == 1

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from harness.fake_gpus import Machine, installed
+from harness.fake_gpus import machine
 
 from distributed.devices import DeviceSettings, use_device
 from distributed.world import FirstRankError
@@ -83,10 +83,10 @@ ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))
     ],
 )
 def test_ranks_share_a_gpu_only_if_they_may(share_gpus, seen, taken, world):
-    settings, machine = DeviceSettings(device="gpu", share_gpus=share_gpus), Machine(seen[world.rank])
-    with installed(machine):
+    settings = DeviceSettings(device="gpu", share_gpus=share_gpus)
+    with machine(seen[world.rank]) as done:
         if taken is None:
             with pytest.raises(InputError, match=rf"{ONE}.*--share_gpus"):
                 use_device(world, settings)
         else:
-            assert [use_device(world, settings).bus_id] == machine.seen["visible"] == [taken[world.rank]]
+            assert [use_device(world, settings).bus_id] == done["visible"] == [taken[world.rank]]

@@ -1,7 +1,6 @@
 """The number of ranks changes speed, never the result: each program on several ranks beside one rank."""
 
 import functools
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import classifier_runs, texts
-from harness.program_runs import in_world
+from harness.program_runs import in_world, metrics_in
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
@@ -20,6 +19,7 @@ from ringbase.settings import made
 from tasks.corpus.program import build
 from tasks.corpus.settings import BuildConfig
 
+ALONE = World(), Collectives()  # one rank, whatever ranks there are around it
 BATCH, STEPS = 14, 12  # 14 rows are 5, 5, 4 on three ranks
 TRAIN = ("--do_train", f"--global_batch_size={BATCH}", f"--num_train_steps={STEPS}", "--num_warmup_steps=2",
          "--learning_rate=1e-3", "--lr_scaling=none", "--save_checkpoints_steps=6")  # fmt: skip
@@ -57,15 +57,10 @@ def run(program: str, world: World, collectives: Any, data: Path, output_dir: Pa
     return in_world(world, collectives, program, output_dir, *shared, *flags[program], *more)
 
 
-def run_alone(program: str, data: Path, output_dir: Path, *more: str) -> Any:
-    """The same on one rank, whatever ranks there are around it."""
-    return run(program, World(), Collectives(), data, output_dir, *more)
-
-
 @functools.cache
 def of_one_rank(program: str, data: Path) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="ringbert-one-"))
-    run_alone(program, data, folder, *TRAIN)
+    run(program, *ALONE, data, folder, *TRAIN)
     return folder
 
 
@@ -73,8 +68,7 @@ def trained(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Names of the checkpoints, how the weights moved between the first and the last one, and the losses."""
     checkpoints = sorted((folder / "checkpoints").glob("rows-*"))
     first, last = (load_file(path / "model.safetensors") for path in (checkpoints[0], checkpoints[-1]))
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    losses = [line["loss"] for line in lines if "loss" in line and "learning_rate" in line]
+    losses = [line["loss"] for line in metrics_in(folder) if "learning_rate" in line]
     movement = np.concatenate([(last[name] - first[name]).ravel() for name in sorted(first)])
     return [path.name for path in checkpoints], movement, np.array(losses)
 
@@ -106,7 +100,7 @@ def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, fo
     """Six steps on one rank, six on these, are twelve on one."""
 
     def half() -> None:
-        run_alone("squad", data, folder, *TRAIN)
+        run("squad", *ALONE, data, folder, *TRAIN)
         shutil.rmtree(max((folder / "checkpoints").glob("rows-*")))
 
     world.on_first(half)
@@ -123,22 +117,14 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, collective
     start = world.on_first(lambda: of_one_rank(program, data))
     flags = ("--do_predict", "--predict_batch_size=4", f"--init_checkpoint={start}/model")
     run(program, world, collectives, data, folder / "many", *flags)
-
-    def compare() -> None:
-        run_alone(program, data, folder / "one", *flags)
-        for name in files:
-            assert (folder / "many" / name).read_bytes() == (folder / "one" / name).read_bytes(), name
-
-    world.on_first(compare)
+    world.on_first(lambda: run(program, *ALONE, data, folder / "one", *flags))
+    for name in files:
+        assert (folder / "many" / name).read_bytes() == (folder / "one" / name).read_bytes(), name
 
 
 def test_evaluation_during_training_is_one_ranks(world, collectives, data, folder):
     flags = (*TRAIN, "--do_eval", "--eval_steps=6")
     scores = run("classifier", world, collectives, data, folder / "many", *flags)
-
-    def compare() -> None:
-        alone = run_alone("classifier", data, folder / "one", *flags)
-        assert scores.keys() == alone.keys()
-        np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
-
-    world.on_first(compare)
+    alone = world.on_first(lambda: run("classifier", *ALONE, data, folder / "one", *flags))
+    assert scores.keys() == alone.keys()
+    np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)

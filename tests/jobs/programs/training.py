@@ -82,8 +82,8 @@ def watched(backend: Any) -> Any:
 make_checkpoints = toy.make_checkpoints
 
 
-def watched_checkpoints(*args: Any, **settings: Any) -> Any:
-    checkpoints = make_checkpoints(*args, **settings)
+def watched_checkpoints(*args: Any) -> Any:
+    checkpoints = make_checkpoints(*args)
     copy_model = checkpoints.copy_model
 
     def copy() -> Any:
@@ -105,9 +105,9 @@ with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as 
         world,
         watched(open_collectives(world)),
         folder,
-        steps=STEPS,
+        num_train_steps=STEPS,
         weights=weights,
-        save_every=4,
+        save_checkpoints_steps=4,
         held_out=held_out,
     )
     digests = world.all_gather(toy.flat(optimizer).tobytes().hex())

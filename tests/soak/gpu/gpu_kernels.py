@@ -24,8 +24,7 @@ from bert.optimizer import make_optimizer
 from bert.settings import OptimizerSettings
 from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.gradient import TrainingStep, traced_once
-from distributed.log import StepClock
+from distributed.gradient import StepClock, TrainingStep, traced_once
 from distributed.optimizer import AllreduceOptimizer
 from distributed.world import World
 from tasks import job
