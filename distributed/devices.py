@@ -24,21 +24,14 @@ class DeviceSettings(Settings):
 
 @dataclass(frozen=True)
 class Device:
-    """What this rank computes on.
-
-    Attributes:
-      threads: how many threads this rank computes with.
-      name, bus_id: of the GPU. The bus id is that of the whole card; instances of a card (MIG) have the same.
-      may_be_shared: the user allowed ranks to share GPUs.
-      notes: one line for each decision that the user should know, the same on every rank of a machine.
-    """
+    """What this rank computes on."""
 
     kind: Literal["gpu", "cpu"] = "cpu"
-    threads: int = 1
-    name: str = ""
-    bus_id: str = ""
-    may_be_shared: bool = False
-    notes: tuple[str, ...] = ()
+    threads: int = 1  # of this rank
+    name: str = ""  # of the GPU
+    bus_id: str = ""  # of the whole card; instances of a card (MIG) have the same
+    may_be_shared: bool = False  # the user allowed ranks to share GPUs
+    notes: tuple[str, ...] = ()  # a line for each decision that the user should know
 
     @property
     def is_gpu(self) -> bool:
@@ -84,10 +77,8 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
 
 
 def visible_gpus(device: str = "auto") -> list[Any]:
-    """The GPUs that TensorFlow can compute on here, in its order; none for "cpu".
-
-    Raises InputError when a GPU is required but there is none, or when there is one that TensorFlow cannot use.
-    """
+    """The GPUs that TensorFlow can compute on here; none for "cpu". Raises InputError when a GPU is required but
+    there is none, or when there is one that TensorFlow cannot use."""
     tf = imported_tensorflow()
     gpus = [] if device == "cpu" else tf.config.list_physical_devices("GPU")
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs

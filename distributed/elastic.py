@@ -1,9 +1,9 @@
 """Training goes on without ranks that died: `bert-launch --elastic`, with Open MPI's ULFM.
 
 MPI (User Level Failure Mitigation, Bland et al. 2013) reports a death to some of the survivors, in whichever
-message they wait. `surviving` then revokes the communicators, so that those who wait for a living rank hear of it
-too, joins the survivors' new communicator, and calls the work again. Training then begins by giving all of them
-the variables and the state of the rank that is furthest (`TrainingStep.synchronize`).
+message they wait. `surviving` revokes the communicators, so that the others hear of it too, joins the survivors'
+new one, and calls the work again. Training then begins by giving all of them the variables and the state of the
+rank that is furthest (`TrainingStep.synchronize`).
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+from distributed import launcher
 from distributed.joining import place_in, started
 from distributed.world import World
 from ringbase.errors import InputError
@@ -24,7 +25,7 @@ class Elsewhere(Exception):
 
 def enable(world: World) -> None:
     """Makes a world elastic if bert-launch asks for it. Raises InputError if MPI cannot go on without a rank."""
-    if world.comm is None or os.environ.get("RINGBERT_ELASTIC", "0") == "0":
+    if world.comm is None or os.environ.get(launcher.ELASTIC, "0") == "0":
         return
     try:
         world.comm.Get_failed().Free()
@@ -35,10 +36,8 @@ def enable(world: World) -> None:
 
 
 def surviving(world: World, place: str, work: Callable[[], T]) -> T:
-    """What `work()` returns. After deaths the survivors call it again, all of them together.
-
-    `place` names the work. Survivors that stand at different places leave theirs, up to the one named "".
-    """
+    """What `work()` returns. After deaths the survivors call it again, all of them together. `place` names the
+    work: survivors that stand at different places leave theirs, up to the one named ""."""
     while True:
         try:
             return work()

@@ -1,29 +1,33 @@
 """Joins MPI and finds this process's rank and machine."""
 
-import math
 import os
 import signal
 import sys
-import time
 from typing import Any
 
-from distributed import launcher
-from distributed.launcher import RANK_VARIABLES
+from distributed.launcher import RANK_VARIABLES, START_TIMEOUT, launched_size
 
 TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
-START_TIMEOUT_S = 600.0  # for all ranks to join, from the first one that waits for the others
-POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a waiting rank
+START_TIMEOUT_S = 600  # for all ranks to join, from the first one that waits for the others
 
 
 def communicator() -> tuple[Any, str]:
-    """MPI's communicator of all ranks, or None and the reason why there is only one process."""
+    """MPI's communicator of all ranks, or None for one process, and an error if a launcher started several."""
+    reason = "MPI sees one process"
     try:
-        comm = started().COMM_WORLD
+        if (comm := started().COMM_WORLD).size > 1:
+            return comm, ""
     except ImportError as error:
-        return None, f"mpi4py is not installed ({error})"
+        reason = f"mpi4py is not installed ({error})"
     except RuntimeError as error:
-        return None, f"no MPI library was found ({str(error).splitlines()[0]})"
-    return (comm if comm.size > 1 else None), "MPI sees one process"
+        reason = f"no MPI library was found ({str(error).splitlines()[0]})"
+    name, size = launched_size()
+    if size == 1:
+        return None, ""
+    return None, (
+        f"{name}={size}: the launcher started {size} processes, but each is alone: {reason}; use the mpirun that "
+        "belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
+    )
 
 
 def started() -> Any:
@@ -38,7 +42,7 @@ def started() -> Any:
     if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
         os.environ[TRANSPORTS] = "self"
     else:
-        signal.alarm(math.ceil(float(os.environ.get(launcher.START_TIMEOUT, START_TIMEOUT_S))))
+        signal.alarm(int(os.environ.get(START_TIMEOUT, START_TIMEOUT_S)))
     try:
         from mpi4py import MPI
     finally:
@@ -57,11 +61,3 @@ def place_in(comm: Any) -> dict[str, Any]:
     nodes = sorted(set(comm.allgather(first)))
     place = {"rank": comm.rank, "size": comm.size, "local_rank": local.rank, "local_size": local.size}
     return place | {"node": nodes.index(first), "num_nodes": len(nodes)}
-
-
-def wait_for(request: Any) -> None:
-    """Waits for the end of a request without keeping a core busy."""
-    pause = POLL_S[0]
-    while not request.Test():
-        time.sleep(pause)
-        pause = min(2 * pause, POLL_S[1])

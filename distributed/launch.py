@@ -1,30 +1,30 @@
-"""``bert-launch``: starts the ranks of a program under whichever MPI is installed, as ``horovodrun`` did.
+"""Start COMMAND on N ranks, here or on several hosts, under the MPI that is installed (Open MPI 4 and 5, MPICH,
+Intel MPI). The successor of horovodrun: -np, -H and -p mean the same.
 
-It builds one ``mpirun`` command, prints it and runs it. Whether the job succeeded is decided by what the ranks
-tell (`distributed.launcher`), and a job that broke off can be started again.
+bert-launch prints one ``mpirun`` command and runs it. Whether the job succeeded is decided by what the ranks tell
+(`distributed.launcher`), and a job that broke off can be started again.
 """
 
 import argparse
+import contextlib
+import ctypes
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
 from argparse import Namespace
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import compress, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 from distributed import launcher
 from distributed.mpirun import Mpi, build_command, find_mpi, is_local
-from distributed.mpirun_process import MpirunProcess, end_with_parent, say
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, Preempted, one_line
 
-DESCRIPTION = """\
-Start COMMAND on N ranks, here or on several hosts, under the MPI that is installed (Open MPI 4 and 5, MPICH,
-Intel MPI). The successor of horovodrun: -np, -H and -p mean the same."""
 EXAMPLES = """\
 examples:
   bert-launch -np 4 -- bert-squad --do_train --output_dir out
@@ -34,9 +34,20 @@ RESTARTS = """start a job that broke off again, at most N times, on the hosts of
 training continues from its newest checkpoint"""
 START_TIMEOUT = "end the job when a rank has waited so long for all others to join (default: 600)"
 HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?::([1-9][0-9]*))?")  # name and slots
-RESTART_S, ANSWER_S = 2.0, "10"  # between a job that broke off and its next start; for the answer of a host
 # mpirun starts its daemons on other hosts through a remote shell: ssh, unless --mpi-args names another.
 SSH, AGENT = "ssh -o BatchMode=yes", re.compile(r"plm_[rs]sh_agent|-(bootstrap|launcher)-exec")
+RESTART_S, ANSWER_S = 2.0, "10"  # between a job that broke off and its next start; for the answer of a host
+GRACE_S, KILL_S = 30.0, 10.0  # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
+FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
+MARK = launcher.MARK.encode()
+# A record, after what mpirun --tag-output or Hydra's -l puts before each line.
+RECORD = re.compile(rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + rb"([^\n]*)\n")
+REASONS = {  # statuses of processes that a signal ended
+    128 + signal.SIGKILL: "SIGKILL (out of memory?)",
+    128 + signal.SIGBUS: "SIGBUS (is /dev/shm full?)",
+    128 + signal.SIGALRM: "SIGALRM (not all ranks joined within --start-timeout: one ended, or hosts are cut off)",
+}
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,19 +70,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(mpi: Mpi | None, options: Namespace) -> int:
-    """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit status.
-
-    A job that was refused, has saved and stopped, or was ended by the user did not break off.
-    """
-    has_saved, restarts = False, 0
+    """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit status."""
     terminal = os.environ.get(launcher.TERMINAL) or str(int(os.isatty(2)))
+    has_saved, restarts = False, 0
     now = on_ready_hosts(options) if options.restarts else options
     while True:
         variables = {launcher.JOB: "1", launcher.HAS_SAVED: str(int(has_saved)), launcher.TERMINAL: terminal}
         environment = {**os.environ, **variables}
-        process = MpirunProcess(build_command(mpi, now, environment), environment, options.elastic)
-        status = process.wait()
-        if process.signal is not None or restarts == options.restarts or not process.broke_off(status):
+        process = MpirunProcess(build_command(mpi, now, environment), environment)
+        status, broke_off = process.end(options.elastic)
+        if process.signal is not None or restarts == options.restarts or not broke_off:
             return status
         has_saved, restarts = has_saved or "saved" in process.told, restarts + 1
         say(f"restart {restarts} of {options.restarts} in {RESTART_S:.0f} s")
@@ -86,21 +94,114 @@ def on_ready_hosts(options: Namespace) -> Namespace:
     there are none."""
     agents = [value for name, value in pairwise(options.mpi_args) if AGENT.fullmatch(name)]
     shell = shlex.split([*agents, SSH][0]) + (["-p", str(options.ssh_port)] if options.ssh_port else [])
-
-    def answers(host: str) -> bool:
-        """Whether a command comes through; ssh says why not."""
-        argv = ["timeout", ANSWER_S, *shell, host, "true"]
-        return is_local(host) or subprocess.run(argv, stdin=subprocess.DEVNULL).returncode == 0
-
-    with ThreadPoolExecutor(max_workers=64) as pool:
-        hosts = {host: options.hosts[host] for host in compress(options.hosts, pool.map(answers, options.hosts))}
-    if hosts == options.hosts:
+    asked = {  # all at once; ssh says why a command does not come through
+        host: subprocess.Popen(["timeout", ANSWER_S, *shell, host, "true"], stdin=subprocess.DEVNULL)
+        for host in options.hosts
+        if not is_local(host)
+    }
+    lost = [host for host, process in asked.items() if process.wait() != 0]
+    if not lost:
         return options
+    hosts = {host: slots for host, slots in options.hosts.items() if host not in lost}
     if not hosts:
         raise InputError("not started: no host of -H answers")
-    ranks, lost = min(options.num_proc, sum(hosts.values())), sorted(options.hosts.keys() - hosts)
+    ranks = min(options.num_proc, sum(hosts.values()))
     say(f"{', '.join(lost)} gives no answer: {ranks} rank{'s' * (ranks != 1)} on {', '.join(hosts)}")
     return Namespace(**vars(options) | {"hosts": hosts, "num_proc": ranks})
+
+
+class MpirunProcess:
+    """One run of mpirun, or of a program that is alone.
+
+    The first SIGINT, SIGTERM or SIGHUP asks ranks that have joined to save and stop, the second one ends them at
+    once. SIGUSR1 asks them too: mpirun forwards it to the ranks.
+    """
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.signal: int | None = None  # the first one that came, also after the end
+        self.told: set[str] = set()  # by the ranks (`distributed.launcher`)
+        self._ended: int | None = None  # the status that they told at the end of the program
+        self._has_asked = False
+        stdin = subprocess.DEVNULL if os.isatty(0) else None  # a terminal belongs to our own group
+        # In a group of its own, so that Ctrl-C reaches this process alone.
+        self._process = subprocess.Popen(
+            argv, env=environment, stdin=stdin, stderr=subprocess.PIPE, process_group=0, preexec_fn=end_with_parent
+        )
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, self._on_signal)
+
+    def end(self, is_elastic: bool) -> tuple[int, bool]:
+        """Waits for the end. Returns the job's exit status, and whether it broke off: whether it failed for a
+        reason that need not come back when it is started again."""
+        reader = threading.Thread(target=self._read, daemon=True)
+        reader.start()
+        code = self._process.wait()
+        reader.join(5)  # longer than it needs; a remote shell may still hold the other end
+        status = 128 - code if code < 0 else code
+        if self._ended:
+            return self._ended, self._ended not in FINAL
+        if self._ended == 0:  # a rank that is killed after the end has done its work
+            return 0 if is_elastic or status > 128 else status, False
+        has_begun = "joined" in self.told or is_elastic
+        if status == 0 and has_begun:
+            say("the ranks ended before the program was complete: was a host lost?")
+            return 1, True
+        if status in REASONS and self.signal is None:
+            say(f"a process was ended by {REASONS[status]}")
+        return status, has_begun or status > 128
+
+    def _read(self) -> None:
+        """Passes standard error on but for the records, also parts of lines, so that progress bars move. Nothing
+        after the ranks have told why they end: what mpirun says of it would hide that."""
+        assert self._process.stderr is not None
+        begun = b""  # a record that is not complete
+        while data := os.read(self._process.stderr.fileno(), 65536):
+            data = data.replace(b"\0", b"")  # with which PRRTE ends some of its messages
+            parts = RECORD.split(begun + data)  # texts and records by turns
+            parts[-1], mark, begun = parts[-1].partition(MARK)
+            begun = mark + begun
+            for text, record in zip(parts[::2], [*parts[1::2], b""], strict=True):
+                if not self._ended:  # None, or 0
+                    write(text)
+                self.told.add(record.decode())
+                if self._ended is None and record.startswith(b"ended "):
+                    self._ended = int(record.removeprefix(b"ended "))
+                    self._end_after(GRACE_S)  # it does not end by itself when it cannot reach a host
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.signal = self.signal or number
+        name = signal.Signals(number).name
+        if number == signal.SIGUSR1:
+            self._process.send_signal(number)
+        elif self._has_asked or "joined" not in self.told:
+            say(f"{name} ends the ranks")
+            self._end_after(0)
+        else:
+            self._has_asked = True
+            say(f"{name}: the ranks finish this step, save and exit; send it again to end them at once")
+            self._process.send_signal(signal.SIGUSR1)
+
+    def _end_after(self, seconds: float) -> None:
+        for late_s, number in ((0, signal.SIGTERM), (KILL_S, signal.SIGKILL)):
+            timer = threading.Timer(seconds + late_s, self._process.send_signal, (number,))
+            timer.daemon = True
+            timer.start()
+
+
+def end_with_parent() -> None:
+    """This process gets SIGTERM when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def say(text: str) -> None:
+    write(f"bert-launch: {text}\n".encode())
+
+
+def write(data: bytes) -> None:
+    """Writes to standard error; the job goes on when nobody reads it any more."""
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(2, data) :]
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,7 +214,7 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         prog="bert-launch",
         usage="bert-launch -np N [options] -- COMMAND …",
-        description=DESCRIPTION,
+        description=str(__doc__).partition("\n\n")[0],
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -12,13 +12,13 @@ Open MPI's fault tolerance it is 0 when all ranks aborted, and also when a host 
 import os
 import sys
 
-from ringbase.errors import InputError
-
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
-JOB = "RINGBERT_JOB"  # set by bert-launch: the ranks tell records
+# Variables that bert-launch sets for its ranks.
+JOB = "RINGBERT_JOB"  # "1": the ranks tell records
 TERMINAL = "RINGBERT_TERMINAL"  # "1": what reads standard error moves progress bars; also set for bert-launch
 HAS_SAVED = "RINGBERT_HAS_SAVED"  # "1": this job is a restart, and an earlier start has saved a checkpoint
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
+ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")  # set only in processes of a launcher
 
 
@@ -44,14 +44,3 @@ def launched_size() -> tuple[str, int]:
         if size.isdigit() and int(size) > 1:
             return name, int(size)
     return "", 1
-
-
-def check_launcher(size: int, why_alone: str) -> None:
-    """Raises InputError if a launcher started several processes but MPI sees one (`size`), because of
-    `why_alone`."""
-    name, launched = launched_size()
-    if launched > 1 and size == 1:
-        raise InputError(
-            f"{name}={launched}: the launcher started {launched} processes, but each is alone: {why_alone}; use "
-            "the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
-        )

@@ -28,7 +28,7 @@ MEMORY = {  # variables by which ranks on one host exchange messages in its memo
     MPICH: {"FI_PROVIDER": "shm", "UCX_TLS": "self,sysv,posix,cma"},  # it is built for either library
 }
 TRANSPORTS = ("OMPI_MCA_mtl", *chain(*MEMORY.values()))  # by which users choose how ranks exchange messages
-HYDRA_SSH_ARGS = ("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS")  # MPICH's, Intel MPI's
+SSH_ARGS = {MPICH: "HYDRA_LAUNCHER_EXTRA_ARGS", INTEL_MPI: "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"}
 # Names of the variables that ranks on other hosts need; the values stay off the command line.
 FORWARDED = re.compile(r"PATH|PYTHONPATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(TF|CUDA|NCCL|HF|XLA|KERAS|OMP|RINGBERT)_.*")
 # Variables that Slurm, PBS, LSF and Grid Engine set in a job; mpirun then gets hosts and slots from them.
@@ -38,10 +38,10 @@ OUTPUT_OPTION = re.compile(r"--((tag-|timestamp-)?output|stream-buffering)")  # 
 
 
 class Mpi(NamedTuple):
-    """An installed MPI: one of the constants above, (major, minor), mpirun's path."""
+    """An installed MPI."""
 
     implementation: str
-    version: tuple[int, int]
+    version: tuple[int, int]  # major, minor
     mpirun: str
 
     def __str__(self) -> str:
@@ -53,11 +53,8 @@ class Mpi(NamedTuple):
 
 
 def find_mpi(mpirun: str | None = None) -> Mpi:
-    """The MPI to which an mpirun belongs, by default the one that this Python's mpi4py will use.
-
-    mpi4py looks into its virtual environment first, so an mpirun there takes precedence over the one on PATH.
-    Under another MPI's mpirun every process would be alone, with one rank. Raises InputError.
-    """
+    """The MPI to which an mpirun belongs, by default that of this Python's mpi4py, which looks into its virtual
+    environment before PATH. Under another MPI's mpirun each process would be alone. Raises InputError."""
     if mpirun is None:
         beside, on_path = shutil.which("mpirun", path=str(Path(sys.executable).parent)), shutil.which("mpirun")
         mpirun = (beside or on_path) if sys.prefix != sys.base_prefix else (on_path or beside)
@@ -73,21 +70,21 @@ def find_mpi(mpirun: str | None = None) -> Mpi:
 
 def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str, str] = os.environ) -> list[str]:
     """The command of a job with bert-launch's options in this environment; without an MPI the program alone."""
-    variables = {"RINGBERT_ELASTIC": "1"} if options.elastic else {}
+    variables = {launcher.ELASTIC: "1"} if options.elastic else {}
     if options.start_timeout is not None:
         variables[launcher.START_TIMEOUT] = str(options.start_timeout)
     argv: list[str] = []
     if mpi is not None:
-        environment = {**environment, **variables}
+        names = sorted(filter(FORWARDED.fullmatch, {**environment, **variables}))
         are_named = any(map(environment.get, ALLOCATIONS)) or any(map(HOST_OPTION.fullmatch, options.mpi_args))
         hosts = options.hosts or ({} if are_named else {"localhost": options.num_proc})
         local_slots = sum(slots for name, slots in hosts.items() if is_local(name))
         if mpi.implementation == OPEN_MPI:
-            argv = _open_mpi(mpi, options, environment, local_slots)
+            argv = _open_mpi(mpi, options, names, environment.get(launcher.TERMINAL) == "1", local_slots)
         else:
-            argv = _hydra(mpi, options, environment)
+            argv = _hydra(mpi, options, names)
             if options.ssh_port is not None:
-                variables |= dict.fromkeys(HYDRA_SSH_ARGS, f"-p {options.ssh_port}")
+                variables[SSH_ARGS[mpi.implementation]] = f"-p {options.ssh_port}"
         is_one_host = 0 < local_slots == sum(hosts.values())
         if is_one_host and not any(map(environment.get, TRANSPORTS)):
             variables |= MEMORY[mpi.implementation]
@@ -97,13 +94,13 @@ def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str,
     return [*env, *argv, *options.command]
 
 
-def _open_mpi(mpi: Mpi, options: Namespace, environment: Mapping[str, str], local_slots: int) -> list[str]:
+def _open_mpi(mpi: Mpi, options: Namespace, names: list[str], is_terminal: bool, local_slots: int) -> list[str]:
     argv = [mpi.mpirun, "-np", str(options.num_proc)]
     if os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
     if not {"--bind-to", "-bind-to"} & set(options.mpi_args):  # Open MPI 5 refuses a second one
         argv += ["--bind-to", "none"]  # else all of TensorFlow's threads would share one core
-    if environment.get(launcher.TERMINAL) == "1" and not any(map(OUTPUT_OPTION.fullmatch, options.mpi_args)):
+    if is_terminal and not any(map(OUTPUT_OPTION.fullmatch, options.mpi_args)):
         # Bars need parts of lines, which the first releases of Open MPI 5 cannot pass on.
         help_text = Path(mpi.mpirun).resolve().parents[1] / "share/prte/help-prterun.txt"
         if help_text.exists() and '"RAW"' in help_text.read_text():
@@ -122,13 +119,13 @@ def _open_mpi(mpi: Mpi, options: Namespace, environment: Mapping[str, str], loca
         argv += ["--with-ft", "ulfm"]
     # Skip variables that the user exports: given one twice, Open MPI 5 takes the first and 4.1 the last.
     exported = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
-    exports = [word for name in forwarded(environment) if name not in exported for word in ("-x", name)]
+    exports = [word for name in names if name not in exported for word in ("-x", name)]
     return [*argv, *exports, *options.mpi_args]
 
 
-def _hydra(mpi: Mpi, options: Namespace, environment: Mapping[str, str]) -> list[str]:
+def _hydra(mpi: Mpi, options: Namespace, names: list[str]) -> list[str]:
     """For MPICH and Intel MPI, whose launcher Hydra accepts root and more ranks than cores."""
-    argv = [mpi.mpirun, "-genvlist", ",".join(forwarded(environment))]
+    argv = [mpi.mpirun, "-genvlist", ",".join(names)]
     if mpi.implementation == INTEL_MPI:
         argv += ["-genv", "I_MPI_PIN", "0"]
     elif "-bind-to" not in options.mpi_args:
@@ -136,10 +133,6 @@ def _hydra(mpi: Mpi, options: Namespace, environment: Mapping[str, str]) -> list
     if options.hosts:
         argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts.items())]
     return [*argv, *options.mpi_args, "-np", str(options.num_proc)]  # -np ends Hydra's global options
-
-
-def forwarded(environment: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in environment if FORWARDED.fullmatch(name))
 
 
 def is_local(host: str) -> bool:

@@ -2,9 +2,8 @@
 
 Linux runs a program, the socket filter, on every packet that arrives for a socket, and drops what it refuses:
 socket(7), Documentation/networking/filter.rst. A process may give filters to its own sockets (some kernels want
-CAP_NET_ADMIN), and connections that a listening socket accepts inherit them. A server accepts connections before
-it can get a filter. So another socket, the keeper, holds the port before, gets all connections while both share
-it, and refuses them.
+CAP_NET_ADMIN), and accepted connections inherit them. A server accepts connections before it can get a filter. So
+another socket, the keeper, holds the port before, gets all connections while both share it, and refuses them.
 """
 
 import contextlib
@@ -30,10 +29,8 @@ Program = list[tuple[int, int, int, int]]  # (code, instructions to skip if true
 
 
 def listening(ports: range) -> socket.socket:
-    """A socket on a free port of all networks, by IPv6 too where there is any, as gRPC's servers listen.
-
-    A server of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1.
-    """
+    """A socket on a free port of all networks, by IPv6 too where there is any, as gRPC's servers listen. A server
+    of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1."""
     both = socket.has_dualstack_ipv6()
     kind: dict[str, Any] = {"family": socket.AF_INET6 if both else socket.AF_INET, "dualstack_ipv6": both}
     for port in random.SystemRandom().sample(ports, 100):
@@ -52,9 +49,7 @@ def refuse_all(keeper: socket.socket) -> None:
 
 def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     """Hands the keeper's port to this process's server that shares it: only these IPv4 addresses can connect.
-
-    Raises OSError if the system refuses the filter, or if a stranger gets through.
-    """
+    Raises OSError if the system refuses the filter, or if a stranger gets through."""
     program = [(LOAD_OCTET, 0, 0, VERSION), (SHIFT_RIGHT, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, 4)]
     program += [(RETURN, 0, 0, NOTHING), (LOAD_WORD, 0, 0, SOURCE)]
     for source in sorted(sources):

@@ -90,7 +90,7 @@ def train(
         state = step.state = world.on_first(checkpoints.without_lost, state)
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(log_steps, world, run, state), False, is_survivor
-    with world.stop_wanted.during_training(), closing(feed.batches(plan, world.rank, state)) as batches:
+    with world.training(), closing(feed.batches(plan, world.rank, state)) as batches:
         while True:
             if held_out and held_out.is_due(state, plan):
                 with log.pausing():

@@ -2,8 +2,8 @@
 
 All ranks enter the same operations in the same order, and count them. A thread of each tells rank 0 twice a second
 what its rank does. Rank 0 names the ranks that keep the others waiting, and ends the job when they do so for too
-long, or when ranks do different things. A rank that waits too long ends the job itself if rank 0 takes none of its
-messages. A rank that is in one place too long writes its stacks.
+long, or when ranks do different things. Where rank 0 takes no messages, each other rank judges it in the same way.
+A rank that is in one place too long writes its stacks.
 
 Time is counted in ticks of the thread: it stands still while the process is stopped, and that is no stall.
 """
@@ -30,7 +30,7 @@ from ringbase.settings import Settings, setting
 
 TICK_S = 0.5
 SILENT_S = 3.0  # a rank that was not heard for so long is not alive
-GRACE_S = 3.0  # rank 0 ends the job so much earlier than others; half of it is for stacks
+STACKS_S = 1.5  # the last rank writes its stacks so much later than the first
 ABORT_S = 15  # a rank that MPI has not ended by then ends itself
 # What a rank does: it computes, between two operations; it waits, in an operation; or it does work for which the
 # others may wait as long as it takes.
@@ -47,7 +47,7 @@ class StallSettings(Settings):
     )
     stall_timeout: float = setting(
         600.0,
-        "seconds that ranks wait for others before the job ends with all stacks in files; 0 for never",
+        "seconds that ranks wait before the job ends, with stacks in files; 0 for never",
         "machine",
         at_least=0,
     )
@@ -57,20 +57,38 @@ class StallError(Exception):
     """The ranks cannot go on, because of some of them."""
 
 
-class Watchdog:
-    """Counts the operations of this rank, and watches over those of all ranks once it is started.
+@dataclass
+class Seen:
+    """What is known of a rank: where it is, for how long it did not go on, and since when it is silent."""
 
-    Attributes:
-      now: the number and the name of the last operation, and what this rank does. There is no lock: each change is
-        a new tuple, and the thread reads the newest.
-      stacks: the folder for the stacks of a rank that is stuck; None for one among the temporary files.
-    """
+    rank: int
+    process: str
+    count: int = 0
+    name: str = ""
+    activity: str = COMPUTING
+    still_s: float = 0.0
+    silent_s: float = 0.0
+
+    def hear(self, *place: Any) -> None:
+        if WORKING in place or place != (self.count, self.name, self.activity):
+            self.still_s = 0.0
+        self.silent_s, (self.count, self.name, self.activity) = 0.0, place
+
+    def __str__(self) -> str:
+        place = f", at {self.name}" if self.name else ""
+        return f"rank {self.rank}, {self.process}, gave its last sign of life {self.silent_s:.0f} s ago{place}"
+
+
+class Watchdog:
+    """Counts the operations of this rank, and watches over those of all ranks once it is started."""
 
     def __init__(self, settings: StallSettings | None = None) -> None:
         self.settings = settings
-        self.now: tuple[int, str, str] = (0, "", COMPUTING)
-        self.stacks: Path | None = None
-        self._watch: Watch | None = None
+        # The number and the name of the last operation, and what this rank does: a new tuple for each change, so
+        # that the thread needs no lock.
+        self.now = (0, "", COMPUTING)
+        self.stacks: Path | None = None  # the folder for the stacks of stuck ranks; else one of temporary files
+        self._thread, self._leaving = threading.Thread(), threading.Event()
 
     def working(self) -> contextlib.AbstractContextManager[None]:
         """A block of work for which the other ranks may wait however long it takes."""
@@ -94,123 +112,88 @@ class Watchdog:
         if comm.size == 1 or self.settings is None:
             return
         if started().Query_thread() == started().THREAD_MULTIPLE:
-            self._watch = Watch(self, comm.Dup(), self.settings, fail)
-            self._watch.start()
+            self._leaving = threading.Event()
+            arguments = (comm.Dup(), self.settings, fail, self._leaving)
+            self._thread = threading.Thread(target=self._watch, args=arguments, daemon=True, name="watchdog")
+            self._thread.start()
         elif comm.rank == 0:
             print("note: MPI allows no threads here: nothing will notice ranks that hang", file=sys.stderr)
 
     def stop(self) -> None:
         """Ends the thread. Rank 0 does so last, when no other will send a message."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.leaving.set()
-            watch.join(10)
+        self._leaving.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
 
-
-@dataclass
-class Seen:
-    """What is known of a rank: its process, the operation that it entered last, and since when it is silent."""
-
-    rank: int
-    process: str
-    count: int = 0
-    name: str = ""
-    activity: str = COMPUTING
-    silent_s: float = 0.0
-
-    def __str__(self) -> str:
-        place = f"at {self.name}" if self.name else "at its start"
-        return f"rank {self.rank}, {self.process}, gave its last sign of life {self.silent_s:.0f} s ago, {place}"
-
-
-class Watch(threading.Thread):
-    """The thread of a rank, and what it knows of all ranks (rank 0), or of rank 0 (the others)."""
-
-    def __init__(self, watchdog: Watchdog, comm: Any, settings: StallSettings, fail: Callable[[Exception], None]):
-        super().__init__(daemon=True, name="watchdog")
-        self.leaving = threading.Event()
-        self._watchdog, self._comm, self._settings, self._fail = watchdog, comm, settings, fail
-        self._process = f"process {os.getpid()} on {socket.gethostname()}"
-        self._ranks = [Seen(rank, process) for rank, process in enumerate(comm.allgather(self._process))]
-        self._temporary = Path(tempfile.gettempdir(), f"ringbert-{self._ranks[0].process.split()[1]}-stacks")
-        self._own, self._own_s = watchdog.now, 0.0  # what this rank does, and for how long
-        self._progress: list = []  # what the ranks do
-        self._stalled_s = 0.0  # for how long that is so while one waits
-        self._message: Any = None  # the last one to rank 0
-
-    def run(self) -> None:
+    def _watch(self, comm: Any, settings: StallSettings, fail: Callable, leaving: threading.Event) -> None:
+        """What the thread does. Rank 0's watches over all ranks, another's over itself and rank 0."""
         with contextlib.suppress(started().Exception):  # MPI is failing, and the main thread will say so
-            while not self.leaving.wait(TICK_S):
-                self._tick()
-            self._listen()  # the last messages, so that none is left over when MPI ends
+            everyone = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
+            watched = range(comm.size) if comm.rank == 0 else (0, comm.rank)
+            ranks = {rank: Seen(rank, everyone[rank]) for rank in watched}
+            first, own, message = ranks[0], ranks[comm.rank], None
+            temporary = Path(tempfile.gettempdir(), f"ringbert-{everyone[0].split()[1]}-stacks")
+            while not leaving.wait(TICK_S):
+                folder = self.stacks or temporary
+                for seen in ranks.values():
+                    seen.still_s, seen.silent_s = seen.still_s + TICK_S, seen.silent_s + TICK_S
+                own.hear(*self.now)
+                if is_time(own.still_s, settings.stall_timeout):
+                    write_stacks(folder / f"rank-{own.rank}.txt", str(own))
+                if own is first:
+                    listen(comm, ranks)
+                elif message is None or message.Test():
+                    # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
+                    message = comm.issend((own.rank, *self.now), 0)
+                    first.still_s = first.silent_s = 0.0
+                if own is first or first.silent_s > SILENT_S:
+                    judge(own.rank, list(ranks.values()), settings, folder, fail)
+            listen(comm, ranks)  # the last messages, so that none is left over when MPI ends
 
-    def _tick(self) -> None:
-        for seen in self._ranks:
-            seen.silent_s += TICK_S
-        self._own_s = self._own_s + TICK_S if self._watchdog.now is self._own else 0.0
-        self._own, first, rank = self._watchdog.now, self._ranks[0], self._comm.rank
-        if self._own[2] != WORKING and is_time(self._own_s, self._settings.stall_timeout):
-            self._write_stacks()
-        if rank == 0:
-            self._hear(0, *self._own)
-            self._listen()
-            self._judge()
-        elif self._message is None or self._message.Test():
-            # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
-            self._message, first.silent_s = self._comm.issend((rank, *self._own), 0), 0.0
-        elif self._own[2] == WAITING and first.silent_s > SILENT_S:
-            text = f"rank {rank}, {self._process}, waits at {self._own[1]}; {first}"
-            self._complain(min(self._own_s, first.silent_s) - GRACE_S, text)
 
-    def _listen(self) -> None:
-        while (message := self._comm.improbe()) is not None:
-            self._hear(*message.recv())
+def listen(comm: Any, ranks: Mapping[int, Seen]) -> None:
+    while (message := comm.improbe()) is not None:
+        rank, *place = message.recv()
+        ranks[rank].hear(*place)
 
-    def _hear(self, rank: int, *state: Any) -> None:
-        self._ranks[rank] = Seen(rank, self._ranks[rank].process, *state)
 
-    def _judge(self) -> None:
-        """Rank 0 compares what the ranks do."""
-        for count in {seen.count for seen in self._ranks}:
-            names = {seen.rank: seen.name for seen in self._ranks if seen.count == count}
-            if len(set(names.values())) > 1:
-                self._fail(StallError(f"the ranks do different things: {by_value(names)}"))
-        alive = [seen for seen in self._ranks if seen.silent_s <= SILENT_S]
-        count = min((seen.count for seen in alive if seen.activity == WAITING), default=0)
-        is_worked_for = any(seen.activity == WORKING and seen.count <= count for seen in alive)
-        progress = [(seen.count, seen.activity) for seen in self._ranks]
-        self._stalled_s += TICK_S
-        if not count or is_worked_for or progress != self._progress:
-            self._progress, self._stalled_s = progress, 0.0
-            return
-        waiting = [seen for seen in alive if seen.activity == WAITING and seen.count == count]
-        missing = [seen.rank for seen in self._ranks if seen.count < count]
-        who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
-        where = f"{waiting[0].name}, where {named(seen.rank for seen in waiting)} waited"
-        facts = [str(seen) for seen in self._ranks if seen.count < count or seen not in alive][:MOST_FACTS]
-        facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
-        self._complain(self._stalled_s, "; ".join([f"{who} at {where} for {self._stalled_s:.0f} s", *facts]))
+def judge(rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, fail: Callable) -> None:
+    """Compares what ranks do, and warns or ends the job when it is time to. It is a stall if one waits and none
+    goes on."""
+    for count in {seen.count for seen in ranks}:
+        names = {seen.rank: seen.name for seen in ranks if seen.count == count}
+        if len(set(names.values())) > 1:
+            fail(StallError(f"the ranks do different things: {by_value(names)}"))
+    waiting = [seen for seen in ranks if seen.activity == WAITING and seen.silent_s <= SILENT_S]
+    stalled_s = min(seen.still_s for seen in ranks)
+    is_end = 0 < settings.stall_timeout <= stalled_s
+    if not waiting or not (is_end or (is_time(stalled_s, settings.stall_warning) and rank <= 1)):
+        return
+    count = min(seen.count for seen in waiting)
+    missing = [seen.rank for seen in ranks if seen.count < count]
+    who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
+    here = [seen for seen in waiting if seen.count == count]
+    where = f"{here[0].name}, where {named(seen.rank for seen in here)} waited for {stalled_s:.0f} s"
+    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S][:MOST_FACTS]
+    facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
+    text = "; ".join([f"{who} at {where}", *facts])
+    if not is_end:
+        tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
+        sys.stderr.flush()
+        return
+    time.sleep(STACKS_S)
+    signal.alarm(ABORT_S)
+    limit = f"the job ends after --stall_timeout {settings.stall_timeout:g} s"
+    fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {folder}"))
 
-    def _complain(self, stalled_s: float, text: str) -> None:
-        """Warns, and ends the job when it is time to."""
-        timeout_s, stacks = self._settings.stall_timeout, self._watchdog.stacks or self._temporary
-        if timeout_s and stalled_s >= timeout_s:
-            time.sleep(GRACE_S / 2)
-            signal.alarm(ABORT_S)
-            limit = f"the job ends after --stall_timeout {timeout_s:g} s"
-            self._fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {stacks}"))
-        elif is_time(stalled_s, self._settings.stall_warning) and self._comm.rank <= 1:
-            tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
-            sys.stderr.flush()
 
-    def _write_stacks(self) -> None:
-        """A file says what all threads of this rank do."""
-        path = (self._watchdog.stacks or self._temporary) / f"rank-{self._comm.rank}.txt"
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w") as file:
-                print(time.strftime("%F %T"), f"{self._process}: {self._own}\n", file=file, flush=True)
-                faulthandler.dump_traceback(file)
+def write_stacks(path: Path, text: str) -> None:
+    """A file says what all threads of this rank do."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            print(time.strftime("%F %T"), f"{text}\n", file=file, flush=True)
+            faulthandler.dump_traceback(file)
 
 
 def is_time(passed_s: float, due_s: float) -> bool:

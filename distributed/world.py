@@ -6,11 +6,12 @@ whichever backend sums the gradients. A program creates one `World` at its start
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -19,13 +20,13 @@ import numpy as np
 
 from distributed import launcher
 from distributed.devices import Device, DeviceSettings, own_cores, use_device
-from distributed.joining import communicator, place_in, started, wait_for
-from distributed.launcher import check_launcher, launched_rank
-from distributed.signals import StopRequest, install_handlers
+from distributed.joining import communicator, place_in, started
 from distributed.watchdog import StallError, StallSettings, Watchdog, by_value
 from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
+POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a rank that waits in a barrier
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <sysexits.h>
 
 
@@ -35,34 +36,24 @@ class FirstRankError(Exception):
 
 @dataclass(eq=False)
 class World:
-    """This process among the ranks of a job; `World()` is alone. After a death `distributed.elastic` changes it.
-
-    Attributes:
-      local_rank, local_size: its number among the ranks that share this machine's memory, and how many these are.
-      node, num_nodes: the number of this machine, and how many machines there are.
-      comm: the mpi4py communicator of the ranks; None for one rank.
-      is_script: a user's own: its OSErrors keep their traceback and, alone, it keeps its handlers of signals.
-      stop_wanted: set by SIGUSR1; the next training step then saves and stops on all ranks.
-      launched_size: how many ranks there were at the start.
-      names: the living ranks with the numbers that they had at the start; empty unless the job outlives deaths.
-      derived: communicators made from `comm`, which a death revokes too.
-    """
+    """This process among the ranks of a job; `World()` is alone. `elastic.py` changes it after a death."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
+    local_rank: int = 0  # its number among the ranks that share this machine's memory
     local_size: int = 1
-    node: int = 0
+    node: int = 0  # the number of this machine
     num_nodes: int = 1
-    comm: Any = field(default=None, repr=False)
+    comm: Any = field(default=None, repr=False)  # mpi4py's communicator of the ranks; None for one rank
     device: Device = field(default_factory=Device)
     program: str = "python"
-    is_script: bool = False
-    stop_wanted: StopRequest = field(default_factory=StopRequest, repr=False)
+    is_script: bool = False  # a user's own: OSErrors keep their traceback; alone, it keeps its signals' handlers
+    stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
+    can_save: bool = False  # a training runs, which saves and stops when that is wanted
     watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
-    launched_size: int = 1
-    names: tuple[str, ...] = ()
-    derived: list[Any] = field(default_factory=list, repr=False)
+    launched_size: int = 1  # how many ranks there were at the start
+    names: tuple[str, ...] = ()  # of the living ranks at the start; only if the job goes on without those that die
+    derived: list[Any] = field(default_factory=list, repr=False)  # communicators made from `comm`
 
     def __str__(self) -> str:
         machines = f" on {self.num_nodes} machine{'s' * (self.num_nodes > 1)}"
@@ -82,33 +73,33 @@ class World:
 
         An exception or a `sys.exit` with an error that leaves its `with` block on any rank ends all ranks. With
         `device` None TensorFlow is not imported, and with `stalls` None there is no watchdog. `comm` is an mpi4py
-        communicator of a part of the processes; handlers of signals and of threads' exceptions then stay.
-
-        Raises InputError if a launcher started several processes but MPI sees one, or if a rank can get no GPU.
+        communicator of a part of the processes. Raises InputError if MPI sees one of several processes that a
+        launcher started, or if a rank can get no GPU.
         """
-        is_part = comm is not None
-        comm, why_alone = (comm if comm.size > 1 else None, "") if is_part else communicator()
-        place = {} if comm is None else {"comm": comm, "launched_size": comm.size, **place_in(comm)}
+        comm, problem = communicator() if comm is None else (comm, "")
+        place = place_in(comm) | {"comm": comm, "launched_size": comm.size} if comm and comm.size > 1 else {}
         program = program or Path(sys.argv[0]).name
         world = cls(program=program, is_script=is_script, watchdog=Watchdog(stalls), **place)
         with contextlib.ExitStack() as failing:
             failing.push(world)
-            if not is_part:
-                check_launcher(world.size, why_alone)
-                if world.size > 1 or not is_script:
-                    install_handlers(program, world.size == 1, world.stop_wanted)
-                threading.excepthook = world.fail_in_thread
+            if problem:
+                raise InputError(problem)
+            if world.size > 1 or not is_script:
+                signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
+            # mpirun kills its ranks half a second after SIGTERM, too early to save: bert-launch sends SIGUSR1.
+            for number in ENDING if world.size == 1 and not is_script else ():
+                signal.signal(number, world._on_signal)
+            threading.excepthook = world.fail_in_thread
             world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
-        if comm is not None:
-            world.watchdog.start(comm, world.fail)
+        if world.comm is not None:
+            world.watchdog.start(world.comm, world.fail)
         if world.rank == 0:
             launcher.tell("joined")
         return world
 
     @property
     def is_elastic(self) -> bool:
-        """The job goes on without ranks that die."""
         return bool(self.names)
 
     # -- messages between ranks -------------------------------------------------------------------------------
@@ -121,24 +112,30 @@ class World:
         """Waits for all ranks without keeping a core busy."""
         if self.comm is not None:
             with self.operation("a barrier"):
-                wait_for(self.comm.Ibarrier())
+                request, pause_s = self.comm.Ibarrier(), POLL_S[0]
+                while not request.Test():
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, POLL_S[1])
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value on every rank (pickled)."""
-        return value if self.comm is None else self._exchanged("a broadcast", self.comm.bcast, value)
+        return self._exchanged("bcast", value, value)
 
     def gather(self, value: T) -> list[T] | None:
         """Every rank's value on rank 0, in order of rank; None elsewhere (pickled)."""
-        return [value] if self.comm is None else self._exchanged("a gather", self.comm.gather, value)
+        return self._exchanged("gather", value, [value])
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value on every rank, in order of rank (pickled)."""
-        return [value] if self.comm is None else self._exchanged("an exchange", self.comm.allgather, value)
+        return self._exchanged("allgather", value, [value])
 
-    def _exchanged(self, name: str, exchange: Callable[[Any], Any], value: Any) -> Any:
-        with self.operation(name):
+    def _exchanged(self, method: str, value: Any, alone: Any) -> Any:
+        """What a method of MPI returns for this value; for one rank `alone`."""
+        if self.comm is None:
+            return alone
+        with self.operation(f"an MPI {method}"):
             self.barrier()
-            return exchange(value)
+            return getattr(self.comm, method)(value)
 
     def all_reduce_sum(self, values: np.ndarray, name: str = "a sum") -> np.ndarray:
         """The sum over ranks of a small float64 array; `name` is for messages."""
@@ -152,24 +149,23 @@ class World:
         """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it failed."""
         if self.size == 1:
             return function(*args)
-        with self.operation(f"the work of rank 0 ({name_of(function)})"):
+        result, failure, reason = None, None, ""
+        with self.operation(f"the work of rank 0 ({getattr(function, '__name__', '')})"):
             if self.rank == 0:
                 try:
                     with self.watchdog.working():
                         result = function(*args)
                 except BaseException as error:
-                    self.broadcast((f"{type(error).__name__}: {error}", None))
-                    raise
-                return self.broadcast(("", result))[1]
-            reason, received = self.broadcast(("", None))
+                    failure, reason = error, f"{type(error).__name__}: {error}"
+            result, reason = self.broadcast((result, reason))
         if reason:
-            raise FirstRankError(reason)
-        return cast(T, received)
+            raise failure or FirstRankError(reason)
+        return cast(T, result)
 
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a shared file system
         finds the files already written. Returns the result of the first rank here."""
-        with self.operation(f"the work of each machine's first rank ({name_of(function)})"):
+        with self.operation(f"the work of each machine's first rank ({getattr(function, '__name__', '')})"):
             result = self.on_first(function, *args)
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():
@@ -206,27 +202,44 @@ class World:
             self.fail(error)
         elif self._is_of_user(error):
             # Under another MPI's launcher each process is alone and fails in the same way, and one is enough.
-            if launched_rank() == "0":
+            if launcher.launched_rank() == "0":
                 self._report(error)
             else:
                 time.sleep(1)
             raise SystemExit(1) from None
         return False
 
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """A `with` block in which signals that end this process lead to a checkpoint first."""
+        self.can_save = True
+        try:
+            yield
+        finally:
+            self.can_save = False
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        name = signal.Signals(number).name
+        if not self.can_save or self.stop_wanted.is_set():
+            print(f"{self.program}: ended by {name}", file=sys.stderr, flush=True)
+            raise SystemExit(128 + number)
+        self.stop_wanted.set()
+        text = "finishing this step, then saving; send it again to end at once"
+        print(f"{self.program}: {name}: {text}", file=sys.stderr, flush=True)
+
     def leave(self, status: int = 0) -> None:
-        """Waits for all ranks, so that one which leaves too early is noticed; survivors of deaths do not."""
+        """Waits for all ranks, so that one which leaves too early is noticed."""
         has_all = self.size == self.launched_size
-        if has_all:
-            try:
-                with self.operation("the end of the program"):
-                    self.barrier()
-                    if self.rank > 0:
-                        self.watchdog.stop()
-                    self.barrier()  # until then rank 0 takes the others' last messages
-            except Exception:
-                if not self.is_elastic:
-                    raise
-                has_all = False
+        try:
+            with self.operation("the end of the program"):
+                self.barrier()
+                if self.rank > 0:
+                    self.watchdog.stop()
+                self.barrier()  # until then rank 0 takes the others' last messages
+        except Exception:
+            if not self.is_elastic:
+                raise
+            has_all = False
         self.watchdog.stop()
         if self.rank == 0:
             launcher.tell(f"ended {status}")
@@ -237,11 +250,8 @@ class World:
 
     def fail(self, error: BaseException) -> None:
         """Reports the error once and ends all ranks; does not return. For errors outside of the `with` block."""
-        if isinstance(error, FirstRankError):
-            time.sleep(8)  # rank 0 reports the error, and its abort ends this process
-        elif self.rank > 0:
-            # If several ranks fail, the lowest one reports, and its abort ends the others while they wait.
-            time.sleep(min(0.5 + 0.5 * self.rank, 7))
+        if self.rank > 0:  # the lowest rank that fails reports, and its abort ends the others while they wait
+            time.sleep(8 if isinstance(error, FirstRankError) else min(0.5 + 0.5 * self.rank, 7))
         status = self._report(error)
         sys.stdout.flush()
         if self.comm is None:
@@ -272,8 +282,3 @@ class World:
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
         launcher.tell(f"ended {status}")
         return status
-
-
-def name_of(function: Callable) -> str:
-    """The name of a function, for messages; the same on all ranks."""
-    return getattr(function, "__name__", type(function).__name__)

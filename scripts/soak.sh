@@ -7,7 +7,7 @@
 #   scripts/soak.sh install   wheel, sdist, notebooks, the whole doctor, the audit of the lock files
 #   scripts/soak.sh gpu       the GPU wheel's kernels, JAX and XLA for GPUs; no GPU is needed
 #   scripts/soak.sh rivals    PyTorch and Google's code beside ours
-#   scripts/soak.sh data      corpora of a gigabyte, memory growth, long comparisons on real data
+#   scripts/soak.sh data      memory growth with a corpus, long comparisons on real data
 #   scripts/soak.sh faults    faults put into the code, each of which a test of .ci/run must see
 #   scripts/soak.sh horovod   Horovod's own tests of its TensorFlow API, where ../shared/horovod is
 #   scripts/soak.sh all

@@ -14,15 +14,13 @@ SITE = Path(__file__).resolve().parent.parent  # the folder that holds the five 
 
 def _check_packages() -> None:
     """Ends the process with a one-line error if another package hides ours or has put files among ours."""
-    program = Path(sys.argv[0]).name
-    prefix = f"{program}: error: " if program.startswith("bert-") else "error: "
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         file = Path(spec.origin) if spec and spec.origin else None
         if file is None or b"ringbert" not in file.read_bytes():
-            place = file.parent if file else "nothing"
+            program, place = Path(sys.argv[0]).name, file.parent if file else "nothing"
             raise SystemExit(
-                f"{prefix}`import {name}` finds {place} instead of ringbert's package: "
+                f"{program}: error: `import {name}` finds {place} instead of ringbert's package: "
                 "install ringbert in an environment of its own, or run from a folder without a module of this name"
             )
 

@@ -8,11 +8,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ringbase.files import read_standard_input, read_text
 from ringbase.settings import Settings, fields_of, setting
 from tasks import flags
+from tasks.settings import Precision
 from tasks.squad.settings import MOST_CANDIDATES, AnswerSettings, WindowSettings
 
 AS_THE_RUN = "as the run in FOLDER, else as bert-squad"
@@ -29,7 +30,7 @@ class Arguments(Settings):
     context: str = setting(help="UTF-8 file with the text to search; - for standard input", is_positional=True)
     top_k: int = setting(1, "print the best N answers", "output", at_least=1, at_most=MOST_CANDIDATES)
     json: bool = setting(False, "print one line of JSON, with places in the text and scores", "output")
-    precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "number format of matrix products", "machine")
+    precision: Precision = setting("fp32", "number format of matrix products", "machine")
     model_revision: str | None = setting(
         None, "commit, tag or branch of a hub model", "model", shown_default="main"
     )

@@ -44,20 +44,16 @@ def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) ->
 
     Raises InputError: the recipe does, or the ranks have different data.
     """
-
-    def prepare() -> tuple[str, bool]:
-        key, make = recipe()
-        return key, build(cache_folder() / key, make, run)
-
-    key, is_new = world.on_each_machine(prepare)
-    rows = opened(cache_folder() / key, is_new)
+    folder, is_new = world.on_each_machine(build, recipe, run)
+    rows = Prepared({path.stem: Rows.open(path) for path in sorted(folder.glob("*.arrow"))}, is_new)
     world.agree({f"the content of {name}": rows.facts["digest"]})
     return rows
 
 
-def build(folder: Path, make: Callable[[], Tables], run: Run) -> bool:
-    """Writes the tables of `make()` into a folder, unless it holds the bytes that were once written; returns
-    whether this call wrote them."""
+def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
+    """The folder of a recipe's tables, and whether this call wrote it: an intact one stays."""
+    key, make = recipe()
+    folder = cache_folder() / key
 
     def fill(into: Path) -> None:
         for name, table in make().items():
@@ -67,16 +63,11 @@ def build(folder: Path, make: Callable[[], Tables], run: Run) -> bool:
     if folder.is_dir():
         try:
             manifest.check_intact(folder)
-            return False
+            return folder, False
         except InputError as error:
             run.say(f"warning: {folder} in the cache is damaged ({error}): it is built again")
             remove_folder(folder)
-    return build_folder(folder, fill)
-
-
-def opened(folder: Path, is_new: bool = False) -> Prepared:
-    """The tables in a folder."""
-    return Prepared({path.stem: Rows.open(path) for path in sorted(folder.glob("*.arrow"))}, is_new)
+    return folder, build_folder(folder, fill)
 
 
 def in_memory(tables: Tables) -> Prepared:

@@ -29,10 +29,14 @@ def start(prog: str, module: str, config: Any) -> None:
     """Imports a program on all ranks at once, not while they wait for each other, and calls its `run`."""
     phases.ended("launch")
     set_environment()
+    hidden = [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
     try:
-        import_tensorflow()
+        imported_tensorflow()
     except InputError as error:
         flags.stop(f"{prog}: error: {error}", 1)
+    for name in hidden:
+        del sys.modules[name]
     program = importlib.import_module(module)
     phases.ended("imports")
     program.run(config)
@@ -45,18 +49,6 @@ def set_environment() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-
-
-def import_tensorflow(is_for_users: bool = False) -> None:
-    """Imports TensorFlow and with it Keras, which finds the packages OPTIONAL_IN_KERAS absent, unless
-    `is_for_users`: in a user's process it may be used for anything. Raises InputError: it is not installed."""
-    hidden = [] if is_for_users else [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
-    try:
-        imported_tensorflow()
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 def result_file(trains: bool) -> str:

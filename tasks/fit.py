@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,13 @@ from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
-from distributed.gradient import OutOfMemory, TrainingStep
+from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import Order, divided
 from distributed.plan import Plan, first_state, make_plan, rate_warning
 from distributed.rows import BatchRows, Feed
 from distributed.run import Run
-from distributed.train import HeldOut, NotFinite, is_finished, train
+from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import write_json
@@ -37,20 +38,13 @@ OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earn
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """The rows that a run trains on.
-
-    Attributes:
-      order: which row stands at each position of the stream.
-      key: a digest of the data, the same on all ranks.
-      settings: flag -> value, for what must not change when a run is resumed, besides the schedule and the key.
-      commit: the hub's commit of the data; None for other data.
-    """
+    """The rows that a run trains on."""
 
     rows: BatchRows
-    order: Order
-    key: str
-    settings: Mapping[str, object] = field(default_factory=dict)
-    commit: str | None = None
+    order: Order  # which row stands at each position of the stream
+    key: str  # a digest of the data, the same on all ranks
+    settings: Mapping[str, object] = field(default_factory=dict)  # by flag: must not change when a run is resumed
+    commit: str | None = None  # the hub's, of its data set
 
 
 def fit(
@@ -64,12 +58,10 @@ def fit(
     """Trains the job's model from `start` to the end of the plan and saves it in the folder `model` of the run.
 
     Returns the number of steps that the saved model was trained for. With `held_out.best` it is that of the best
-    evaluation.
-
-    Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients stay
-    non-finite, or memory runs out.
+    evaluation. Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients
+    stay non-finite, or memory runs out.
     """
-    world, run, model, seed = job.world, job.run, job.model, config.loop.seed
+    world, run, model, loop = job.world, job.run, job.model, config.loop
     settings = {**data.settings, **config.schedule(), "training data (digest)": data.key}
     start.check_settings(settings)
     run.remove(result_file(trains=True))  # from here on the run is not complete
@@ -77,17 +69,22 @@ def fit(
     plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(world.size)
     run.say(str(plan))
     say_warnings(config, job, plan, held_out)
-    is_fixed = config.loop.xla == "on" or (config.loop.xla == "auto" and world.device.is_gpu)
+    is_fixed = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
     feed = feed_of(task, data.rows, data.order, plan, model.config, config.passes.packing, is_fixed)
     step = job.workspace.step = training_step(task, feed, plan, config, job)
-    check_agreement(job, start, plan, data)
-    checkpoints = make_checkpoints(config, job, start)
-    world.on_first(load_start, start, seed, job, step.optimizer, checkpoints)
-    step.state = first_state(plan, settings, start.state, start.continues(checkpoints.folder))
-    if start.state is None or step.state.step != start.state.step:  # the schedule follows the progress
-        step.optimizer.optimizer.iterations.assign(step.state.step)
-    phases.ended("model")
-    try:
+    tensors = [(name, tuple(variable.shape)) for name, variable in model.named_tensors().items()]
+    world.agree({"the data": (data.key, len(data.rows)), "the plan": plan, "the tensors": tensors})
+    copy_model = partial(weights.copied, model, start.tokenizer)
+    folder = run.folder / CHECKPOINTS
+    with closing(Checkpoints(folder, world, copy_model, loop)) as checkpoints:
+        continues = start.checkpoint is not None and start.checkpoint.parent == folder
+        if not continues and (aside := world.on_first(set_aside, folder)):
+            run.say(f"the checkpoints of the previous run are kept in {aside}")
+        world.on_first(load_start, start, loop.seed, job, step.optimizer, checkpoints)
+        step.state = first_state(plan, settings, start.state, continues)
+        if start.state is None or step.state.step != start.state.step:  # the schedule follows the progress
+            step.optimizer.optimizer.iterations.assign(step.state.step)
+        phases.ended("model")
         if not is_finished(step.state, held_out):
             run.remove(result_file(trains=False))  # of an older model
             commits = {"model": start.commit, "data_set": data.commit}
@@ -95,20 +92,12 @@ def fit(
             run.write_json("run.json", facts | {"environment": environment()})
             step.compile(feed.batches_of_shapes(), plan.accumulation)
         job.has_trained.set()
-        place, every = f"the training in {run.folder}", config.loop.log_steps
-        state = surviving(world, place, lambda: train(step, feed, plan, checkpoints, run, every, held_out))
-    except OutOfMemory as error:
-        advice = "lower --train_batch_size (or --global_batch_size) or --max_seq_length, or raise "
-        advice += "--gradient_accumulation_steps" + ", or give --xla off" * is_fixed
-        raise InputError(f"{error}: {advice}") from error
-    except NotFinite as error:
-        raise InputError(f"{error}: lower --learning_rate, or use --precision fp32 or bf16") from error
-    finally:
-        checkpoints.close()
+        training = partial(train, step, feed, plan, checkpoints, run, loop.log_steps, held_out)
+        state = surviving(world, f"the training in {run.folder}", training)
     position = state.position
     if held_out and held_out.best and state.best and state.best[0] != position:
         position, score = state.best
-        path, _ = world.on_first(checkpoint_at, checkpoints.folder, position)
+        path, _ = world.on_first(checkpoint_at, folder, position)
         run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
         load_on_all(job, path)
     world.on_first(save_model, job, start, task)
@@ -145,12 +134,8 @@ def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldO
 def feed_of(
     task: Task, rows: BatchRows, order: Order, plan: Plan, config: BertConfig, packing: str, is_fixed: bool
 ) -> Feed:
-    """The feed of a training of a model with this configuration.
-
-    Args:
-      packing: "auto" divides a step's rows by their tokens and groups them by length; "off" does neither.
-      is_fixed: XLA compiles the whole gradient, for few shapes of batches.
-    """
+    """The feed of a training of a model with this configuration. With `packing` "auto" a step's rows are divided
+    by their tokens and grouped by length. `is_fixed`: XLA compiles the whole gradient, for few shapes."""
     layouts = layouts_of(task, rows, order, plan, packing) if is_fixed else None
     batch = with_checked_ids(task.batch, config)
     return Feed(
@@ -206,27 +191,6 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
     # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
     return TrainingStep(loss, task.weights, optimizer, seed, "step" if is_gpu and can_be_whole else "gradient")
-
-
-def check_agreement(job: Job, start: Start, plan: Plan, data: TrainingData) -> None:
-    """Stops all ranks unless they are about to train the same model in the same way on the same data."""
-    facts = {
-        "the vocabulary": start.tokenizer and start.tokenizer.digest,
-        "the data": (data.key, len(data.rows)),
-        "the plan": plan,
-        "the start": (start.weights, start.state, start.moments, start.fresh_tensors),
-        "the tensors": [(name, tuple(v.shape)) for name, v in job.model.named_tensors().items()],
-    }
-    job.world.agree(facts)
-
-
-def make_checkpoints(config: TrainingSettings, job: Job, start: Start) -> Checkpoints:
-    """The run's checkpoints. Those of an earlier run that is not continued are moved to another folder."""
-    copy = partial(weights.copied, job.model, start.tokenizer)
-    checkpoints = Checkpoints(job.run.folder / CHECKPOINTS, job.world, copy, config.loop)
-    if not start.continues(checkpoints.folder) and (aside := job.world.on_first(set_aside, checkpoints.folder)):
-        job.run.say(f"the checkpoints of the previous run are kept in {aside}")
-    return checkpoints
 
 
 def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer, checkpoints: Checkpoints) -> None:

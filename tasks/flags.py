@@ -4,8 +4,6 @@ The syntax is that of absl, which read the flags of Google's scripts, with one d
 appears once per job. No TensorFlow, Keras or MPI here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import os
@@ -18,40 +16,34 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import ringbase
 from distributed.launcher import launched_rank
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_text
 from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, made
-from tasks import old_flags, usage
+from tasks import usage
+from tasks.old_flags import IGNORED, INSTEAD, REDUCED_PRECISIONS
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Config = TypeVar("Config", bound="DataclassInstance")
+Config = TypeVar("Config")
 
 GENERAL = (Field("help", bool, aliases=("h",)), Field("version", bool), Field("config", str),
            Field("flagfile", str), Field("undefok", str))  # fmt: skip
+OLD = tuple(Field(name, kind) for name, (kind, _) in IGNORED.items())
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
-# mpirun ends the job when any rank fails, so no other rank may fail before the first has printed its error. Under
-# a launcher that does not end the job, this is how long the other ranks wait.
-SECONDS_FOR_FIRST_RANK = 5.0
+SECONDS_FOR_FIRST_RANK = 5.0  # mpirun ends the job when any rank fails: the others wait for the first one's error
 MOST_CONFIG_BYTES = 1 << 24
 
 
 def parse(
     config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str | None = None
 ) -> Config:
-    """Makes a `config_class` from `argv` (default: this process's) and the TOML file of its `--config`.
-
-    The command line wins over the file, and the file over the defaults. Fields are made by
-    `ringbase.settings.setting`. `--help` shows the description, by default the class's docstring.
+    """Makes a `config_class` from `argv` (default: this process's) and the TOML file of its `--config`, over which
+    the command line wins. `--help` shows the description, by default the class's docstring.
 
     Whatever is wrong, including a ValueError of the dataclass, exits with status 2 after exactly one line on
-    stderr. Every rank reads the same flags, so only the first one prints: errors, notes on ignored flags, `--help`
-    and `--version`.
+    stderr. Every rank reads the same flags, so only the first one prints.
     """
     fields = fields_of(config_class)
     try:
@@ -77,7 +69,9 @@ def configured(config_class: type[Config], given: Mapping[str, Any]) -> tuple[Co
     values = {field.name: given[field.name] for field in fields if field.name in given}
     if missing := [usage.name_of(field) for field in fields if field.is_required and field.name not in values]:
         raise InputError(f"{' and '.join(missing)} must be given")
-    notes = old_flags.notes_on(given)
+    if given.get("use_tpu"):
+        raise InputError("--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs")
+    notes = [f"--{name} is ignored: {reason}" for name, (_, reason) in IGNORED.items() if name in given]
     return made(config_class, values), notes
 
 
@@ -92,9 +86,7 @@ def parse_command(
     if flag == "version":
         stop(f"ringbert {ringbase.__version__}", 0)
     if name not in commands:
-        near = nearest(name, commands)
-        hint = f"did you mean {near}?" if near else f"the commands are {', '.join(commands)}"
-        hint = old_flags.INSTEAD.get(name, hint)
+        hint = _hint(name, commands, "", f"the commands are {', '.join(commands)}")
         _refuse(prog, f"unknown command {name}; {hint}")
     return name, parse(commands[name], argv, prog=f"{prog} {name}")
 
@@ -113,9 +105,10 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
 
     A word without a flag is the value of the next positional field. Raises InputError.
     """
-    known = {name: field for field in (*GENERAL, *fields, *old_flags.accepted(fields)) for name in field.names}
+    known = {name: field for field in (*GENERAL, *OLD, *fields) for name in field.names}
+    if "precision" in known:
+        known |= {name: Field(name, bool) for name in REDUCED_PRECISIONS}
     negated = {no + name: field for name, field in known.items() if field.is_boolean for no in ("no", "no_")}
-    names = known.keys() | negated.keys()
     positional, tokens = deque(field for field in fields if field.is_positional), deque(argv)
     values: dict[str, Any] = {}
     unknown: list[str] = []
@@ -128,28 +121,30 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
             if text is None and field.is_boolean:
                 text = tokens.popleft() if tokens and tokens[0].lower() in BOOLEAN_WORDS else "true"
             elif text is None:  # the next word may look like -1,-2 but not like a flag
-                if not tokens or tokens[0].startswith("--") or _split(tokens[0])[0] in names:
+                if not tokens or tokens[0].startswith("--") or _split(tokens[0])[0] in {**known, **negated}:
                     raise InputError(f"{token} needs a value: {token}=VALUE")
                 text = tokens.popleft()
         elif name in negated and text is None:
             field, text = negated[name], "false"
-        elif name:
-            unknown.append(token)
-            continue
-        elif positional:
+        elif not name and positional:
             field, text = positional.popleft(), token
         else:
             unknown.append(token)
-            break
+            continue
         if field.name in ("help", "version"):
             return {field.name: True}
-        value = _value(field, text)
-        if field.name == "flagfile":
+        try:
+            value = from_text(text, field.type)
+        except ValueError as error:
+            raise InputError(f"--{field.name} {error}") from None
+        if field.name == "flagfile":  # a flag in each line, comments after # and //
             if value in files:
                 raise InputError(f"--flagfile {value} is read a second time")
             files.append(value)
-            tokens.extendleft(reversed(_lines_of(value)))
-        elif field.name in old_flags.REDUCED_PRECISIONS:
+            text = read_text(Path(value).expanduser(), f"--flagfile {value}", MOST_CONFIG_BYTES)
+            lines = [line.strip() for line in reversed(text.splitlines())]
+            tokens.extendleft(line for line in lines if line and not line.startswith(("#", "//")))
+        elif field.name in REDUCED_PRECISIONS:
             if value:
                 values["precision"] = field.name
             elif values.get("precision") == field.name:
@@ -162,7 +157,8 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
             raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
         if name not in values.get("undefok", "").split(","):
             shown = token.partition("=")[0][:LONGEST_SHOWN]
-            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], fields)}")
+            hint = _hint(name[:LONGEST_SHOWN], known, "--", "--help lists all flags")
+            raise InputError(f"unknown flag {shown}; {hint}")
     return values
 
 
@@ -170,19 +166,6 @@ def _split(word: str) -> tuple[str, str | None]:
     """The name of a flag, with "_" for "-", and the text after "=" if there is one; "" for any other word."""
     match = FLAG.fullmatch(word)
     return (match[1].replace("-", "_"), match[2]) if match else ("", None)
-
-
-def _value(field: Field, text: str) -> Any:
-    try:
-        return from_text(text, field.type)
-    except ValueError as error:
-        raise InputError(f"--{field.name} {error}") from None
-
-
-def _lines_of(path: str) -> list[str]:
-    """The flags in a file of absl's `--flagfile`: one per line, comments after # and //."""
-    lines = read_text(Path(path).expanduser(), f"--flagfile {path}", MOST_CONFIG_BYTES).splitlines()
-    return [line.strip() for line in lines if line.strip() and not line.strip().startswith(("#", "//"))]
 
 
 def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
@@ -203,19 +186,14 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
         raise InputError(f"{where}: {error}") from None
 
 
-def _hint(name: str, fields: Iterable[Field]) -> str:
-    """What the user may have meant by an unknown flag."""
-    if name in old_flags.INSTEAD:
-        return old_flags.INSTEAD[name]
-    near = nearest(name, [known for field in (*GENERAL, *fields) for known in field.names])
-    return f"did you mean --{near}?" if near else "--help lists all flags"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The first known name that begins with `name`, else the most similar one."""
-    known = list(known)
+def _hint(name: str, known: Iterable[str], dashes: str, otherwise: str) -> str:
+    """What the user may have meant: the first known name that begins with this one, else the most similar."""
+    if name in INSTEAD:
+        return INSTEAD[name]
+    known = [other for other in known if other not in IGNORED]
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
-    return next(iter(longer or difflib.get_close_matches(name, known, 1)), None)
+    near = longer or difflib.get_close_matches(name, known, 1)
+    return f"did you mean {dashes}{near[0]}?" if near else otherwise
 
 
 # -- one line per job ---------------------------------------------------------------------------------------------
@@ -224,8 +202,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def _refuse(prog: str, message: str) -> NoReturn:
     _print_on_first(f"{prog}: error: {message}", sys.stderr)
     if not is_first():
-        # The launcher ends this process when the first rank has exited with the same error. If it does not, the
-        # first rank has no error: only this machine's file is wrong.
+        # If the launcher does not end this process by then, the first rank has no error: only the file on this
+        # machine is wrong.
         time.sleep(SECONDS_FOR_FIRST_RANK)
         print(f"{prog}: error on {socket.gethostname()}: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None

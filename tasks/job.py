@@ -3,8 +3,8 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -18,6 +18,7 @@ from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import OutOfMemory, TrainingStep, traced_once
 from distributed.predict import Forward
 from distributed.run import Run
+from distributed.train import NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError
@@ -25,64 +26,48 @@ from ringbase.settings import Settings, flat
 from tasks.environment import result_file
 from tasks.settings import MachineSettings
 
+ADVICE = {
+    OutOfMemory: "lower --train_batch_size (or --global_batch_size), the batch size of predictions or "
+    "--max_seq_length, raise --gradient_accumulation_steps, or give --xla off",
+    NotFinite: "lower --learning_rate, or use --precision fp32 or bf16",
+}
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
+@dataclass
 class Workspace:
-    """A model with what TensorFlow has traced and compiled for it, which the runs of several seeds share.
+    """A model with what TensorFlow has traced and compiled for it, which the runs of several seeds share."""
 
-    Attributes:
-      forward: batch -> the scores of the model's head, as a graph.
-      step: that of the last training; None before the first.
-    """
-
-    def __init__(self) -> None:
-        self._model: Bert | None = None
-        self.forward: Forward
-        self.step: TrainingStep | None = None
-
-    @property
-    def model(self) -> Bert:
-        assert self._model is not None, "no model yet"
-        return self._model
-
-    def take(self, model: Bert) -> None:
-        """Makes this the model. If the last one has the same configuration, it gets the values of this one."""
-        known = self._model
-        if known is None or (known.head_name, known.config.to_dict()) != (model.head_name, model.config.to_dict()):
-            self._model, self.step, self.forward = model, None, traced_once(model)
-            return
-        for variable, value in zip(known.variables, model.variables, strict=True):
-            variable.assign(value)
+    model: Bert | None = None
+    forward: Forward = field(init=False)  # batch -> the scores of the model's head, as a graph
+    step: TrainingStep | None = None  # that of the last training
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a running program works with.
-
-    Attributes:
-      collectives: the backend that sums over the ranks.
-      run: the output folder.
-      config: the program's flags, for run.json.
-      goes_on: the run continues what this job has saved, whatever `--resume` says: after a restart or a death.
-      has_trained: set once a training has begun, after which a death makes the job go on.
-    """
+    """What a running program works with."""
 
     world: World
     collectives: Collectives
     run: Run
-    config: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)  # the program's flags, for run.json
     workspace: Workspace = field(default_factory=Workspace)
-    goes_on: bool = False
-    has_trained: Event = field(default_factory=Event)
+    goes_on: bool = False  # after a restart or a death the run continues what this job has saved
+    has_trained: Event = field(default_factory=Event)  # set once a training has begun: a death then makes it go on
 
     @property
     def model(self) -> Bert:
+        assert self.workspace.model is not None, "no model yet"
         return self.workspace.model
 
     def make_model(self, config: BertConfig, head: str, seed: int) -> None:
-        """Makes the job's model, with the initial values of `seed`."""
-        self.workspace.take(Bert(config, head, seed))
+        """Makes the job's model, with the initial values of `seed`; one of the same configuration takes them."""
+        model, shared = Bert(config, head, seed), self.workspace
+        if shared.model and (shared.model.head_name, shared.model.config.to_dict()) == (head, config.to_dict()):
+            for variable, value in zip(shared.model.variables, model.variables, strict=True):
+                variable.assign(value)
+        else:
+            shared.model, shared.step, shared.forward = model, None, traced_once(model)
 
     def resume(self, wanted: str) -> str:
         """The value of `--resume`: a job that goes on continues, also if it began with `never`."""
@@ -92,62 +77,51 @@ class Job:
         """Writes the file of `result_file`: the command is complete when it exists. Says so."""
         facts = {"seconds": round(time.monotonic() - self.run.began_s, 1), "world_size": self.world.size}
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
-        self.run.say(
-            f"done: {self.run.folder}" + "".join(f", {name} {value:.4g}" for name, value in scores.items())
-        )
+        figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
+        self.run.say(f"done: {self.run.folder}{figures}")
 
 
 def run_on_ranks(
     program: str, config: Settings, machine: MachineSettings, folder: str | Path, work: Callable[[Job], object]
 ) -> None:
-    """Joins the ranks and calls `work(job)` on each; rank 0 writes `folder`. Errors end all ranks.
+    """Joins the ranks, opens the backend and calls `work(job)` on each; rank 0 writes `folder`. Errors end all
+    ranks.
 
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work` again, unless
     it handles the death itself. It then continues from what it has written.
     """
+    values, has_trained = flat(config), Event()
+    if os.environ.get(launcher.HAS_SAVED) == "1":
+        has_trained.set()
+
+    def attempt() -> None:
+        goes_on = any(world.all_gather(has_trained.is_set()))
+        products = set_precision(machine.precision, machine.tf32)
+        collectives = open_collectives(world, machine.backend.backend)
+        world.agree({"the configuration": values, "the versions of packages": versions()})
+        with contextlib.closing(Run(Path(folder).expanduser(), world.rank == 0)) as run:
+            if "output_dir" in values:  # the folder belongs to this run alone
+                world.on_first(run.lock)
+                world.watchdog.stacks = run.folder / "stacks"
+            run.say(f"{world}, backend {collectives.name}, {machine.precision}")
+            for note in filter(None, (*world.device.notes, products)):
+                run.say(note)
+            phases.ended("backend")
+            work(Job(world, collectives, run, values, goes_on=goes_on, has_trained=has_trained))
+            world.barrier()  # nobody leaves while another may need to repeat the work
+
     with World.join(machine.device, program, stalls=machine.stalls) as world:
         phases.ended("ranks")
         elastic.enable(world)
-        has_trained = Event()
-        if os.environ.get(launcher.HAS_SAVED) == "1":
-            has_trained.set()
-
-        def attempt() -> None:
-            goes_on = any(world.all_gather(has_trained.is_set()))
-            with open_job(flat(config), machine, folder, world) as job:
-                work(replace(job, goes_on=goes_on, has_trained=has_trained))
-                world.barrier()  # nobody leaves while another may need to repeat the work
-
         try:
             elastic.surviving(world, "", attempt)
-        except OutOfMemory as error:
-            raise InputError(f"{error}: lower the batch size of predictions, or --max_seq_length") from error
-
-
-@contextlib.contextmanager
-def open_job(
-    config: Mapping[str, object], machine: MachineSettings, folder: str | Path, world: World
-) -> Iterator[Job]:
-    """Opens the backend and the run's folder, and tells the user where the job runs."""
-    products = set_precision(machine.precision, machine.tf32)
-    collectives = open_collectives(world, machine.backend.backend)
-    world.agree({"the configuration": config, "the versions of packages": versions()})
-    with contextlib.closing(Run(Path(folder).expanduser(), world.rank == 0)) as run:
-        if "output_dir" in config:  # the folder belongs to this run alone
-            world.on_first(run.lock)
-            world.watchdog.stacks = run.folder / "stacks"
-        run.say(f"{world}, backend {collectives.name}, {machine.precision}")
-        for note in filter(None, (*world.device.notes, products)):
-            run.say(note)
-        phases.ended("backend")
-        yield Job(world, collectives, run, config)
+        except (OutOfMemory, NotFinite) as error:
+            raise InputError(f"{error}: {ADVICE[type(error)]}") from error
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:
-    """Sets the Keras dtype policy of models created from now on. Variables stay float32.
-
-    Call it when the rank has its device. Returns a note for the user if that is a GPU.
-    """
+    """Sets the Keras dtype policy of models created from now on; variables stay float32. Called when the rank has
+    its device. Returns a note for the user if that is a GPU."""
     keras.config.set_dtype_policy(POLICIES[precision])
     if not tf.config.get_visible_devices("GPU"):
         return None

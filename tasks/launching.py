@@ -13,12 +13,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from distributed.launcher import TERMINAL, launched_size
-from ringbase.errors import InputError, Preempted
+from ringbase.errors import InputError
 from ringbase.json_files import read_object
 from ringbase.settings import fields_of, flat
 from tasks import flags, usage
@@ -38,18 +38,20 @@ class LaunchedJob:
 
     program: ClassVar[str]  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
-    # Each part of the work and the arguments that imply it, unless the job says by such flags what is done.
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
     output_dir: str
     do_train: bool
 
-    def __init_subclass__(cls) -> None:
-        fields, empty = fields_of(cls.settings), inspect.Parameter.empty
-        defaults = {field.name: empty if field.is_required else field.default for field in fields}
-        by_name = inspect.Parameter.KEYWORD_ONLY
-        parameters = [inspect.Parameter(name, by_name, default=default) for name, default in defaults.items()]
+    def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
+        """`parts`: each part of the work and the arguments that imply it, unless the job names parts itself."""
+        cls.program, cls.settings, cls.parts = program, settings, parts
+        fields, kind, empty = fields_of(settings), inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+        parameters = [
+            inspect.Parameter(field.name, kind, default=empty if field.is_required else field.default)
+            for field in fields
+        ]
         cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        cls.__doc__ = usage.of_program(fields, cls.program, str(cls.__doc__))
+        cls.__doc__ = usage.of_program(fields, program, str(cls.__doc__))
 
     def __init__(self, /, **arguments: Any) -> None:
         for name, value in arguments.items():
@@ -71,66 +73,40 @@ class LaunchedJob:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
 
 
-class Squad(LaunchedJob):
-    """Fine-tunes BERT on SQuAD, answers questions and scores the answers.
-
-    Trains if `train_file` is given and predicts if `predict_file` is given, unless `do_train` or `do_predict` says
-    what to do.
-    """
-
-    program, settings = "bert-squad", SquadConfig
-    parts: ClassVar = {"do_train": ("train_file", "dataset_name"), "do_predict": ("predict_file", "dataset_name")}
+class Squad(
+    LaunchedJob, program="bert-squad", settings=SquadConfig,
+    do_train=("train_file", "dataset_name"), do_predict=("predict_file", "dataset_name"),
+):  # fmt: skip
+    """Fine-tunes BERT on SQuAD, answers questions and scores the answers. Trains if `train_file` is given and
+    predicts if `predict_file` is given, unless `do_train` or `do_predict` says what to do."""
 
 
-class Classification(LaunchedJob):
-    """Fine-tunes BERT to label texts or pairs of texts.
-
-    Trains if `train_file` is given, evaluates if `dev_file` is, and predicts if `predict_file` is, unless
-    `do_train`, `do_eval` or `do_predict` says what to do. With `task_name` it trains and evaluates.
-    """
-
-    program, settings = "bert-classifier", ClassifierConfig
-    parts: ClassVar = {
-        "do_train": ("train_file", "task_name"),
-        "do_eval": ("dev_file", "task_name"),
-        "do_predict": ("predict_file",),
-    }
+class Classification(
+    LaunchedJob, program="bert-classifier", settings=ClassifierConfig,
+    do_train=("train_file", "task_name"), do_eval=("dev_file", "task_name"), do_predict=("predict_file",),
+):  # fmt: skip
+    """Fine-tunes BERT to label texts or pairs of texts. Trains if `train_file` is given, evaluates if `dev_file`
+    is, and predicts if `predict_file` is, unless `do_train`, `do_eval` or `do_predict` says what to do. With
+    `task_name` it trains and evaluates."""
 
 
-class Pretraining(LaunchedJob):
-    """Pretrains BERT on the shards of a corpus.
-
-    Trains on `input_file`, and evaluates if `eval_input_file` is given, unless `do_train` or `do_eval` says what
-    to do.
-    """
-
-    program, settings = "bert-pretraining", PretrainingConfig
-    parts: ClassVar = {"do_train": ("input_file",), "do_eval": ("eval_input_file",)}
+class Pretraining(
+    LaunchedJob, program="bert-pretraining", settings=PretrainingConfig,
+    do_train=("input_file",), do_eval=("eval_input_file",),
+):  # fmt: skip
+    """Pretrains BERT on the shards of a corpus. Trains on `input_file`, and evaluates if `eval_input_file` is
+    given, unless `do_train` or `do_eval` says what to do."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a job has found.
+    """What a job has found."""
 
-    Attributes:
-      scores: by their names in eval_results.txt; empty if nothing was scored. Means, if there are several seeds.
-      output_dir: the folder of the run; `output_dir / "model"` holds the trained model.
-      seconds: how long the job worked, without the time until its ranks had started.
-      ranks: the number of ranks at its end.
-      details: all of result.json (of predict_result.json if the job did not train): also the standard deviations
-        and scores of several seeds.
-    """
-
-    scores: dict[str, float]
-    output_dir: Path
-    seconds: float
-    ranks: int
-    details: dict[str, Any]
-
-    def __repr__(self) -> str:
-        shown = [f"{name} = {value:.4f}" for name, value in self.scores.items()] or ["no scores"]
-        count = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
-        return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
+    scores: dict[str, float]  # those of eval_results.txt, means over several seeds; empty if nothing was scored
+    output_dir: Path  # of the run; its "model" is the trained model
+    seconds: float  # without the time until the ranks had started
+    ranks: int  # at the end
+    details: dict[str, Any] = field(repr=False)  # all of result.json, or of predict_result.json without training
 
 
 def launch(
@@ -151,27 +127,19 @@ def launch(
     is not trained again. Interrupting (Ctrl-C, or a notebook's stop button) saves a training and ends the ranks,
     then raises KeyboardInterrupt; a second interrupt ends them at once. The ranks also end with this process.
 
-    Args:
-      job: `ringbert.Squad(…)`, `ringbert.Classification(…)` or `ringbert.Pretraining(…)`. Its paths are relative
-        to this process's working directory.
-      ranks: the number of processes. One needs no MPI.
-      hosts: "node1:4,node2:4" or {"node1": 4, "node2": 4}, hosts and how many ranks they take; None for this one.
-      ssh_port: the port of the hosts' ssh servers.
-      restarts: how often a job that broke off is started again.
-      elastic: go on without ranks that die (Open MPI 5).
-      mpi_args: further arguments of mpirun.
-      environment: variables for the ranks, besides this process's.
-      progress: False shows nothing.
-    Raises:
-      InputError: the job, its files or these arguments cannot be used; the message is the program's.
-      RuntimeError: the job failed otherwise; the message has the last lines that it printed.
+    The arguments are the options of bert-launch. `hosts` may be {"node1": 4, "node2": 4}, `environment` are
+    variables for the ranks besides this process's, and without `progress` nothing is shown.
+
+    Raises InputError, with the program's message, if the job, its files or these arguments cannot be used, and
+    RuntimeError, with the last lines that were printed, if the job ends otherwise.
     """
     if not isinstance(job, LaunchedJob):
         raise InputError(f"job must be ringbert.Squad(…), Classification(…) or Pretraining(…), got {job!r:.80}")
     variable, size = launched_size()
     if size > 1:
-        advice = "launch starts the ranks itself, so start this script without mpirun or srun"
-        raise InputError(f"{variable}={size}: {advice}")
+        raise InputError(
+            f"{variable}={size}: launch starts the ranks itself: start this script without mpirun or srun"
+        )
     if isinstance(hosts, Mapping):
         hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
     words = mpi_args if isinstance(mpi_args, str) else shlex.join(mpi_args)
@@ -182,34 +150,24 @@ def launch(
     status, printed, is_interrupted = run(command, {**os.environ, **(environment or {})}, progress)
     if is_interrupted:
         raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")
-    if errors := ERROR.findall(printed) if status else None:
-        raise InputError(errors[-1])
-    if status == Preempted.STATUS:
-        raise RuntimeError(f"{job.program} was saved and stopped by a signal; launch it again to continue")
     if status:
+        if errors := ERROR.findall(printed):
+            raise InputError(errors[-1])
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
-        raise RuntimeError(f"{job.program} failed with exit status {status}; its last lines:\n{last}")
+        raise RuntimeError(f"{job.program} ended with exit status {status}; its last lines:\n{last}")
     folder = Path(job.output_dir).expanduser().resolve()
-    path = folder / result_file(job.do_train)
-    if not path.exists():
-        raise RuntimeError(f"the job is complete, but {path} is not on this machine")
-    details = read_object(path, str(path))
+    details = read_object(folder / result_file(job.do_train))
     return Result(details["scores"], folder, details["seconds"], details["world_size"], details)
 
 
 def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> tuple[int, str, bool]:
-    """Runs a command to its end and shows what it prints: in a notebook on standard output, which is not red.
-
-    Returns the exit status, the last characters that were printed, and whether the user interrupted it.
-
-    KeyboardInterrupt passes SIGINT on and goes on until the process has ended. The process has its own group,
-    because a terminal and Jupyter send SIGINT to all of theirs.
-    """
+    """Runs a command and shows what it prints: in a notebook on standard output, which is not red. Returns the
+    exit status, the last characters that were printed, and whether the user interrupted it, which sends SIGINT."""
     in_notebook = "ipykernel" in sys.modules
     stream = sys.stdout if in_notebook else sys.stderr
     environment[TERMINAL] = str(int(is_shown and (in_notebook or stream.isatty())))
     printed, is_interrupted, decoder = "", False, codecs.getincrementaldecoder("utf-8")(errors="replace")
-    with subprocess.Popen(
+    with subprocess.Popen(  # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         process_group=0,
     ) as process:  # fmt: skip

@@ -1,11 +1,5 @@
 """Flags of Google's, NVIDIA's and Hugging Face's scripts that are not settings here, and what they do now."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-from ringbase.errors import InputError
-from ringbase.settings import Field, alternatives
-
 # Refused, with what to use instead.
 INSTEAD = {
     "bert_hub_module_handle": "pass the TF Hub module's checkpoint as --init_checkpoint, or use --model",
@@ -41,22 +35,3 @@ IGNORED: dict[str, tuple[type, str]] = {
     "use_xla": (bool, "the programs decide by themselves where XLA pays off"),
 }
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
-
-
-def accepted(fields: Iterable[Field]) -> list[Field]:
-    """The old flags; --fp16 and --bf16 only where there is a precision to choose."""
-    ignored = [Field(name, kind) for name, (kind, _) in IGNORED.items()]
-    return ignored + [Field(name, bool) for name in reduced_precisions(fields)]
-
-
-def notes_on(given: Mapping[str, Any]) -> list[str]:
-    """One line for each flag of the command line that is ignored. Raises InputError if --use_tpu is true."""
-    if given.get("use_tpu"):
-        raise InputError("--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs")
-    return [f"--{name} is ignored: {reason}" for name, (_, reason) in IGNORED.items() if name in given]
-
-
-def reduced_precisions(fields: Iterable[Field]) -> list[str]:
-    """Which of fp16 and bf16 the field `precision` allows."""
-    allowed = [choice for field in fields if field.name == "precision" for choice in alternatives(field.type)]
-    return [name for name in REDUCED_PRECISIONS if name in allowed]

@@ -32,18 +32,14 @@ def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> lis
 
 
 class Predictor:
-    """The outputs of a job's model for rows. Threads that call it wait for each other.
-
-    Args:
-      make_batch: rows, in their order -> the model's input.
-      forward: that input -> the outputs, by default the scores of the model's head.
-    """
+    """The outputs of a job's model for rows: `make_batch` makes the model's input of them, in their order, and
+    `forward` the outputs of that, by default the scores of the model's head. Threads wait for each other."""
 
     def __init__(self, job: Job, make_batch: Callable, max_seq_length: int, forward: Forward | None = None):
-        self._job, self._model, self._max_seq_length = job, job.model, max_seq_length
-        self._make_batch = with_checked_ids(make_batch, self._model.config)
+        self._job, self._max_seq_length, self._lock = job, max_seq_length, threading.Lock()
+        self._make_batch = with_checked_ids(make_batch, job.model.config)
         self._forward = job.workspace.forward if forward is None else traced_once(forward)
-        self._lock = threading.Lock()
+        self._is_per_token = job.model.head_name in PER_TOKEN
 
     def __call__(
         self,
@@ -60,18 +56,15 @@ class Predictor:
         """
         lengths = rows.lengths_at("input_ids", np.arange(len(rows)))
         batches = batches_of(lengths, batch_size, self._max_seq_length)
-        is_per_token = self._model.head_name in PER_TOKEN
 
         def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
             numbers = batches[number].tolist()
-            own = np.split(outputs, np.cumsum(lengths[numbers])) if is_per_token else outputs
+            own = np.split(outputs, np.cumsum(lengths[numbers])) if self._is_per_token else outputs
             return [keep(row, output) for row, output in zip(numbers, own, strict=False)]
 
-        job, make_batch = self._job, self._make_batch
+        source = self._job.world, self._job.run, rows, batches
         with self._lock:
-            kept = predict(
-                job.world, job.run, rows, batches, make_batch, self._forward, digest=keep_rows, label=label
-            )
+            kept = predict(*source, self._make_batch, self._forward, digest=keep_rows, label=label)
         if kept is None:
             return None
         by_row = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*kept), strict=True))

@@ -11,6 +11,7 @@ from distributed.plan import LoopSettings, PlanSettings
 from distributed.watchdog import StallSettings
 from ringbase.settings import MOST_ROWS, Settings, flat, setting
 
+Precision = Literal["fp32", "bf16", "fp16"]
 # Flags that must not change when a run is resumed; each program adds its own.
 SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
 # Newer flags with their defaults: stored only when set, so that older checkpoints can still be resumed.
@@ -51,11 +52,10 @@ class MachineSettings(Settings):
 
     device: DeviceSettings
     backend: BackendSettings
-    precision: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32",
-        "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
+    precision: Precision = setting(
+        "fp32", "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
         "machine",
-    )
+    )  # fmt: skip
     tf32: bool = setting(
         False,
         "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",

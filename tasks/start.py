@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,38 +26,23 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run starts. Rank 0 finds it out and sends it to all ranks.
-
-    Attributes:
-      bert_config: the model's configuration.
-      tokenizer: None if the data are already token ids.
-      weights: a folder or a TensorFlow checkpoint; None for initial values.
-      checkpoint, state: the checkpoint to continue from, and its training state; both None for a new run.
-      reason: where these weights come from, for messages.
-      fresh_tensors: tensors that keep their initial values although `weights` has them.
-      moments: a checkpoint whose optimizer's moments a new run takes over.
-      commit: the hub's commit of the weights; None if they are not the hub's.
-    """
+    """Where a run starts. Rank 0 finds it out and sends it to all ranks."""
 
     bert_config: BertConfig
-    tokenizer: Tokenizer | None = None
-    weights: Path | None = None
-    checkpoint: Path | None = None
+    tokenizer: Tokenizer | None = None  # None if the data are already token ids
+    weights: Path | None = None  # a folder or a TensorFlow checkpoint; None for initial values
+    checkpoint: Path | None = None  # to continue from, with its `state`
     state: State | None = None
-    reason: str = "initial values"
-    fresh_tensors: tuple[str, ...] = ()
-    moments: Path | None = None
-    commit: str | None = None
+    reason: str = "initial values"  # where the weights come from, for messages
+    commit: str | None = None  # of the weights, if they are the hub's
+    fresh_tensors: tuple[str, ...] = ()  # which keep their initial values although `weights` has them
+    moments: Path | None = None  # a checkpoint whose optimizer's moments a new run takes over
 
     @property
     def words(self) -> Tokenizer:
         """The tokenizer of a program that needs one."""
         assert self.tokenizer is not None
         return self.tokenizer
-
-    def continues(self, checkpoints: Path) -> bool:
-        """Whether the run goes on in the folder of its own checkpoints."""
-        return self.checkpoint is not None and self.checkpoint.parent == checkpoints
 
     def check_settings(self, settings: Mapping[str, object]) -> None:
         """Raises InputError, with both values, for the first setting that differs from the checkpoint's."""
@@ -73,17 +58,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a program needs from the files of its model.
+    """What a program needs from the files of its model."""
 
-    Attributes:
-      max_seq_length: the number of positions that the model must have.
-      tokenizer: False if the data are already token ids.
-      tokenizer_folder: where to find a vocabulary if neither the flags nor the weights have one.
-    """
-
-    max_seq_length: int
-    tokenizer: bool = True
-    tokenizer_folder: Path | None = None
+    max_seq_length: int  # the number of positions that the model must have
+    tokenizer: bool = True  # False if the data are already token ids
+    tokenizer_folder: Path | None = None  # with a vocabulary, if neither the flags nor the weights have one
 
 
 def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs: Needs) -> Start:
@@ -97,14 +76,23 @@ def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs
     """
     checkpoint = newest_checkpoint(resume, run.folder, run.say)
     if checkpoint is None:
-        refuse_other_runs(run.folder)
+        foreign = [str(path).removesuffix(".index") for path in run.folder.glob("model.ckpt-*.index")]
+        if foreign:
+            prefix = max(foreign, key=lambda name: (len(name), name))  # the highest step
+            raise InputError(
+                f"--output_dir {run.folder} holds a TensorFlow 1 run, which cannot be continued: give another "
+                f"--output_dir, and --init_checkpoint {prefix} to start from its weights"
+            )
         return start_of_model(config, run.say, needs)
     path, state = checkpoint
     if not trains and state.best:
         path, state = checkpoint_at(path.parent, state.best[0])
+    commit = None
+    with contextlib.suppress(InputError, KeyError, TypeError):  # it only tells where the weights come from
+        commit = read_json(path.parent.parent / "run.json")["hub_commits"]["model"]
+    bert_config, words = _configuration_and_tokenizer(config, path, run.say, needs)
     reason = f"checkpoint {path}, step {state.step} of {state.steps}"
-    start = _start(config, path, run.say, needs)
-    return replace(start, checkpoint=path, state=state, reason=reason, commit=_commit_of_run(path.parent.parent))
+    return Start(bert_config, words, path, checkpoint=path, state=state, reason=reason, commit=commit)
 
 
 def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Start:
@@ -119,7 +107,8 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
     commit = hub.commit_of(source) if source is not None else None
     reason = f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
-    return replace(_start(config, source, say, needs), reason=reason, commit=commit)
+    bert_config, words = _configuration_and_tokenizer(config, source, say, needs)
+    return Start(bert_config, words, source, reason=reason, commit=commit)
 
 
 def settings_of(weights: Path) -> Mapping[str, Any]:
@@ -137,16 +126,11 @@ def settings_of(weights: Path) -> Mapping[str, Any]:
     return config
 
 
-def _commit_of_run(folder: Path) -> str | None:
-    """The hub's commit of the weights that a run started from, according to its run.json."""
-    with contextlib.suppress(InputError, KeyError, TypeError):  # it only tells where the weights come from
-        return read_json(folder / "run.json")["hub_commits"]["model"]
-    return None
-
-
-def _start(config: ModelSettings, source: Path | None, say: Callable[[str], None], needs: Needs) -> Start:
-    """The start whose weights are in `source`, with its configuration and tokenizer."""
-    bert_config = None
+def _configuration_and_tokenizer(
+    config: ModelSettings, source: Path | None, say: Callable[[str], None], needs: Needs
+) -> tuple[BertConfig, Tokenizer | None]:
+    """Those of the flags, else of the weights in `source`; the tokenizer else of `needs.tokenizer_folder`."""
+    bert_config, tokens = None, config.tokenizer
     if config.bert_config_file:
         bert_config = configuration.config_from_file(config.bert_config_file, say)
     elif source is not None:
@@ -161,50 +145,30 @@ def _start(config: ModelSettings, source: Path | None, say: Callable[[str], None
             f"got {needs.max_seq_length}"
         )
     folder = source if source is None or source.is_dir() else source.parent
-    return Start(bert_config, _tokenizer(config, folder, bert_config.vocab_size, say, needs), source)
-
-
-def _tokenizer(
-    config: ModelSettings, folder: Path | None, vocab_size: int, say: Callable[[str], None], needs: Needs
-) -> Tokenizer | None:
-    """The tokenizer of the flags, else of the model's folder, else of `needs.tokenizer_folder`."""
     in_folder = folder is not None and any(any(folder.glob(name)) for name in TOKENIZER_FILES)
-    if not (needs.tokenizer or in_folder or config.tokenizer.vocab_file or config.tokenizer.spm_model_file):
+    if not (needs.tokenizer or in_folder or tokens.vocab_file or tokens.spm_model_file):
         say("note: without --vocab_file or --model the model is saved without its vocabulary")
-        return None
+        return bert_config, None
     words = tokenizer.load(
-        config.tokenizer.vocab_file,
+        tokens.vocab_file,
         folder if in_folder or needs.tokenizer_folder is None else needs.tokenizer_folder,
-        config.tokenizer.do_lower_case,
+        tokens.do_lower_case,
         config.init_checkpoint or config.model or "",
-        config.tokenizer.spm_model_file,
+        tokens.spm_model_file,
     )
     if words.case_problem:
         say(f"warning: {words.case_problem}")
-    sizes = f"{words.source} has {words.vocab_size} entries, the model's configuration {vocab_size}"
-    if words.vocab_size > vocab_size:
+    sizes = f"{words.source} has {words.vocab_size} entries, the model's configuration {bert_config.vocab_size}"
+    if words.vocab_size > bert_config.vocab_size:
         raise InputError(f"{sizes}: --vocab_file does not belong to this model")
-    if words.vocab_size < vocab_size:
+    if words.vocab_size < bert_config.vocab_size:
         say(f"warning: {sizes}: the others are never used")
-    return words
-
-
-def refuse_other_runs(folder: Path) -> None:
-    """Raises InputError when a folder holds a run of TensorFlow 1."""
-    foreign = [str(path).removesuffix(".index") for path in folder.glob("model.ckpt-*.index")]
-    if foreign:
-        prefix = max(foreign, key=lambda name: (len(name), name))  # the highest step
-        raise InputError(
-            f"--output_dir {folder} holds a TensorFlow 1 run, which cannot be continued: give another "
-            f"--output_dir, and --init_checkpoint {prefix} to start from its weights"
-        )
+    return bert_config, words
 
 
 def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
-    """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names.
-
-    Raises InputError when `--resume FOLDER` has none, or when there are checkpoints but none is intact.
-    """
+    """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names. Raises
+    InputError: that one has none, or there are checkpoints but none is intact."""
     if resume == "never":
         return None
     try:
@@ -217,9 +181,8 @@ def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> 
     if own is not None or resume == "auto":  # this run's own progress comes first
         return own
     other = Path(resume).expanduser()
-    checkpoint = newest_intact(other, say) or newest_intact(other / CHECKPOINTS, say)
-    if checkpoint is None:
-        raise InputError(
-            f"--resume must be auto, never or the folder of a run, got {resume}, which has no intact checkpoint"
-        )
-    return checkpoint
+    if checkpoint := newest_intact(other, say) or newest_intact(other / CHECKPOINTS, say):
+        return checkpoint
+    raise InputError(
+        f"--resume must be auto, never or the folder of a run, got {resume}, which has no intact checkpoint"
+    )

@@ -9,23 +9,16 @@ from bert.batch import Batch, Grouping
 
 
 class Task(Protocol):
-    """A head with its rows, targets and loss.
-
-    Attributes:
-      head: the name of the head in bert/model.py.
-      max_seq_length: the most tokens of a row.
-      terms: the names of the loss terms.
-      settings: what prediction must know besides the model, by flag; kept beside the model.
-    """
+    """A head with its rows, targets and loss."""
 
     @property
-    def head(self) -> str: ...
+    def head(self) -> str: ...  # its name in bert/model.py
     @property
-    def max_seq_length(self) -> int: ...
+    def max_seq_length(self) -> int: ...  # the most tokens of a row
     @property
-    def terms(self) -> Sequence[str]: ...
+    def terms(self) -> Sequence[str]: ...  # the names of the loss terms
     @property
-    def settings(self) -> Mapping[str, object]: ...
+    def settings(self) -> Mapping[str, object]: ...  # what prediction must know, by flag; kept beside the model
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the targets."""

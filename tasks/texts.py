@@ -1,14 +1,31 @@
 """From texts to rows of tokens: what SQuAD, the classifier and bert-features share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bert.text.tokenizer import Tokenizer
+from bert.text.tokenizer import Tokenizer, check_unknown
 from distributed.run import Run
+from distributed.world import World
 from ringbase.ragged import Ragged, gather, offsets_of
+from tasks.cache import Prepared, Recipe, prepared
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
+
+
+def open_tokenized(
+    recipe: Callable[[], Recipe], source: object, tokenizer: Tokenizer, allow_unknown: bool, world: World, run: Run
+) -> Prepared:
+    """The rows of a source on every rank. Prints their facts "notes", and "unknown_share", the share of [UNK].
+
+    Raises InputError as `prepared`, and for more than 10 % [UNK] without `allow_unknown`.
+    """
+    data = prepared(recipe, str(source), world, run)
+    share = data.facts["unknown_share"]
+    notes = ", ".join([*data.facts["notes"], f"{share:.2%} [UNK]"])
+    run.say(f"{source}: {notes}" + ("" if data.is_new else " (cached)"))
+    check_unknown(share, str(source), tokenizer, allow_unknown)
+    return data
 
 
 def parts(number: int, label: str, unit: str, run: Run) -> Iterator[slice]:

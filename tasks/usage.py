@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from ringbase.settings import GROUPS, Field, alternatives
-from tasks import old_flags
+from tasks.old_flags import IGNORED, REDUCED_PRECISIONS
 
 MAX_WIDTH = 100
 GENERAL = {
@@ -30,9 +30,10 @@ def of_program(fields: Sequence[Field], prog: str, description: str) -> str:
     parts = [f"usage: {words} [--config FILE.toml] [--flag=value ...]", _wrapped(description)]
     for group in sorted(groups, key=order.index):
         parts.append("\n".join([f"{group}:", *groups[group]] if group else groups[group]))
-    shortcuts = "".join(f" --{name} is --precision {name}." for name in old_flags.reduced_precisions(fields))
-    ignored = f" Accepted from old command lines and ignored: {' '.join(old_flags.IGNORED)}."
-    parts.append(_wrapped(EPILOG + shortcuts + ignored))
+    has_precision = any(field.name == "precision" for field in fields)
+    shortcuts = [f"--{name} is --precision {name}." for name in REDUCED_PRECISIONS if has_precision]
+    ignored = f"Accepted from old command lines and ignored: {' '.join(IGNORED)}."
+    parts.append(_wrapped(" ".join([EPILOG, *shortcuts, ignored])))
     return "\n\n".join(parts)
 
 

@@ -22,7 +22,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).resolve().parent
-GOLDENS = HERE / "goldens"
 SPMD = HERE / "spmd"
 MOST_S = 60  # for one test of .ci/run
 LONGER = {  # jobs of several ranks that start more than once; a wheel that is built and installed
@@ -62,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
 @pytest.fixture
 def goldens() -> Path:
     """The folder that scripts/make_goldens.py writes."""
-    return GOLDENS
+    return HERE / "goldens"
 
 
 @pytest.fixture
@@ -71,14 +70,3 @@ def run(tmp_path):
     from distributed.run import Run
 
     return Run(tmp_path / "run", is_writer=True)
-
-
-@pytest.fixture
-def mixed_bfloat16():
-    """The dtype policy of --precision bf16, for one test."""
-    import keras
-
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    yield
-    keras.config.set_dtype_policy(before)

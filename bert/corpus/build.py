@@ -1,10 +1,9 @@
 """Builds a corpus of sharded pretraining examples, in two passes over numbered pieces of work.
 
-`make_unit` turns a unit of text into examples: an Arrow file in `output_dir/.work`, whose record batches deal the
-examples to the shards. `make_shard` reads its record batches from all units, and sorts them by random keys.
-
-The result of each piece depends only on the input and the settings. So any number of workers and hosts write the
-same bytes, and a build that was killed continues with the files that it finds.
+`make_unit` turns a unit of text into an Arrow file in `output_dir/.work`, whose record batches deal its examples
+to the shards. `make_shard` reads its record batches from all units, and sorts them by random keys. The result of
+each piece depends only on the input and the settings. So any number of workers and hosts write the same bytes, and
+a build that was killed continues with the files that it finds.
 """
 
 import itertools
@@ -34,13 +33,13 @@ from ringbase.errors import InputError
 from ringbase.files import replacing, write_json
 from ringbase.hashing import digest, sha256
 from ringbase.json_files import read_json
-from ringbase.ragged import offsets_of
 from ringbase.settings import flat
 
 # Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers
 # can write it.
 SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
 BATCH_TOKENS = 1 << 17  # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
+TAKEN_ROWS = 1024
 MOST_RANDOM_NEXT = 0.9
 PROGRESS_EVERY_S = 30.0
 
@@ -56,28 +55,23 @@ def build(
 ) -> shards.Manifest:
     """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
-    Args:
-      num_workers: worker processes of this rank.
-      share: this rank's number and the number of ranks that build together, on a file system that they share.
-      barrier: returns when every rank has called it.
+    `share` is this rank's number and the number of ranks, which build together, on a file system that they share,
+    each with `num_workers` processes; `barrier` returns when every rank has called it.
+
     Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder holds a corpus,
       or unfinished work, with other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
     work = CorpusWork(settings, tokenizer)
     facts, unfinished = work.facts(), work.folder / "settings.json"
-    is_finished = (work.output_dir / shards.MANIFEST).is_file()
-    if is_finished or (rank == 0 and any(work.folder.glob("unit-*"))):
-        stored = shards.read_manifest(work.output_dir, "--output_dir") if is_finished else read_json(unfinished)
-        if different := shards.differences({name: stored.get(name) for name in facts}, facts):
-            raise InputError(
-                f"--output_dir {work.output_dir} holds a corpus, or a part of one, with other settings: "
-                f"{different}: give another --output_dir, or remove this one"
-            )
-        if is_finished:
-            say(f"{work.output_dir} is complete: nothing to do")
-            return stored
+    if (work.output_dir / shards.MANIFEST).is_file():
+        manifest = shards.read_manifest(work.output_dir, "--output_dir")
+        work.refuse_others(manifest, facts)
+        say(f"{work.output_dir} is complete: nothing to do")
+        return manifest
     if rank == 0:
+        if any(work.folder.glob("unit-*")):
+            work.refuse_others(read_json(unfinished), facts)
         work.folder.mkdir(parents=True, exist_ok=True)
         write_json(unfinished, facts, indent=1)
     barrier()
@@ -136,6 +130,14 @@ class CorpusWork:
             "input": flat(text) | {"digest of the input files' names and sizes": digest(input_sizes(text))},
         }
 
+    def refuse_others(self, stored: shards.Manifest, facts: shards.Manifest) -> None:
+        """Raises InputError if what the folder holds was made with other settings."""
+        if different := shards.differences(stored, facts, facts):
+            raise InputError(
+                f"--output_dir {self.output_dir} holds a corpus, or a part of one, with other settings: "
+                f"{different}: give another --output_dir, or remove this one"
+            )
+
     def checked(self, counts: Counter[str], say: Callable[[str], None]) -> dict[str, float]:
         """The counts of all units, for the manifest. Raises InputError if they hold no corpus."""
         settings, examples = self.settings.examples, counts["examples"]
@@ -152,13 +154,9 @@ class CorpusWork:
                 "because documents of one sentence have no other: check --document_separator and "
                 "--split_sentences, or give --nonext_sentence"
             )
-        return {**counts, "unknown_share": self.check_unknown(counts, self.settings.text.source)}
-
-    def check_unknown(self, counts: Counter[str], source: str) -> float:
-        """The share of [UNK] among the tokens."""
         share = counts["unknown"] / counts["tokens"]
-        check_unknown(share, source, self.tokenizer, self.settings.allow_unknown)
-        return share
+        check_unknown(share, self.settings.text.source, self.tokenizer, self.settings.allow_unknown)
+        return {**counts, "unknown_share": share}
 
     def result_path(self, what: str, number: int) -> Path:
         """The JSON file that marks a piece of work as done, and holds what is known of it."""
@@ -183,14 +181,14 @@ class CorpusWork:
                     unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
                 )
                 if number == index == 0:  # a wrong vocabulary is noticed early
-                    self.check_unknown(counts, f"the beginning of {source}")
+                    share = counts["unknown"] / counts["tokens"]
+                    check_unknown(share, f"the beginning of {source}", self.tokenizer, self.settings.allow_unknown)
                 for duplicate in range(settings.num_duplicates):
                     batch = make_examples(part, settings, self.tokenizer, (number, index, duplicate), schema)
-                    shard = (counts["examples"] + number + np.arange(len(batch))) % self.num_shards
-                    dealt = shards.in_order(batch, shard)
-                    edges = offsets_of(np.bincount(shard, minlength=self.num_shards)).tolist()
-                    for start, stop in itertools.pairwise(edges):
-                        writer.write_batch(dealt.slice(start, stop - start))
+                    dealt = counts["examples"] + number  # in turn: the units begin with different shards
+                    for shard in range(self.num_shards):
+                        rows = np.arange((shard - dealt) % self.num_shards, len(batch), self.num_shards)
+                        writer.write_batch(shards.taken(batch, rows))
                     counts["examples"] += len(batch)
                     if settings.next_sentence:
                         counts["random_next"] += int(np.from_dlpack(batch.column("is_random_next")).sum())
@@ -198,19 +196,25 @@ class CorpusWork:
 
     def make_shard(self, number: int) -> dict[str, Any]:
         """Writes a shard: its examples from all units, in the order of their keys. Its entry for the manifest."""
-        parts, settings = list[pa.RecordBatch](), self.settings.examples
-        for unit in range(len(self.units)):
-            with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
-                reader = pa.ipc.open_file(source)
-                parts += map(reader.get_batch, range(number, reader.num_record_batches, self.num_shards))
-        examples = pa.concat_batches(parts)
+        settings = self.settings.examples
+        examples = pa.concat_batches(self.dealt_to(number))
         if not len(examples):
             raise InputError(f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty")
-        examples = shards.in_order(examples.drop_columns(["key"]), np.from_dlpack(examples.column("key")))
-        rows = max(1, BATCH_TOKENS // settings.max_seq_length)
+        order = np.argsort(np.from_dlpack(examples.column("key")), kind="stable")
+        examples, rows = examples.drop_columns(["key"]), max(1, BATCH_TOKENS // settings.max_seq_length)
+        # A part at a time, as `take` makes an index of 8 bytes for each value.
+        parts = [order[start : start + TAKEN_ROWS] for start in range(0, len(order), TAKEN_ROWS)]
+        examples = pa.concat_batches(shards.taken(examples, part) for part in parts)
         batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.{settings.format}"
         return shards.write_shard(path, batches, self.schema, settings.recorded())
+
+    def dealt_to(self, shard: int) -> Iterator[pa.RecordBatch]:
+        """A shard's record batches of all units."""
+        for unit in range(len(self.units)):
+            with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
+                reader = pa.ipc.open_file(source)
+                yield from map(reader.get_batch, range(shard, reader.num_record_batches, self.num_shards))
 
 
 # -- worker processes ---------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Examples by the rules of google-research/bert `create_pretraining_data.py`, or rows filled to the last token.
 
-Every choice is a function of the seed, the unit and the duplicate, so all workers make the same examples.
+Every choice is a function of the seed and of the place of the text, so all workers make the same examples.
 """
 
 import random
@@ -22,7 +22,6 @@ from ringbase.ragged import Ragged, gather, offsets_of
 PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file may have more
 BATCH_CHARACTERS = 1 << 20  # tokenized at once
 MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
-ORDER, MASKS = 0, 1  # uses of an example's random keys
 
 
 class Part(NamedTuple):
@@ -58,10 +57,8 @@ def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[lis
 def make_examples(
     part: Part, settings: ExampleSettings, tokenizer: Tokenizer, place: tuple[int, int, int], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted.
-
-    `place` is the numbers of the unit, the part and the duplicate; with the seed it decides every choice.
-    """
+    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted. `place`: numbers
+    of unit, part and duplicate."""
     draws, pool = random.Random(str((settings.random_seed, *place))), part.tokens
     if settings.next_sentence:
         a, b, is_random = _next_sentence_plan(part, settings, draws)
@@ -74,22 +71,18 @@ def make_examples(
     lengths = spans[:, :, 1] - spans[:, :, 0]
     pool = np.concatenate([pool, np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype)])
     values, offsets = gather(pool, spans[:, :, 0].ravel(), lengths.ravel()), offsets_of(lengths.sum(axis=1))
-
-    def keys(use: int) -> np.ndarray:
-        return example_keys(settings.random_seed, *place, np.arange(len(a)), use)
-
+    order_keys, mask_keys = (
+        example_keys(settings.random_seed, *place, np.arange(len(a)), use) for use in range(2)
+    )
     columns: dict[str, np.ndarray | Ragged] = {
-        "key": keys(ORDER),
+        "key": order_keys,
         "input_ids": (values, offsets),
         "sentence_a_tokens": lengths[:, :3].sum(axis=1),
         "is_random_next": is_random,
     }
     if settings.has_static_masks:
         limits = settings.masked_lm_prob, settings.max_predictions_per_seq, settings.do_whole_word_mask
-        masked = mask(values, offsets, keys(MASKS), Masking.of(tokenizer, *limits))
-        columns["input_ids"] = masked.values, offsets
-        columns["masked_lm_positions"] = masked.positions, masked.position_offsets
-        columns["masked_lm_ids"] = masked.original_ids, masked.position_offsets
+        columns |= mask(values, offsets, mask_keys, Masking(tokenizer, *limits))
     return record_batch(columns, schema)
 
 

@@ -1,18 +1,17 @@
 """Masked-language-model masking as a pure function of keys, over a whole batch at once.
 
 The rules are those of google-research/bert `create_pretraining_data.py` (`create_masked_lm_predictions`). The
-random numbers are hashes of (key of the example, position of the token), so masks can be drawn when a row is read.
-The same key gives the same masks on any rank and in any batch.
+random numbers are hashes of (key of the example, position of the token): a key gives the same masks on any rank,
+in any batch and at any time.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from bert.text.tokenizer import Tokenizer
 from ringbase.hashing import mixed
-from ringbase.ragged import offsets_of
+from ringbase.ragged import Ragged, offsets_of
 from ringbase.settings import LONGEST_ROW
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary
@@ -22,24 +21,12 @@ _LARGEST = np.uint64((1 << 64) - 1)
 
 @dataclass(frozen=True)
 class Masking:
-    """The parameters of masking."""
+    """How texts of a tokenizer are masked."""
 
-    vocab_size: int
-    mask_id: int
-    special_ids: tuple[int, ...]  # of [CLS] and [SEP], which are never predicted
+    tokenizer: Tokenizer
     masked_lm_prob: float = 0.15  # share of an example's tokens to predict; special tokens count too
     max_predictions_per_seq: int = 20
-    continues_word: np.ndarray | None = None  # bool [vocab_size]: continues a word (`##ing`); masks whole words
-
-    @classmethod
-    def of(
-        cls, tokenizer: Tokenizer, masked_lm_prob: float, max_predictions_per_seq: int, do_whole_word_mask: bool
-    ):
-        """The masking of texts of this tokenizer with these settings."""
-        continues_word = tokenizer.continues_word if do_whole_word_mask else None
-        special_ids = tokenizer.cls_id, tokenizer.sep_id
-        limits = masked_lm_prob, max_predictions_per_seq
-        return cls(tokenizer.vocab_size, tokenizer.mask_id, special_ids, *limits, continues_word)
+    do_whole_word_mask: bool = False
 
     def num_predictions(self, lengths):
         """The maximum number of predictions of examples of these lengths; int64, an array or a number."""
@@ -47,39 +34,35 @@ class Masking:
         return np.minimum(np.maximum(wanted, 1), self.max_predictions_per_seq)
 
 
-class Masked(NamedTuple):
-    values: np.ndarray  # int32, the token ids of all examples with masks applied
-    positions: np.ndarray  # int32, the predicted tokens' indices within their example, ascending
-    position_offsets: np.ndarray  # int64 [n + 1], where each example's predictions start
-    original_ids: np.ndarray  # int32, the ids to predict
-
-
-def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Masking) -> Masked:
-    """Masks n examples by their keys (uint64 [n], from `example_keys`).
+def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Masking) -> dict[str, Ragged]:
+    """Masks n examples by their keys (uint64 [n], from `example_keys`). Returns int32 columns: `input_ids` with
+    masks, `masked_lm_positions` (ascending, within the example) and `masked_lm_ids`, the ids to predict.
 
     `values` holds the token ids of all examples, special tokens included, and `offsets` (int64 [n + 1]) where each
     example starts. In an example of L tokens, min(max_predictions_per_seq, max(1, round(L · masked_lm_prob))) are
-    predicted (halves round to even), or fewer if there are fewer candidates or whole words do not fit. A predicted
-    token becomes [MASK] in 80 % of cases, a random entry of the vocabulary in 10 %, and stays as it is in 10 %.
+    predicted (halves round to even), or fewer if there are fewer candidates or whole words do not fit; [CLS] and
+    [SEP] never. A predicted token becomes [MASK] in 80 % of cases, a random entry of the vocabulary in 10 %, and
+    stays as it is in 10 %.
     """
     lengths = np.diff(offsets)
     length = int(lengths.max(initial=0))
     assert length <= LONGEST_ROW, f"an example of {length} tokens"
     inside = np.arange(length) < lengths[:, None]
     candidate = inside.copy()
-    candidate[inside] = ~np.isin(values, masking.special_ids)
+    tokenizer = masking.tokenizer
+    candidate[inside] = (values != tokenizer.cls_id) & (values != tokenizer.sep_id)
     # A hash of each key and position. Its last bits are the position, so that no two of a row are equal, and their
     # order does not depend on the sorting algorithm.
     position = np.arange(length, dtype=np.uint64)
     hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
     hashes = (hashes & ~np.uint64(LONGEST_ROW - 1)) | position
 
-    wanted, chosen = masking.num_predictions(lengths), candidate
-    if candidate.any() and masking.continues_word is not None:
+    wanted = masking.num_predictions(lengths)
+    if masking.do_whole_word_mask:
         continues = np.zeros_like(inside)
-        continues[inside] = masking.continues_word[values]
+        continues[inside] = tokenizer.continues_word[values]
         chosen = _whole_words(hashes, candidate, continues, wanted)
-    elif candidate.any():
+    else:
         chosen = _smallest(hashes, candidate, wanted)
 
     masked = np.array(values, np.int32)
@@ -87,10 +70,15 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     original_ids = masked[places]
     draws = mixed(hashes[chosen] + _STEP)
     share = (draws >> np.uint64(32)) / 2.0**32
-    word = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(masking.vocab_size)) >> np.uint64(32)
+    word = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(tokenizer.vocab_size)) >> np.uint64(32)
     other = np.where(share < MASKED_SHARE + KEPT_SHARE, original_ids, word.astype(np.int32))
-    masked[places] = np.where(share < MASKED_SHARE, np.int32(masking.mask_id), other)
-    return Masked(masked, np.nonzero(chosen)[1].astype(np.int32), offsets_of(chosen.sum(axis=1)), original_ids)
+    masked[places] = np.where(share < MASKED_SHARE, np.int32(tokenizer.mask_id), other)
+    positions, predictions = np.nonzero(chosen)[1].astype(np.int32), offsets_of(chosen.sum(axis=1))
+    return {
+        "input_ids": (masked, offsets),
+        "masked_lm_positions": (positions, predictions),
+        "masked_lm_ids": (original_ids, predictions),
+    }
 
 
 def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
@@ -129,7 +117,7 @@ def _whole_words(
     sizes = np.take_along_axis(sizes, order, axis=1)
     taken = np.zeros_like(candidate)
     room = wanted.copy()
-    for turn in range(int(starts.sum(axis=1).max())):  # one word of every example at a time
+    for turn in range(int(starts.sum(axis=1).max(initial=0))):  # one word of every example at a time
         fits = (sizes[:, turn] <= room) & (sizes[:, turn] > 0)
         room -= np.where(fits, sizes[:, turn], 0)
         taken[rows[:, 0], order[:, turn]] = fits

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -23,22 +24,21 @@ SHORT_LINE = 40  # characters: in hard-wrapped prose a shorter line ends its par
 
 
 def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
-    """The documents of a unit, each a list of sentences; no document and no sentence is empty.
+    """The documents of a unit, each a list of sentences; none of them is empty.
 
     Raises InputError with the file and the place: invalid UTF-8, damaged compression, no JSON, no such column.
     """
+    running = text.split_sentences
     for piece in unit:
         where = f"--{'dataset_name' if piece.kind == 'hub' else 'input_file'} {piece.path}"
         try:
             if piece.kind == "text":
-                yield from gather_documents(
-                    _lines(piece, text, where), text.document_separator, text.split_sentences
-                )
+                yield from gather_documents(_lines(piece, text, where), text.document_separator, running)
                 continue
             for value, place in _values(piece, text, where):
                 if not isinstance(value, str | None):
                     raise InputError(f"{place}: {text.text_column} is not text: {value!r:.60} (--text_column)")
-                yield from gather_documents((value or "").split("\n"), "file", text.split_sentences)
+                yield from gather_documents((value or "").split("\n"), "file", running)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{where}: damaged or cut short: {one_line(error)}") from error
 
@@ -47,7 +47,7 @@ def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]
     """The sentences of the whole input, or of the beginnings of all units, about `max_bytes` together."""
     units = find_units(text)
     for unit in units:
-        left = float("inf") if max_bytes is None else max_bytes / len(units)
+        left = math.inf if max_bytes is None else max_bytes / len(units)
         for sentence in itertools.chain.from_iterable(documents(unit, text)):
             if left <= 0:
                 break
@@ -72,10 +72,9 @@ def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[obje
             for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=[column]):
                 yield from ((value, where) for value in batch.column(0).to_pylist())
     else:
-        table = load_data_set(text).select_columns([column])
-        for start in range(piece.start, stop, ROWS_AT_ONCE):
-            rows = table[start : min(start + ROWS_AT_ONCE, stop)][column]
-            yield from ((value, where) for value in rows)
+        rows = load_data_set(text).select_columns([column]).select(range(piece.start, stop))
+        for batch in rows.iter(ROWS_AT_ONCE):
+            yield from ((value, where) for value in batch[column])
 
 
 def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
@@ -133,10 +132,7 @@ def _line(file: IO[bytes], where: str, position: int) -> bytes:
 def gather_documents(
     lines: Iterable[str], separator: Literal["blank", "blanks", "file"], running: bool
 ) -> Iterator[list[str]]:
-    """Lines -> documents, each a list of sentences.
-
-    With `running`, the lines are running text and are cut into sentences; otherwise each line is a sentence.
-    """
+    """Lines -> documents, each a list of sentences: the lines, or with `running` those of running text."""
     needed = {"blank": 1, "blanks": 2, "file": 1 << 62}[separator]
     document, paragraph = list[str](), list[str]()
     size = blanks = 0
@@ -162,12 +158,9 @@ def gather_documents(
 _CLOSING = r"[\"'”’»)\]_]*"
 _END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？]+[”’」』）]*\s*")
 _OPENING = "\"'“‘«([_-—"
-_ABBREVIATIONS = frozenset(
-    re.findall(
-        r"\S+",
-        "mr mrs ms dr st messrs mme mlle prof rev hon capt col gen lt sgt esq jr sr vs etc e.g i.e cf no nos vol"
-        " viz fig inc ltd co corp jan feb mar apr jun jul aug sep sept oct nov dec u.s u.k a.m p.m ph.d",
-    )
+_ABBREVIATIONS = (
+    " mr mrs ms dr st messrs mme mlle prof rev hon capt col gen lt sgt esq jr sr vs etc e.g i.e cf no nos vol viz"
+    " fig inc ltd co corp jan feb mar apr jun jul aug sep sept oct nov dec u.s u.k a.m p.m ph.d "
 )
 
 
@@ -185,7 +178,7 @@ def split_sentences(text: str) -> list[str]:
             continue
         if text[match.start()] == "." and match.end() - match.start() == 2:
             word = text[max(start, text.rfind(" ", 0, match.start()) + 1) : match.start()].lstrip(_OPENING)
-            if word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
+            if f" {word.lower()} " in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
                 continue
         sentences.append(text[start:stop].strip())
         start = stop

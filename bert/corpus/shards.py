@@ -39,7 +39,7 @@ CHECKSUM = b"crc32c"
 
 Manifest = dict[str, Any]
 
-# -- writing; without pyarrow's own conversions of arrays, which import pandas: 0.3 s in every worker -----------
+# -- writing; without pyarrow's own conversions of arrays, which import pandas: 0.3 s in every worker -------------
 
 
 def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
@@ -65,10 +65,9 @@ def record_batch(columns: Mapping[str, np.ndarray | Ragged], schema: pa.Schema) 
     return pa.record_batch([array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
-def in_order(batch: pa.RecordBatch, keys: np.ndarray) -> pa.RecordBatch:
-    """The rows in the order of their keys."""
-    order = np.argsort(keys, kind="stable")
-    return batch.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+def taken(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    """These rows, int64 [n]."""
+    return batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
 
 
 def write_shard(
@@ -111,18 +110,18 @@ class Shard:
     """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed; then
     InputError names a shard that is not what the manifest describes."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any], flag: str):
-        self.path, self.facts, self._settings, self._flag = path, facts, settings, flag
+    def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]):
+        self.path, self.facts, self._settings = path, facts, settings
         self.num_rows: int = facts["examples"]
         self._checked: set[int] = set()
 
     @functools.cached_property
     def starts(self) -> np.ndarray:
         """The first row of each record batch, and the number of rows."""
-        sizes = self.facts.get("batches")
-        if sizes is None:
-            sizes = [self._reader.get_batch(n).num_rows for n in range(self._reader.num_record_batches)]
-        return np.cumsum([0, *sizes])
+        if "batches" in self.facts:
+            return np.cumsum([0, *self.facts["batches"]])
+        batches = map(self._reader.get_batch, range(self._reader.num_record_batches))
+        return np.cumsum([0, *map(len, batches)])
 
     def batch(self, number: int) -> pa.RecordBatch:
         """A record batch, as a view of the file."""
@@ -136,8 +135,8 @@ class Shard:
                 self._checked.add(number)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{self._flag}: {self.path} is damaged: {one_line(error)}: copy or build the corpus again "
-                f"(bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
+                f"{self.path} is damaged: {one_line(error)}: copy or build the corpus again (bert-corpus verify "
+                f"--input_dir {self.path.parent} names all damaged shards)"
             ) from error
         return batch
 
@@ -149,17 +148,16 @@ class Shard:
             return pa.ipc.open_file(source.read_buffer())
 
 
-def open_shards(files: Mapping[Path, Manifest], flag: str = "--input_file") -> tuple[list[Shard], Manifest]:
-    """The Arrow shards that `find_shards` returned, not yet read, and their manifest; of several folders the first
-    one's, with the `shards` of all. Raises InputError if their settings differ."""
+def open_shards(files: Mapping[Path, Manifest]) -> tuple[list[Shard], Manifest]:
+    """The Arrow shards that `find_shards` returned, and their manifest; of several folders the first one's, with
+    all `shards`. Raises InputError if their settings differ."""
     first_path, first = next(iter(files.items()))
-    shards = []
+    shards, shared = [], ("settings", "tokenizer_digest")
     for path, manifest in files.items():
-        names = ("settings", "tokenizer_digest")
-        if different := differences(*({name: facts[name] for name in names} for facts in (first, manifest))):
-            raise InputError(f"{flag}: {first_path.parent} and {path.parent} differ: {different}")
+        if different := differences(first, manifest, shared):
+            raise InputError(f"the shards in {first_path.parent} and {path.parent} differ: {different}")
         facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
-        shards.append(Shard(path, facts, manifest["settings"], flag))
+        shards.append(Shard(path, facts, manifest["settings"]))
     return shards, first | {"shards": [shard.facts for shard in shards]}
 
 
@@ -190,24 +188,22 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
     )
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The settings that differ, also within settings, each with both values; "" if none differ."""
+def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
+    """The entries of these names that differ, also within entries, each with both values; "" if none differ."""
     parts = []
-    for name in dict.fromkeys([*one, *other]):
+    for name in names:
         first, second = one.get(name), other.get(name)
-        if isinstance(first, dict) and isinstance(second, dict) and first != second:
-            parts.append(differences(first, second))
+        if isinstance(first, dict) and isinstance(second, dict):
+            parts.append(differences(first, second, dict.fromkeys([*first, *second])))
         elif first != second:
             parts.append(f"{name} ({first} and {second})")
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
-    """The shards that comma-separated globs and folders name, of one format, each with the manifest of its folder:
-    {} for TFRecord files of others.
-
-    Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not those of the
-    manifest, or not of their size.
+    """The shards that comma-separated globs and folders name, each with the manifest of its folder: {} for other
+    TFRecord files. Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not
+    those of the manifest, or not of their size.
     """
     shards: dict[Path, Manifest] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):

@@ -1,6 +1,6 @@
-"""The text of a corpus: files or a data set, cut into units of 4 to 8 MiB that are read independently.
+"""The text of a corpus, files or a data set, cut into units of 4 to 8 MiB that are read independently.
 
-The unit of a document depends only on the input, never on the worker that reads it.
+They depend only on the input, never on the worker that reads them.
 """
 
 import functools
@@ -24,25 +24,21 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
 class Piece(NamedTuple):
-    """A part of a file: bytes [start, stop) of text or JSON lines, row groups of Parquet, rows of a data set.
-
-    A compressed file is one piece, with `stop` None. `size`: its bytes of text, about.
-    """
+    """A part of a file: bytes [start, stop) of text or JSON lines, row groups of Parquet, rows of a data set."""
 
     path: str
     kind: Literal["text", "json", "parquet", "hub"]
     start: int
-    stop: int | None
-    size: int
+    stop: int | None  # None for a compressed file, which is one piece
+    size: int  # bytes of text, about
 
 
 Unit = tuple[Piece, ...]  # neighbours, read one after the other by one worker
 
 
 def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
-    """The files that comma-separated globs match, each once, sorted within each glob.
-
-    Raises InputError, which names the glob, if a glob matches no file.
+    """The files that comma-separated globs match, each once, sorted within each glob. Raises InputError if one
+    matches no file.
     """
     files: dict[str, None] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
@@ -57,16 +53,15 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
 
 
 def find_units(text: TextSettings) -> list[Unit]:
-    """The units of the input, in order and of similar size.
-
-    Raises InputError: no file matches, all files are empty, a Parquet file or data set cannot be read.
+    """The units of the input, in order and of similar size. Raises InputError: no file matches, all are empty, a
+    Parquet file or data set cannot be read.
     """
-    unit_bytes = LARGEST_UNIT_BYTES
     if text.dataset_name is not None:
-        pieces = list(_pieces_of_data_set(text, unit_bytes))
+        unit_bytes = LARGEST_UNIT_BYTES
+        pieces = list(_pieces_of_data_set(text))
     else:
         sizes = {p: size * (PACKED_RATIO if packing_of(p) else 1) for p, size in input_sizes(text) if size}
-        unit_bytes = min(unit_bytes, max(SMALLEST_UNIT_BYTES, sum(sizes.values()) // NUM_UNITS))
+        unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, sum(sizes.values()) // NUM_UNITS))
         pieces = [piece for path, size in sizes.items() for piece in _pieces_of_file(path, size, text, unit_bytes)]
     if not pieces:
         raise InputError(f"{text.source}: all of it is empty")
@@ -118,12 +113,12 @@ def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -
             yield Piece(path, kind, start, stop, stop - start)
 
 
-def _pieces_of_data_set(text: TextSettings, unit_bytes: int) -> Iterator[Piece]:
-    table = load_data_set(text)
+def _pieces_of_data_set(text: TextSettings) -> Iterator[Piece]:
+    table, name = load_data_set(text), str(text.dataset_name)
     _check_column(text.text_column, table.column_names, text.source)
-    step = max(1, unit_bytes * len(table) // max(1, table.data.nbytes))
+    step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
     for start in range(0, len(table), step):
-        yield Piece(str(text.dataset_name), "hub", start, min(start + step, len(table)), unit_bytes)
+        yield Piece(name, "hub", start, min(start + step, len(table)), LARGEST_UNIT_BYTES)
 
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:

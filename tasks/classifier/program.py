@@ -1,7 +1,6 @@
 """bert-classifier: fine-tune BERT to label texts or pairs of texts (google-research/bert `run_classifier.py`).
 
-The data are those of GLUE's and other tasks (`--task_name`; the table is in named_tasks.py), or your own files
-with named columns. Start reading at `run_classifier`, below.
+The data are those of a task in named_tasks.py, or your own files. Start reading at `run_classifier`, below.
 """
 
 import contextlib
@@ -38,10 +37,7 @@ def run(config: ClassifierConfig) -> None:
 
 def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
     """Runs once, or once for each of `--seeds` and writes means and standard deviations into `output_dir`. Returns
-    the scores, or their means.
-
-    The runs share what is traced and compiled (`tasks.job.Workspace`), so that only the first waits for it.
-    """
+    the scores, or their means. The runs share what is compiled (`tasks.job.Workspace`)."""
     if config.seeds is None:
         return run_classifier(config, job)
     job.run.remove(result_file(config.do_train))
@@ -65,9 +61,9 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
     # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per machine.
-    world, run, evaluation, max_seq_length = job.world, job.run, config.evaluation, config.examples.max_seq_length
-    resume, needs = job.resume(config.training.resume), Needs(max_seq_length)
-    start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    world, run, training, evaluation = job.world, job.run, config.training, config.evaluation
+    max_seq_length, resume = config.examples.max_seq_length, job.resume(config.training.resume)
+    start = world.on_first(find_start, config.model, resume, run, config.do_train, Needs(max_seq_length))
     task, start = world.on_first(with_labels, config, start, run)
     labels = labels_of(start.bert_config)
 
@@ -79,7 +75,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
-    job.make_model(start.bert_config, "classifier", config.training.loop.seed)
+    job.make_model(start.bert_config, "classifier", training.loop.seed)
     predictor = Predictor(job, LabelTask(max_seq_length).batch, max_seq_length)
 
     def dev_scores() -> Scores:
@@ -91,16 +87,16 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
 
     steps = start.state.step if start.state else None
     if config.do_train:
-        train_set = train_sets[0][1]
-        weight_of_label = class_weights(config.class_weights, labels, train_set.tables["examples"])
+        train_set, held_out = train_sets[0][1], None
+        weights = class_weights(config.class_weights, labels, train_set.tables["examples"])
         kept = {name: flat(config)[name] for name in ("task_name", "text_pair_column", "max_seq_length")}
-        label_task, held_out = LabelTask(max_seq_length, weight_of_label, kept), None
         if evaluation.during_training:
             num_rows = sum(len(dev.tables["examples"]) for _, dev in dev_sets)
             best = f"eval_{task.metrics[0]}" if evaluation.keeps_best else None
             every, patience = evaluation.eval_steps or "epoch", evaluation.early_stopping_patience
             held_out = HeldOut(measure=dev_scores, num_rows=num_rows, every=every, best=best, patience=patience)
-        steps = fit(label_task, training_data(config, task, train_set), start, config.training, job, held_out)
+        label_task, rows = LabelTask(max_seq_length, weights, kept), training_data(config, task, train_set)
+        steps = fit(label_task, rows, start, training, job, held_out)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
@@ -119,11 +115,13 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
 def training_data(config: ClassifierConfig, task: NamedTask, data: Prepared) -> TrainingData:
     """The rows to train on, and what must not change when the run is resumed."""
     rows, texts = data.tables["examples"], config.texts
-    source = task.hub if texts.from_hub else None
+    commit = None
+    if texts.from_hub and task.hub:
+        commit = hub.cached_commit(task.hub, texts.dataset_revision or task.hub_revision)
     return TrainingData(
         rows=rows,
         order=Order(len(rows), config.training.loop.seed),
         key=data.facts["digest"],
         settings={"--max_seq_length": config.examples.max_seq_length, "--class_weights": config.class_weights},
-        commit=hub.cached_commit(source.name, texts.dataset_revision or source.revision) if source else None,
+        commit=commit,
     )

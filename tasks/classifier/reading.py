@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +23,14 @@ from bert.hub import load_data_set
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_standard_input, read_text
 from ringbase.json_files import kind_of, parse_json
-from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Hub, Labels, Name, NamedTask, Split
+from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Labels, NamedTask, Split
 from tasks.classifier.settings import STANDARD_INPUT, TextSettings
+
+Rows = Iterator[tuple[str, Sequence[Any]]]  # the place of each row, such as "line 7", and its cells
 
 csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for some texts
 KINDS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 MAX_SHORT_ROWS_SHARE = 0.001
-
-Cells = Iterator[tuple[str, list[str]]]  # "line 7" and its cells
 
 standard_input = functools.cache(read_standard_input)  # it can be read once, and the runs of all seeds need it
 
@@ -62,8 +62,13 @@ class Source:
     def limit(self) -> int | None:
         return self.settings.max_train_examples if self.split == "train" else self.settings.max_predict_examples
 
+    @property
+    def suffix(self) -> str:
+        """Of scores and file names: empty but for MNLI's second sets, which run_classifier.py lacks."""
+        return "_mismatched" if self.split.endswith("_mismatched") else ""
+
     def files(self) -> list[Path]:
-        """The files with the examples; none for the hub. Raises InputError: one is missing."""
+        """The files with the examples; none for the hub."""
         if self.settings.from_hub:
             return []
         if not self.task.name:
@@ -72,12 +77,8 @@ class Source:
         if (folder / self.task.folder).is_dir():  # --data_dir is the GLUE folder that contains the task's
             folder = folder / self.task.folder
         for names in self.part.files:
-            either = names.format(language=self.settings.language).split("|")
-            present = [folder / name for name in either if (folder / name).is_file()]
-            if not present:
-                missing = f"no file {' or '.join(either)}, which --task_name {self.task.name} needs"
-                raise InputError(f"--data_dir {folder}: {missing}")
-            files.append(present[0])
+            either = [folder / name for name in names.format(language=self.settings.language).split("|")]
+            files.append(next(filter(Path.is_file, either), either[0]))
         return files
 
 
@@ -89,56 +90,47 @@ def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
     return [Source(settings, task, name) for name in names]
 
 
-# -- files to tables ----------------------------------------------------------------------------------------------
+# -- files to rows ------------------------------------------------------------------------------------------------
 
 
-class Table(NamedTuple):
-    """The wanted columns of a file."""
+def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:
+    """For each file, or the data set of the hub, the flag that names it, the header and the rows.
 
-    where: str  # the flag and the file
-    header: list[Any]  # the names of all its columns
-    columns: Mapping[Any, list[Any]]
-    places: Sequence[str]  # "line 7" for each row
-    num_short_rows: int = 0  # rows with too few columns, which are left out
-
-
-def read_table(path: Path, where: str, columns: Columns) -> Table:
-    """The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
-    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet."""
-    is_standard_input = str(path) == STANDARD_INPUT
-    kind = "tsv" if is_standard_input else KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
-    if kind is None:
-        raise InputError(f"{where}: the extension must be {', '.join(KINDS)} (all but .parquet also with .gz)")
-    if kind == "parquet":
-        return _parquet_table(path, where, columns)
-    text = standard_input(where) if is_standard_input else read_text(path, where)
-    if not text.strip():
-        raise InputError(f"{where}: the file is empty")
-    if (nul := text.find("\0")) >= 0:  # UTF-16 has one in each letter
-        raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
-    if kind == "json":
-        objects = dict(_json_objects(text, where))
-        header = list(dict.fromkeys(itertools.chain.from_iterable(objects.values())))
-        values = {n: [row.get(n) for row in objects.values()] for n in columns.names if n in header}
-        return Table(where, header, values, [*objects])
-    cells = _csv_cells(text, where) if kind == "csv" else _tsv_cells(text, columns.num_columns or 0)
-    names: list[Any] = next(cells)[1] if columns.num_columns is None else [*range(columns.num_columns)]
-    return _table(cells, where, names, columns)
-
-
-def _tsv_cells(text: str, most: int) -> Cells:
-    """The cells of each line; the last of at most `most` may hold tabs.
-
-    Only a line feed ends a row, because texts hold characters such as U+2028 at which `str.splitlines` splits.
-    Blank lines are allowed at the end only, where a file has several columns.
+    The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
+    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
     """
+    if source.settings.from_hub:
+        yield _hub_rows(source)
+    for path in source.files():
+        where, header = f"--data_dir {path}" if source.task.name else str(source), source.part.header
+        is_standard_input = str(path) == STANDARD_INPUT
+        kind = "tsv" if is_standard_input else KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+        if kind is None:
+            raise InputError(f"{where}: the extension must be {', '.join(KINDS)} (all but .parquet also with .gz)")
+        if kind == "parquet":
+            yield where, *_parquet_rows(path, where, source.task.columns)
+            continue
+        text = standard_input(where) if is_standard_input else read_text(path, where)
+        if (nul := text.find("\0")) >= 0:  # UTF-16 has one in each letter
+            raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
+        if kind == "json":
+            yield where, *_json_rows(text, where)
+        else:
+            rows = _csv_rows(text, where) if kind == "csv" else _tsv_rows(text, len(header))
+            yield where, header or next(rows, ("", ()))[1], rows
+
+
+def _tsv_rows(text: str, most: int) -> Rows:
+    """The cells of each line; the last of at most `most` may hold tabs. Blank lines are allowed at the end only,
+    where a file has several columns."""
+    # `str.splitlines` would also split at characters such as U+2028, which texts hold.
     has_columns = most != 1 and "\t" in text.split("\n", 1)[0]
     lines = (text.rstrip("\r\n") if has_columns else text.removesuffix("\n")).split("\n")
     for number, line in enumerate(lines, 1):
         yield f"line {number}", line.removesuffix("\r").split("\t", most - 1)
 
 
-def _csv_cells(text: str, where: str) -> Cells:
+def _csv_rows(text: str, where: str) -> Rows:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for cells in filter(None, reader):
@@ -147,67 +139,55 @@ def _csv_cells(text: str, where: str) -> Cells:
         raise InputError(f"{where}: line {reader.line_num}: broken quotes ({error})") from error
 
 
-def _table(cells: Cells, where: str, header: list[Any], columns: Columns) -> Table:
-    indices = {name: header.index(name) for name in columns.names if name in header}
-    values: dict[Name, list[str]] = {name: [] for name in indices}
-    places, num_short_rows = [], 0
-    for place, row in cells:
-        if len(row) == len(header):
-            places.append(place)
-            for name, index in indices.items():
-                values[name].append(row[index])
-        elif len(row) < len(header) and columns.skips_short_rows:
-            num_short_rows += 1
-        else:
-            raise InputError(f"{where}: {place} has {len(row)} columns, {len(header)} are needed")
-    return Table(where, header, values, places, num_short_rows)
-
-
-def _json_objects(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_rows(text: str, where: str) -> tuple[Sequence[str], Rows]:
+    objects: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                value = parse_json(line)  # in other columns; in ours it is refused
+                objects[f"line {number}"] = value = parse_json(line)
                 if not isinstance(value, dict):
                     raise InputError(f"it is {kind_of(value)}")
             except InputError as error:
                 raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
-            yield f"line {number}", value
+    header = list(dict.fromkeys(itertools.chain.from_iterable(objects.values())))
+    return header, ((place, [*map(row.get, header)]) for place, row in objects.items())
 
 
-def _parquet_table(path: Path, where: str, columns: Columns) -> Table:
+def _parquet_rows(path: Path, where: str, columns: Columns) -> tuple[Sequence[str], Rows]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             header = file.schema_arrow.names
-            table = file.read(columns=[name for name in columns.names if name in header])
+            wanted = {columns.text, columns.pair, columns.label}
+            table = file.read(columns=[name for name in header if name in wanted])
             table.validate(full=True)
+            values = table.to_pydict()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read as Parquet ({one_line(error)})") from error
-    return Table(where, header, table.to_pydict(), [f"row {row}" for row in range(1, table.num_rows + 1)])
+    return header, _numbered([values.get(name, itertools.repeat(None)) for name in header])
 
 
-def _hub_table(source: Source, hub: Hub | None) -> Table:
+def _hub_rows(source: Source) -> tuple[str, Sequence[str], Rows]:
     """A split of a hub data set, with labels as the task spells them."""
-    settings, task, split = source.settings, source.task, source.part.hub
-    if hub is None:
+    task, settings, split = source.task, source.settings, source.part.hub
+    if task.hub is None:
         raise InputError(f"--task_name {task.name} has no known data set on the hub; give --data_dir")
-    config = hub.config and hub.config.format(language=settings.language)
-    where = f"--task_name {task.name}: {hub.name}{f' {config}' if config else ''}"
-    try:
-        data = load_data_set(hub.name, config, split, where, settings.dataset_revision, hub.revision)
-    except InputError as error:
-        raise InputError(f"{error}; or give --data_dir") from error
-    columns: dict[Name, Any] = {name: data[name][:] for name in hub.columns.names if name in data.column_names}
-    label = hub.columns.label
+    config = task.hub_config and task.hub_config.format(language=settings.language)
+    where = f"--task_name {task.name}: {task.hub}{f' {config}' if config else ''}"
+    data = load_data_set(task.hub, config, split, where, settings.dataset_revision, task.hub_revision)
+    columns = {name: data[name][:] for name in data.column_names}
+    label = task.columns.label.split("|")[-1]
     if all(value in (-1, None) for value in columns.get(label, ())):
         columns.pop(label, None)  # GLUE's test sets
     elif task.labels not in (None, ("0", "1")) and hasattr(data.features[label], "names"):
         columns[label] = [data.features[label].names[value] for value in columns[label]]
-    places = [f"row {row}" for row in range(1, len(data) + 1)]
-    return Table(f"{where} ({split})", list(columns), columns, places)
+    return f"{where} ({split})", list(columns), _numbered([*columns.values()])
 
 
-# -- tables to texts ----------------------------------------------------------------------------------------------
+def _numbered(columns: Sequence[Iterable[Any]]) -> Rows:
+    return ((f"row {number}", cells) for number, cells in enumerate(zip(*columns, strict=False), 1))
+
+
+# -- rows to texts ------------------------------------------------------------------------------------------------
 
 
 class Texts(NamedTuple):
@@ -221,60 +201,69 @@ class Texts(NamedTuple):
 
 
 def read(source: Source, labels: Labels = ()) -> Texts:
-    """The examples of a set, at most as many as --max_train_examples or --max_predict_examples say.
+    """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if there are any,
+    or for regression a finite number."""
+    columns, spellings = source.task.columns, source.task.spellings
+    places, values, num_short_rows = _columns(source)
 
-    Raises InputError for what cannot be read, has another number of columns or a wrong value. A label must be one
-    of `labels`, if there are any, or for regression a finite number.
-    """
-    settings, spellings, hub = source.settings, source.task.spellings, source.task.hub
-    columns = hub.columns if settings.from_hub and hub else source.part.columns
-    tables = [_hub_table(source, hub)] if settings.from_hub else []
-    for path in source.files():
-        tables.append(read_table(path, f"--data_dir {path}" if source.task.name else str(source), columns))
-    places = [f"{table.where}: {place}" for table in tables for place in table.places]
-    where, header, num_short_rows = tables[0].where, tables[0].header, tables[0].num_short_rows
-    if num_short_rows > MAX_SHORT_ROWS_SHARE * len(places):
-        raise InputError(f"{where}: {num_short_rows} of {num_short_rows + len(places)} rows have too few columns")
-
-    def values(name: Name | None, expected: str, convert: Callable[[Any], Any]) -> list[Any]:
-        """A column. `convert` makes None of a value that is not as `expected`."""
-        for table in tables:
-            if name not in table.header:
-                raise InputError(f"{table.where}: no column {name!r}, only {', '.join(map(str, table.header))}")
-            if table.header.count(name) > 1:
-                raise InputError(f"{table.where}: column {name} occurs twice in the header")
-        raw = [*itertools.chain(*(table.columns[name] for table in tables))]
-        converted = [convert(raw[row]) for row in rows]
-        if None in converted:
-            row = rows[converted.index(None)]
-            raise InputError(f"{places[row]}: {name} must be {expected}, got {raw[row]!r:.80}")
-        return converted
+    def converted(column: str | None, expected: str, convert: Callable[[Any], Any]) -> list[Any] | None:
+        """A column that is there. `convert` makes None of a value that is not as expected."""
+        own = [*map(convert, values.get(column, ()))]
+        if None in own:
+            row = own.index(None)
+            raise InputError(f"{places[row]}: {column} must be {expected}, got {values[column][row]!r:.80}")
+        return own or None
 
     def label(value: Any) -> str | None:
         is_label = isinstance(value, str | int | float) and value != "" and value == value
         name = spellings.get(str(value), str(value)) if is_label else None
         return name if not labels or name in labels else None
 
-    rows: Sequence[int] = range(len(places))
-    if columns.language:
-        languages = values(columns.language, "a string", _string)
-        rows = [row for row in rows if languages[row] == settings.language]
-        if not rows:
-            known = ", ".join(sorted(set(languages)))
-            raise InputError(f"{where}: no row in --language {settings.language}, only {known}")
-    if not rows:
-        raise InputError(f"{where} has no row with a text")
-    rows = rows[: source.limit]
-    of_label: tuple[str, Callable] = (f"one of {', '.join(labels)}" if labels else "a label", label)
+    first, second = (converted(column, "a string", _string) for column in (columns.text, columns.pair))
     if source.task.labels is None:
-        of_label = "a finite number for regression", _number
-    return Texts(
-        first=values(columns.text, "a string", _string),
-        second=None if columns.pair is None else values(columns.pair, "a string", _string),
-        labels=values(columns.label, *of_label) if source.needs_labels or columns.label in header else None,
-        ids=values(columns.id, "an id", str) if columns.id in header else [str(row) for row in range(len(rows))],
-        num_short_rows=num_short_rows,
-    )
+        of_examples = converted(columns.label, "a finite number for regression", _number)
+    else:
+        of_examples = converted(columns.label, f"one of {', '.join(labels)}" if labels else "a label", label)
+    ids = map(str, values.get(columns.id, range(len(places))))
+    return Texts(first or [], second, of_examples, [*ids], num_short_rows)
+
+
+def _columns(source: Source) -> tuple[list[str], dict[str | None, list[Any]], int]:
+    """The place of each row; its values by the names in `Columns`, without those of an id or a label that is
+    absent; and how many rows are left out because they are short."""
+    settings, columns = source.settings, source.task.columns
+    optional = {columns.id, None if source.needs_labels else columns.label}
+    places, values, num_short_rows, languages = list[str](), dict[str | None, list[Any]](), 0, set[str]()
+    for where, header, rows in _opened(source):
+        lists = []
+        for column in filter(None, dict.fromkeys((columns.text, columns.pair, columns.label, columns.id))):
+            present = [name for name in (column, *column.split("|")) if name in header]
+            if present and header.count(present[0]) > 1:
+                raise InputError(f"{where}: column {present[0]!r} occurs twice in the header")
+            if present:
+                lists.append((header.index(present[0]), values.setdefault(column, [])))
+            elif column not in optional:
+                raise InputError(f"{where}: no column {column!r}, only {', '.join(header) or 'an empty line'}")
+        language = header.index(columns.language) if columns.language in header else None
+        for place, cells in rows:
+            if len(places) == source.limit:
+                break
+            if len(cells) < len(header) and columns.skips_short_rows:
+                num_short_rows += 1
+            elif len(cells) != len(header):
+                raise InputError(f"{where}: {place} has {len(cells)} columns, {len(header)} are needed")
+            elif language is not None and cells[language] != settings.language:
+                languages.add(cells[language])
+            else:
+                places.append(f"{where}: {place}")
+                for index, own in lists:
+                    own.append(cells[index])
+    if not places:
+        others = f" in --language {settings.language}, only {', '.join(sorted(languages))}" if languages else ""
+        raise InputError(f"{where} has no row with a text{others}")
+    if num_short_rows > MAX_SHORT_ROWS_SHARE * len(places):
+        raise InputError(f"{where}: {num_short_rows} of {num_short_rows + len(places)} rows have too few columns")
+    return places, values, num_short_rows
 
 
 def _string(value: Any) -> str | None:
@@ -283,7 +272,7 @@ def _string(value: Any) -> str | None:
 
 def _number(value: Any) -> float | None:
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
+        number = float(str(value))  # "True" is no number
+    except ValueError:
         return None
     return number if math.isfinite(number) else None

@@ -3,7 +3,6 @@
 Arrays have their shape as a suffix: B rows, L labels.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +18,8 @@ from tasks.classifier.reading import Source
 def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """The metrics `names` of predictions [n] against labels [n]: label numbers, or values for regression.
 
-    Accuracy and F1 are between 0 and 1, the correlations (Matthews', Pearson's, Spearman's) between -1 and 1. `f1`
-    is that of label number 1, the positive class of MRPC and QQP, and 0 without any true positive. A correlation
-    is undefined when all labels or all predictions are the same; it is then 0.
+    `f1`, from 0 to 1, is that of label number 1, the positive class of MRPC and QQP. A correlation (Matthews',
+    Pearson's, Spearman's) is undefined when all labels or all predictions are the same; it is then 0.
     """
     # They take more than a second to import, and most starts need neither.
     from scipy.stats import pearsonr, spearmanr
@@ -52,34 +50,26 @@ def measure(kind: str, source: Source, data: Prepared, labels: Labels, outputs: 
         predictions = scores_BL.argmax(1)
         loss = -np.mean(log_softmax(scores_BL.astype(np.float64), 1)[np.arange(len(label)), label])
     values = metrics(source.task.metrics, label, predictions) | {"loss": float(loss)}
-    return {f"{kind}{suffix_of(source)}_{name}": value for name, value in values.items()}
+    return {f"{kind}{source.suffix}_{name}": value for name, value in values.items()}
 
 
 def write_predictions(source: Source, data: Prepared, labels: Labels, outputs: Any, run: Run) -> dict[str, float]:
     """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (ids and labels, or
     numbers clipped to the task's range). Prints a line for each line of standard input: the label, a tab and its
     probability, or a number. Returns the scores if the set has labels. On rank 0."""
-    scores_BL = np.array(outputs)
+    shown = np.array(outputs)
     if labels is None:
-        shown, (low, high) = scores_BL, source.task.range or (-np.inf, np.inf)
-        predictions = [f"{min(max(value, low), high):.3f}" for value in scores_BL[:, 0].tolist()]
-        printed = [str(value) for value in scores_BL[:, 0].tolist()]
+        low, high = source.task.range or (-np.inf, np.inf)
+        predictions = [f"{min(max(value, low), high):.3f}" for value in shown[:, 0].tolist()]
+        printed = [str(value) for value in shown[:, 0].tolist()]
     else:
-        shown = softmax(scores_BL.astype(float), 1)
-        predictions = [labels[best] for best in scores_BL.argmax(1)]
+        predictions, shown = [labels[best] for best in shown.argmax(1)], softmax(shown.astype(float), 1)
         printed = [f"{name}\t{value:.4f}" for name, value in zip(predictions, shown.max(1), strict=True)]
-    suffix = suffix_of(source)
-    results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())
-    ids = np.asarray(data.tables["ids"].column("id")).tolist()
+    ids = data.tables["ids"].column("id")
     submission = "".join(f"{id_}\t{value}\n" for id_, value in zip(ids, predictions, strict=True))
-    run.write(f"test_results{suffix}.tsv", results)
-    run.write(source.part.submission or f"predictions{suffix}.tsv", f"index\tprediction\n{submission}")
+    results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())
+    run.write(f"test_results{source.suffix}.tsv", results)
+    run.write(source.part.submission or f"predictions{source.suffix}.tsv", f"index\tprediction\n{submission}")
     if source.settings.reads_lines:
-        sys.stdout.write("".join(f"{line}\n" for line in printed))
-        sys.stdout.flush()
+        print(*printed, sep="\n", flush=True)
     return measure("predict", source, data, labels, outputs) if data.facts["is_labelled"] else {}
-
-
-def suffix_of(source: Source) -> str:
-    """Of a set's scores and file names: empty but for MNLI's second sets, which run_classifier.py lacks."""
-    return "_mismatched" if source.split.endswith("_mismatched") else ""

@@ -22,8 +22,6 @@ from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
 from tasks.start import Start, settings_of
 
-HEAD = ("output_weights", "output_bias")
-LONGEST_NUMBER = 1000  # digits of a label that is compared as a number; Python converts 4300 at most
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
@@ -59,12 +57,8 @@ class LabelTask:
 
 
 def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
-    """The weight of each label, float32 [L]; None for equal weights.
-
-    Args:
-      setting: None, LABEL=WEIGHT,… or "balanced": n / (L * examples with the label), as in scikit-learn.
-      rows: the training set.
-    """
+    """The weight of each label, float32 [L], from LABEL=WEIGHT,… or for "balanced" from the training set, as in
+    scikit-learn: n / (L * examples with the label)."""
     if setting is None:
         return None
     if labels is None:
@@ -74,18 +68,17 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
         if not counts.all():
             raise InputError(f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}")
         return (counts.sum() / (len(labels) * counts)).astype(np.float32)
-    parts = [part.rpartition("=") for part in setting.split(",")]
+    pairs = [part.rpartition("=")[::2] for part in setting.split(",")]
     try:
-        weights = {name: float(weight) for name, _, weight in parts}
-        is_right = all(LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT for name in labels)
+        weights = np.array([float(dict(pairs)[name]) for name in labels], np.float32)
     except (ValueError, KeyError):
-        is_right = False
-    if not is_right or len(parts) > len(labels):
+        weights = np.zeros(len(labels), np.float32)
+    if len(pairs) != len(labels) or not ((weights >= LEAST_WEIGHT) & (weights <= 1 / LEAST_WEIGHT)).all():
         raise InputError(
             f"--class_weights must be LABEL=WEIGHT,… with each of the labels {', '.join(labels)} and weights from "
             f"{LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {setting}"
         )
-    return np.array([weights[name] for name in labels], np.float32)
+    return weights
 
 
 # -- labels, in the order of the model's outputs ------------------------------------------------------------------
@@ -96,17 +89,15 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
     outputs, and a head for other labels is initialized again. On rank 0.
 
     The labels are those of the checkpoint's `id2label`, else the task's (in Google's order), else the training
-    file's (sorted). Raises InputError when nothing says what they are, or when they are not those of a model that
-    is not trained.
+    file's (sorted). Raises InputError: nothing says what they are, or an untrained model has others.
     """
     texts, trains = config.texts, config.do_train
     has_pairs = not trains and start.weights is not None and is_on_pairs(settings_of(start.weights))
     task = task_of(texts, bool(has_pairs))
-    if has_pairs and not (texts.task_name or texts.text_pair_column or texts.reads_lines):
+    if has_pairs and not texts.task_name and task.columns.pair is None:
         run.say("warning: the model was trained on pairs of texts: --text_pair_column names the second text")
     # config.json beside the weights counts, even if `--bert_config_file` replaces it.
-    of_weights = configuration.read_config(start.weights) if start.weights is not None else None
-    trained = stated_labels(of_weights) if of_weights is not None else None
+    trained = stated_labels(start.weights and configuration.read_config(start.weights))
     stated, labels = trained or stated_labels(start.bert_config), task.labels
     if labels == () and trains:
         labels = labels_of_file(Source(texts, task, "train"))
@@ -124,15 +115,13 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
             raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
         else:
             run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
-    is_new = trained is not None and sorted(trained) != sorted(labels or ())
     names = dict(enumerate(labels or ["LABEL_0"]))
-    changes = {
-        "id2label": names,
-        "label2id": {name: number for number, name in names.items()},
-        "problem_type": "regression" if labels is None else "single_label_classification",
-    }
+    changes: dict[str, object] = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
+    changes["problem_type"] = "regression" if labels is None else "single_label_classification"
     bert_config = BertConfig.from_dict(start.bert_config.to_dict() | changes)
-    return task, replace(start, bert_config=bert_config, fresh_tensors=HEAD if is_new else ())
+    is_new = trained is not None and sorted(trained) != sorted(labels or ())
+    fresh = ("output_weights", "output_bias") if is_new else ()
+    return task, replace(start, bert_config=bert_config, fresh_tensors=fresh)
 
 
 def labels_of_file(source: Source) -> tuple[str, ...]:
@@ -141,9 +130,8 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
     labels = sorted({str(label) for label in read(source).labels or ()})
     if len(labels) < 2:
         raise InputError(f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed (--label_column)")
-    if all(label.removeprefix("-").isdecimal() and len(label) < LONGEST_NUMBER for label in labels):
-        labels.sort(key=int)
-    return tuple(labels)
+    are_numbers = all(label.removeprefix("-").isdecimal() for label in labels)
+    return tuple(sorted(labels, key=float) if are_numbers else labels)
 
 
 def labels_of(bert_config: BertConfig) -> Labels:
@@ -153,7 +141,7 @@ def labels_of(bert_config: BertConfig) -> Labels:
     return tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
 
 
-def stated_labels(bert_config: BertConfig) -> Labels:
+def stated_labels(bert_config: BertConfig | None) -> Labels:
     """The names in config.json unless they are the placeholders LABEL_0, LABEL_1, …"""
-    names = labels_of(bert_config) or ()
+    names = (labels_of(bert_config) if bert_config else None) or ()
     return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names

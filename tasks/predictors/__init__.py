@@ -8,12 +8,13 @@ They join no ranks, so they also work in a notebook, and in one process of an MP
 
 import sys
 
+from distributed.devices import imported_tensorflow
 from ringbase.errors import InputError
-from tasks.environment import import_tensorflow, set_environment
+from tasks.environment import set_environment
 
 if "keras" not in sys.modules:
     set_environment()
-import_tensorflow(is_for_users=True)  # as the programs do, before anything else here needs it
+imported_tensorflow()  # before anything else here needs it
 
 import keras  # noqa: E402
 

@@ -43,17 +43,15 @@ class TextPredictor(TrainedPredictor):
     def rows_of(self, texts: list[tuple[str, ...]]) -> Rows:
         """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some are cut to
         `max_seq_length` tokens, or many of their tokens are [UNK]."""
+        words, most, is_pair = self._tokenizer, self.settings.max_seq_length, np.array([*map(len, texts)]) == 2
         first, second = (
-            encoded([(*text, "")[side] for text in texts], "tokenizing", self._tokenizer, self._job.run)
+            joined(encoded([(*text, "")[side] for text in texts], "tokenizing", words, self._job.run))
             for side in (0, 1)
         )
-        warn_of_unknown(unknown_share([*first, *second], self._tokenizer.unk_id), self._tokenizer)
-        is_pair, most = np.array([len(text) == 2 for text in texts]), self.settings.max_seq_length
-        (ids, offsets), heads = joined_pairs(joined(first), joined(second), is_pair, most, self._tokenizer)
-        whole = sum(len(tokens) for tokens in (*first, *second)) + len(texts) * 2 + int(is_pair.sum())
-        if len(ids) < whole:
-            text = f"{whole - len(ids):,} tokens beyond max_seq_length {most} are cut off"
-            warnings.warn(text, stacklevel=3)
+        warn_of_unknown(unknown_share([first[0], second[0]], words.unk_id), words)
+        (ids, offsets), heads = joined_pairs(first, second, is_pair, most, words)
+        if cut := len(first[0]) + len(second[0]) + int((2 + is_pair).sum()) - len(ids):
+            warnings.warn(f"{cut:,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
         columns = {
             "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
             "sentence_a_tokens": pa.array(heads, pa.int32()),
@@ -67,14 +65,11 @@ class TextPredictor(TrainedPredictor):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a classifier says about a text, or about a pair of texts.
+    """The most probable label of a text or a pair of texts, its probability (the softmax over the scores of all
+    labels, which is not calibrated), and the probability of each label, in the model's order.
 
-    Attributes:
-      label: the name of the most probable label.
-      probability: its probability, the softmax over the scores of all labels. It is not calibrated.
-      probabilities: the probability of each label by its name, in the model's order.
-      value: None. For a regression model the predicted number; `label` is then the number as text, `probability`
-        is NaN and `probabilities` is empty.
+    Of a regression model `value` is the predicted number, `label` the number as text, `probability` NaN and
+    `probabilities` empty.
     """
 
     label: str
@@ -88,15 +83,11 @@ class Classifier(TextPredictor):
     """Labels texts: `Classifier(folder)(texts)`. The probabilities are those of bert-classifier.
 
     Args:
-      folder: a folder that bert-classifier wrote (`--output_dir` or its `model/`), a Hugging Face folder, a
-        TensorFlow checkpoint of Google's, or a hub name.
-      precision: "fp32", "bf16" or "fp16", the number format of matrix products.
+      folder, precision, model_revision: as those of `QuestionAnswering`; bert-classifier trains the model.
       batch_size: texts of `max_seq_length` tokens in a batch; more if they are shorter.
       max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None: as in the run
         that wrote the folder, else as many as the model has positions.
-      model_revision: commit, tag or branch of a hub model.
-    Attributes:
-      labels: the labels' names in the model's order; empty for a regression model.
+    The attribute `labels` has their names in the model's order; it is empty for a regression model.
     Raises ringbert.InputError, one line that names the argument.
     """
 
@@ -123,14 +114,13 @@ class Classifier(TextPredictor):
         if is_on_pairs(self._of_run) and any(len(item) == 1 for item in items):
             warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
         scores_BL = np.array(self._predictor(self.rows_of(items), self.settings.batch_size))
-        if self.labels:
-            best, probabilities = scores_BL.argmax(1).tolist(), softmax(scores_BL.astype(float), 1).tolist()
-            results = [
-                Prediction(self.labels[number], row[number], dict(zip(self.labels, row, strict=True)))
-                for number, row in zip(best, probabilities, strict=True)
-            ]
-        else:
+        if not self.labels:
             results = [Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()]
+        else:
+            best, rows = scores_BL.argmax(1).tolist(), softmax(scores_BL.astype(float), 1).tolist()
+            probabilities = [dict(zip(self.labels, row, strict=True)) for row in rows]
+            names = [self.labels[number] for number in best]
+            results = [Prediction(name, each[name], each) for name, each in zip(names, probabilities, strict=True)]
         return results[0] if is_single else results
 
 
@@ -142,8 +132,7 @@ class TextFeatures:
     """The vectors of a text, or of a pair of texts, of n tokens.
 
     Attributes:
-      tokens: [CLS], the tokens of the text, [SEP], and for a pair those of the second text and [SEP]; as the
-        vocabulary writes them (`##ing`).
+      tokens: [CLS], the text's as the vocabulary writes them (`##ing`), [SEP], and for a pair the second's, [SEP].
       offsets: int32 [n, 2], the start and end of each token in its text (characters); (0, 0) for [CLS] and [SEP].
       vectors: float32 [n, H], the hidden state of each token.
       pooled: float32 [H]: the mean of `vectors`, [CLS] and [SEP] included, or the vector of [CLS].
@@ -164,7 +153,7 @@ class Features(TextPredictor):
     Args:
       layer: the layer whose output is taken: 0 is the first layer, -1 the last.
       pooling: how token vectors become one: "mean", or "cls" for the vector of [CLS].
-      folder, precision, batch_size, max_seq_length, model_revision: as those of `Classifier`.
+      the others: as those of `Classifier`.
     Raises ringbert.InputError, one line that names the argument.
     """
 
@@ -197,9 +186,8 @@ class Features(TextPredictor):
             parts = [special, first[: heads[number] - 2], special]
             for spans in second:
                 parts += [spans[: len(tokens) - heads[number] - 1], special]
-            return TextFeatures(
-                tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), self._pooled(states_T1H)
-            )
+            pooled = self._pooled(number, states_T1H)
+            return TextFeatures(tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled)
 
         results: Any = self._predictor(rows, self.settings.batch_size, features, "features")
         return results[0] if is_single else results
@@ -208,9 +196,8 @@ class Features(TextPredictor):
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors are dropped at
         once, so that long lists fit in memory."""
         items, is_single = checked_texts(texts, "texts", takes_pairs=True)
-        keep = lambda _, states_T1H: self._pooled(states_T1H)  # noqa: E731
-        results: Any = self._predictor(self.rows_of(items), self.settings.batch_size, keep, "features")
+        results: Any = self._predictor(self.rows_of(items), self.settings.batch_size, self._pooled, "features")
         return results[0] if is_single else np.stack(results)
 
-    def _pooled(self, states_T1H: np.ndarray) -> np.ndarray:
+    def _pooled(self, _: int, states_T1H: np.ndarray) -> np.ndarray:
         return states_T1H[0, 0].copy() if self.pooling == "cls" else states_T1H[:, 0].mean(0)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import keras
 
@@ -20,20 +20,18 @@ from ringbase.errors import InputError, one_line
 from ringbase.settings import LONGEST_ROW, Settings, fields_of, is_unicode, made, of_type, setting, shown
 from tasks.fit import load_for_prediction
 from tasks.job import POLICIES, Job
-from tasks.settings import ModelSettings, batch_size
+from tasks.settings import ModelSettings, Precision, batch_size
 from tasks.start import CHECKPOINTS, TOKENIZER_FILES, Needs, Start, find_start, settings_of, start_of_model
 
-Precision = Literal["fp32", "bf16", "fp16"]
 CONFIG_FILES = ("config.json", "bert_config.json")
 TRAINED_BY = {"span": "; bert-squad trains such a model", "classifier": "; bert-classifier trains such a model"}
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
 class Session(Run):
-    """Stands for a run where the programs' functions take one. It writes nothing."""
+    """A run that writes nothing, and shows warnings as Python's."""
 
     def say(self, text: str) -> None:
-        """Shows warnings as Python's, and nothing else."""
         if text.startswith("warning: "):
             warnings.warn(without_dashes(text.removeprefix("warning: ")), stacklevel=2)
 
@@ -52,8 +50,8 @@ class LoadSettings(Settings):
 
 @dataclass(kw_only=True, eq=False)
 class TrainedPredictor:
-    """A predictor: its fields are the options, and `settings` has their values. One that is None is as in the run
-    that wrote the folder, else it has the default of `settings_class`."""
+    """A predictor: its fields are the options. One that is None is as in the run that wrote the folder, else has
+    the default of `settings_class`; `settings` has their values."""
 
     folder: str | os.PathLike[str] = field(kw_only=False)
     precision: Precision = "fp32"
@@ -104,7 +102,7 @@ def find_model(name: str, revision: str | None) -> Start:
 def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
     """A job of this process alone with the model. Raises InputError: its weights have no such head."""
     job = Job(World(), Collectives(), Session(Path(), is_writer=False))
-    before = keras.config.dtype_policy()  # the process's: it is set for this model, and then again as it was
+    before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
         job.make_model(start.bert_config, head, seed=0)
@@ -141,8 +139,7 @@ def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[lis
     is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
     is_single = isinstance(value, str) or (takes_pairs and is_pair)
     is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")  # its items would be names
-    is_list = isinstance(value, Iterable) and not is_table
-    items = [value] if is_single else list(value) if is_list else []
+    items = [value] if is_single else list(value) if isinstance(value, Iterable) and not is_table else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
     texts = []
@@ -159,8 +156,6 @@ def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[lis
 def warn_of_unknown(share: float, tokenizer: Tokenizer) -> None:
     """Warns when many of the tokens are [UNK], where the programs stop: a single text may well hold some."""
     if share > MOST_UNKNOWN_SHARE:
-        warnings.warn(
-            f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the vocabulary "
-            f"{tokenizer.source} (lower case {tokenizer.lower_case}) may not fit the text",
-            stacklevel=4,
-        )
+        text = f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the vocabulary "
+        text += f"{tokenizer.source} (lower case {tokenizer.lower_case}) may not fit the text"
+        warnings.warn(text, stacklevel=4)

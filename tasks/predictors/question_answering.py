@@ -18,10 +18,9 @@ from tasks.squad.windows import tables
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, or with `text` "" that there is none.
+    """The characters `context[start:end]`, or with `text` "" and both places 0 that there is no answer.
 
     Attributes:
-      text: the original characters, `context[start:end]`; `start` and `end` are both 0 without an answer.
       probability: as in nbest_predictions.json, the softmax over the scores of the question's `n_best_size` best
         candidates: the probability among these, if one of them is right. It is not calibrated.
       score: the model's start score plus end score. It can be compared between contexts.
@@ -110,7 +109,7 @@ class QuestionAnswering(TrainedPredictor):
         if len(questions) != len(contexts):
             items = f"question has {len(questions)} items and context {len(contexts)}"
             raise InputError(f"{items}: give one for each, or one for all")
-        answers = self._answers([question for (question,) in questions], [context for (context,) in contexts])
+        answers = self._answers([text for (text,) in questions], [text for (text,) in contexts])
         results = [each[0] for each in answers] if top_k is None else [each[:top_k] for each in answers]
         return results[0] if is_one_question and is_one_context else results
 

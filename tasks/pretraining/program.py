@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from distributed import phases
-from distributed.order import BlockOrder
 from tasks.environment import result_file
-from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
+from tasks.fit import fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
-from tasks.pretraining.task import MaskedTask, evaluator
+from tasks.pretraining.task import evaluator
 from tasks.start import Needs, find_start
+
+EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run, so that runs can be compared
 
 
 def run(config: PretrainingConfig) -> None:
@@ -25,32 +26,30 @@ def run(config: PretrainingConfig) -> None:
 
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank. Returns the results of the evaluation."""
-    world, run, evaluation, seed = job.world, job.run, config.evaluation, config.training.loop.seed
-    max_seq_length = config.shards.max_seq_length
-    tokenizer_folder = world.on_first(tokenizer_of_shards, config.input_file)
+    run, evaluation = job.run, config.evaluation
+    tokenizer_folder = job.world.on_first(tokenizer_of_shards, config.input_file)
     # TFRecord shards are ids already: Google's program has no tokenizer.
-    needs = Needs(max_seq_length, tokenizer=tokenizer_folder is not None, tokenizer_folder=tokenizer_folder)
+    has_tokenizer = tokenizer_folder is not None
+    needs = Needs(config.shards.max_seq_length, tokenizer=has_tokenizer, tokenizer_folder=tokenizer_folder)
     resume = job.resume(config.training.resume)
-    start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
-    shards = open_rows(config.shards, job, start, config.input_file, "--input_file") if config.do_train else None
-    eval_shards = None
+    start = job.world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    train_file = eval_file = ("--input_file", config.input_file)
+    if config.eval_input_file:
+        eval_file = ("--eval_input_file", config.eval_input_file)
+    trained = evaluated = None
+    if config.do_train:
+        trained = open_rows(config.shards, job, start, train_file, config.training.loop.seed)
     if evaluation.do_eval or evaluation.eval_steps is not None:
-        flag = "--eval_input_file" if config.eval_input_file else "--input_file"
-        eval_shards = open_rows(config.shards, job, start, config.eval_input_file or config.input_file, flag)
+        evaluated = open_rows(config.shards, job, start, eval_file, EVALUATION_SEED)
     phases.ended("data")
-    job.make_model(start.bert_config, "pretraining", seed)
-    held_out = evaluator(evaluation, job, eval_shards, max_seq_length) if eval_shards else None
+    job.make_model(start.bert_config, "pretraining", config.training.loop.seed)
+    held_out = evaluator(evaluation, job, evaluated[0], evaluated[1].rows) if evaluated else None
 
     steps = start.state.step if start.state else None
-    if shards:
+    if trained:
         if config.training.init_moments:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
-        task = MaskedTask(max_seq_length, shards.masking, seed, shards.most_masked, shards.has_next_sentence)
-        settings = {"--max_seq_length": max_seq_length, **shards.masks}  # they must not change on resuming
-        data = TrainingData(
-            rows=shards.rows, order=BlockOrder(len(shards.rows), seed), key=shards.key, settings=settings
-        )
-        steps = fit(task, data, start, config.training, job, held_out if evaluation.eval_steps else None)
+        steps = fit(*trained, start, config.training, job, held_out if evaluation.eval_steps else None)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)

@@ -3,7 +3,6 @@
 Tensors have their shape as a suffix: B rows, M masked tokens of all rows, V vocabulary.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,31 +13,25 @@ from bert.batch import Batch, Grouping, batch_of, is_fixed, num_examples, with_c
 from bert.corpus.masking import Masking, example_keys, mask
 from distributed.gradient import traced_once
 from distributed.predict import predict
+from distributed.rows import BatchRows
 from distributed.train import HeldOut
 from ringbase.ragged import padded
 from tasks.job import Job
 from tasks.predict import batches_of
 from tasks.pretraining.settings import EvaluationSettings
-from tasks.pretraining.shards import Shards
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
-EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run, so that runs can be compared
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 
 
 @dataclass(frozen=True)
 class MaskedTask:
-    """Examples of a corpus; see `tasks.task.Task`.
-
-    Attributes:
-      masking, seed: how masks are drawn; None if the rows have them.
-      most_masked: the length of a row -> the most masked tokens in it.
-    """
+    """Examples of a corpus; see `tasks.task.Task`. `masking` is None if the rows have their masks."""
 
     max_seq_length: int
     masking: Masking | None
     seed: int
-    most_masked: Callable[[int], int]
+    max_predictions_per_seq: int = 20
     has_next_sentence: bool = True
     head = "pretraining"
 
@@ -57,22 +50,26 @@ class MaskedTask:
         if self.masking:
             values, offsets = fields["input_ids"]
             keys = example_keys(self.seed, fields["row"], fields["epoch"])
-            values, positions, position_offsets, masked_ids = mask(values, offsets, keys, self.masking)
-            fields = fields | {"input_ids": (values, offsets), "masked_lm_ids": (masked_ids, position_offsets)}
-            fields["masked_lm_positions"] = positions, position_offsets
+            fields = fields | mask(values, offsets, keys, self.masking)
         fields, batch = batch_of(fields, grouping)
         (positions, position_offsets), (masked_ids, _) = fields["masked_lm_positions"], fields["masked_lm_ids"]
         masked = np.diff(position_offsets)
         first_tokens = np.repeat(batch["first_tokens"][: len(masked)], masked)
         size = len(positions)
         if is_fixed(batch):
-            size = sum(rows * self.most_masked(length) for rows, length in batch["groups"])
+            size = sum(rows * self._most_masked(length) for rows, length in batch["groups"])
         batch["masked_tokens"] = padded(first_tokens + positions.astype(np.int32), size)
         batch["masked_ids"] = padded(masked_ids.astype(np.int32), size, NOT_MASKED)
         if "is_random_next" in fields:
             labels = fields["is_random_next"].astype(np.int32)
             batch["next_sentence_label"] = padded(labels, len(batch["first_tokens"]))
         return batch
+
+    def _most_masked(self, length: int) -> int:
+        """The maximum number of masked tokens in an example of this length."""
+        if self.masking:
+            return int(self.masking.num_predictions(length))
+        return min(length, self.max_predictions_per_seq)
 
     def weights(self, batch: Batch) -> dict[str, float]:
         """The number of masked tokens, and of examples."""
@@ -92,15 +89,15 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, counts: tf.Tensor) -> tf
     return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
 
 
-def evaluator(settings: EvaluationSettings, job: Job, shards: Shards, max_seq_length: int) -> HeldOut:
+def evaluator(settings: EvaluationSettings, job: Job, task: MaskedTask, rows: BatchRows) -> HeldOut:
     """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
 
     It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
     """
-    rows = np.arange(min(len(shards.rows), settings.max_eval_steps * settings.eval_batch_size))
-    lengths = np.diff(shards.rows.take(rows)["input_ids"][1])
-    batches = batches_of(lengths, settings.eval_batch_size, max_seq_length)
-    model, task = job.model, MaskedTask(max_seq_length, shards.masking, EVALUATION_SEED, shards.most_masked)
+    used = np.arange(min(len(rows), settings.max_eval_steps * settings.eval_batch_size))
+    lengths = np.diff(rows.take(used)["input_ids"][1])
+    batches = batches_of(lengths, settings.eval_batch_size, task.max_seq_length)
+    model = job.model
 
     def count(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Of each term how many are right, the sum of losses, and how many there are."""
@@ -119,7 +116,7 @@ def evaluator(settings: EvaluationSettings, job: Job, shards: Shards, max_seq_le
     make_batch, forward = with_checked_ids(task.batch, model.config), traced_once(count)
 
     def measure() -> dict[str, float]:
-        outputs = predict(job.world, job.run, shards.rows, batches, make_batch, forward, label="evaluation")
+        outputs = predict(job.world, job.run, rows, batches, make_batch, forward, label="evaluation")
         return job.world.on_first(total, outputs)
 
-    return HeldOut(measure=measure, num_rows=len(rows), every=settings.eval_steps or "auto")
+    return HeldOut(measure=measure, num_rows=len(used), every=settings.eval_steps or "auto")

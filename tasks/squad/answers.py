@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from json.encoder import encode_basestring as _quoted  # in C
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
 
 NO_ANSWER = "empty"  # written by run_squad.py when no span is possible
-MAX_NULL_ODDS = 1e9
+MAX_NULL_ODDS = 1e9  # when no text is possible; Google's script crashes
 
 
 class Candidate(NamedTuple):
@@ -31,18 +31,11 @@ class Candidate(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What the scores say about a question.
+    """What the scores say about a question."""
 
-    Attributes:
-      candidates: the texts with the highest scores first, among them "" if a question may have no answer.
-      text: the answer in predictions.json.
-      null_odds: the null answer's score minus the best text's; None if every question has an answer. Google's
-        script crashes without a text; here the answer is then null.
-    """
-
-    candidates: list[Candidate]
-    text: str
-    null_odds: float | None
+    candidates: list[Candidate]  # the highest scores first, among them "" if a question may have no answer
+    text: str  # the answer in predictions.json
+    null_odds: float | None  # the null answer's score minus the best text's; None if every question has an answer
 
     def probabilities(self) -> list[float]:
         """The softmax of the candidates' scores."""
@@ -69,11 +62,9 @@ Prediction = tuple[str, str, float | None]
 
 
 class SpanDecoder:
-    """Makes the scores of windows into the answers to questions.
+    """Makes the scores of windows, the rows of `tables` (tasks/squad/windows.py), into the answers to questions.
 
-    Args:
-      version_2: whether a question may have no answer (SQuAD v2.0).
-      tables: those of `tasks.squad.windows`.
+    The scores of a window are float32 [tokens, 2], of start and end, without padding.
     """
 
     def __init__(self, settings: AnswerSettings, version_2: bool, examples: Examples, tables: Mapping[str, Rows]):
@@ -90,30 +81,24 @@ class SpanDecoder:
         question = int(self._question_of[window])
         return self.prediction(question, [scores]) if len(self.windows_of[question]) == 1 else scores.copy()
 
-    def decode(self, kept: Sequence[Prediction | np.ndarray]) -> list[Prediction]:
+    def decode(self, kept: Sequence[Prediction | np.ndarray]) -> Iterator[Prediction]:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
-        own: list[list[Any]] = [[kept[window] for window in windows] for windows in self.windows_of]
-        return [
-            one[0] if isinstance(one[0], tuple) else self.prediction(question, one)
-            for question, one in enumerate(own)
-        ]
+        for question, windows in enumerate(self.windows_of):
+            one: list[Any] = [kept[window] for window in windows]
+            yield one[0] if isinstance(one[0], tuple) else self.prediction(question, one)
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
         answered = self.answered(question, scores)
         return answered.text, answered.nbest(), answered.null_odds
 
     def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
-        """The answer and at most `n_best_size` candidates, and the null answer.
-
-        Args:
-          scores: for each window of the question float32 [tokens, 2], the start and end scores of its tokens,
-            without padding.
-        """
+        """The answer, from the scores of each window of the question; at most `n_best_size` candidates, and the
+        null answer."""
         paragraph = self._examples.questions[question].paragraph
         values, offsets = self._token_spans
         token_spans = values[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
         spans = self._spans(self.windows_of[question], scores, len(token_spans))
-        nulls = [Candidate(float(each[0, 0]), float(each[0, 1]), "") for each in scores]
+        nulls = (Candidate(float(each[0, 0]), float(each[0, 1]), "") for each in scores)
         null = min(nulls, key=lambda candidate: candidate.score)
         if self._version_2:
             spans = np.concatenate([spans, [(null.start_score, null.end_score, -1, -1)]])
@@ -137,10 +122,8 @@ class SpanDecoder:
 
     def _spans(self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
         """The spans between the best starts and the best ends of each window, in the order of Google's script:
-        float64 [spans, 4], scores of start and end, and the first and last token in the context.
-
-        A token counts as a start only in the window that owns it (`max_context_owner`).
-        """
+        float64 [spans, 4], scores of start and end, and the first and last token in the context. A token counts as
+        a start only in the window that owns it (`max_context_owner`)."""
         heads, firsts = ([int(column[window]) for window in windows] for column in (self._heads, self._firsts))
         lengths = [len(each) - head - 1 for each, head in zip(scores, heads, strict=True)]  # without its [SEP]
         owners = max_context_owner(firsts, lengths, num_tokens) if len(windows) > 1 else None

@@ -2,42 +2,26 @@
 
 Each function gives exactly the numbers that the official script prints (`evaluate-v1.1.py`, `evaluate-v2.0.py` of
 rajpurkar.github.io/SQuAD-explorer, `evaluate-v1.0.py` of korquad.github.io), because it does the same operations
-in the same order. `references` maps each question's id to the texts of its answers, in the order of the file (an
-empty list means that the question has no answer), and `predictions` maps ids to texts.
+in the same order. `references` has the texts of a question's answers by its id, none if it has no answer.
 """
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 References = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed.
+# KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed, and 「」 and U+201C stay.
 _KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
 
 
-def normalize_answer(text: str) -> str:
-    """The text in lower case without ASCII punctuation, English articles and extra spaces."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
-
-
-def normalize_korean_answer(text: str) -> str:
-    """The text in lower case without ASCII punctuation and extra spaces; quotes and brackets become spaces.
-    English articles stay, and so does all other punctuation, such as 「」 and U+201C."""
-    return " ".join(text.lower().translate(_KORQUAD_PUNCTUATION).split())
-
-
-def squad_v1(
-    references: References,
-    predictions: Predictions,
-    normalize: Callable[[str], str] = normalize_answer,
-    units: Callable[[str], list[str]] = str.split,
-) -> dict[str, float]:
-    """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
+def squad_v1(references: References, predictions: Predictions, is_korean: bool = False) -> dict[str, float]:
+    """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them; if `is_korean`, as KorQuAD's
+    `evaluate-v1.0.py`, whose F1 counts characters, because particles are attached to Korean words.
 
     The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
     are both empty after normalisation match exactly but have an F1 of 0.
@@ -45,17 +29,13 @@ def squad_v1(
     exact = f1 = 0.0
     for id_, answers in references.items():
         if id_ in predictions:
-            prediction = normalize(predictions[id_])
-            normalized = [normalize(answer) for answer in dict.fromkeys(answers)]  # many are equal
-            exact += float(prediction in normalized)
-            f1 += max(_f1(units(answer), units(prediction)) for answer in normalized)
+            predicted = normalized(predictions[id_], is_korean)
+            expected = [normalized(answer, is_korean) for answer in dict.fromkeys(answers)]  # many are equal
+            exact += float(predicted in expected)
+            if is_korean:
+                predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
+            f1 += max(_f1(words, predicted) for words in expected)
     return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
-
-
-def korquad_v1(references: References, predictions: Predictions) -> dict[str, float]:
-    """Like `squad_v1`, as KorQuAD's `evaluate-v1.0.py` prints them: F1 counts characters without spaces, because
-    particles are attached to Korean words."""
-    return squad_v1(references, predictions, normalize_korean_answer, lambda text: list(text.replace(" ", "")))
 
 
 def squad_v2(references: References, predictions: Predictions, null_odds: Mapping[str, float]) -> dict[str, float]:
@@ -67,14 +47,15 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
     exact, f1 = {}, {}
     for id_, answers in references.items():
         # Answers that are empty after normalisation do not count; without answers the empty text is expected.
-        expected = [text for text in map(normalize_answer, answers) if text] or [""]
-        prediction = normalize_answer(predictions[id_])
-        exact[id_] = float(prediction in expected)
+        expected = [words for words in map(normalized, answers) if words] or [[]]
+        predicted = normalized(predictions[id_])
+        exact[id_] = float(predicted in expected)
         # If a text has no token, F1 is 1 if both have none, else 0.
-        f1[id_] = max(_f1(text.split(), prediction.split()) for text in expected) if prediction else exact[id_]
-    has_answer, no_answer = ([id_ for id_, own in references.items() if bool(own) is has] for has in (True, False))
+        f1[id_] = max(_f1(words, predicted) for words in expected) if predicted else exact[id_]
+    groups = {"": list(references), "HasAns_": [*filter(references.get, references)]}
+    groups["NoAns_"] = [id_ for id_ in references if not references[id_]]
     result: dict[str, float] = {}
-    for prefix, ids in (("", list(references)), ("HasAns_", has_answer), ("NoAns_", no_answer)):
+    for prefix, ids in groups.items():
         if ids:
             result[f"{prefix}exact"] = 100.0 * sum(exact[id_] for id_ in ids) / len(ids)
             result[f"{prefix}f1"] = 100.0 * sum(f1[id_] for id_ in ids) / len(ids)
@@ -83,6 +64,13 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
         best = _best_threshold(references, predictions, scores, null_odds)
         result[name], result[f"{name}_thresh"] = best
     return result
+
+
+def normalized(text: str, is_korean: bool = False) -> list[str]:
+    """The words in lower case without ASCII punctuation and, if not Korean, without English articles."""
+    if is_korean:
+        return text.lower().translate(_KORQUAD_PUNCTUATION).split()
+    return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
 
 
 def _f1(expected: list[str], predicted: list[str]) -> float:
@@ -100,8 +88,8 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """The best score in percent, and the threshold of the odds that gives it (`find_best_thresh`).
 
-    Starts with "" as every answer (threshold 0.0) and accepts one prediction after the other, by rising odds. As
-    in the official script, predictions with equal odds may be accepted in part.
+    Starts with "" as every answer and accepts one prediction after the other, by rising odds: as in the official
+    script, perhaps not all predictions of equal odds.
     """
     current: float = sum(1 for answers in references.values() if not answers)
     best, threshold = current, 0.0

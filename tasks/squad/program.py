@@ -17,8 +17,8 @@ from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
-from tasks.squad import metrics
 from tasks.squad.answers import SpanDecoder, nbest_file
+from tasks.squad.metrics import squad_v1, squad_v2
 from tasks.squad.reading import Examples, Source, read, source_of
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
@@ -38,33 +38,29 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     resume, needs = job.resume(training.resume), Needs(task.max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     train_source, predict_source = (source_of(config.questions, is_training) for is_training in (True, False))
-    train_data = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
-    predict_data = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
+    train = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
+    dev = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
     phases.ended("data")
     job.make_model(start.bert_config, task.head, training.loop.seed)
-    if train_data:
-        fit(task, training_data(config, train_data), start, training, job)
+    if train:
+        rows = train.tables["windows"]
+        data = TrainingData(
+            rows=rows,
+            order=Order(len(rows), training.loop.seed),
+            key=train.facts["digest"],
+            settings={f"--{name}": value for name, value in flat(windows).items() if name != "allow_unknown"},
+            commit=train_source.split and hub.cached_commit(train_source.path, train_source.revision),
+        )
+        fit(task, data, start, training, job)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
     scores: dict[str, float] = {}
     facts: dict[str, object] = {}
-    if predict_data:
-        scores, facts["prediction"] = predict(config, job, task, predict_source, predict_data)
+    if dev:
+        scores, facts["prediction"] = predict(config, job, task, predict_source, dev)
     job.finish(config.do_train, scores, facts)
     return scores
-
-
-def training_data(config: SquadConfig, prepared: Prepared) -> TrainingData:
-    """The windows to train on, and what must not change when the run is resumed."""
-    rows, name = prepared.tables["windows"], config.questions.dataset_name
-    return TrainingData(
-        rows=rows,
-        order=Order(len(rows), config.training.loop.seed),
-        key=prepared.facts["digest"],
-        settings={f"--{name}": value for name, value in flat(config.windows).items() if name != "allow_unknown"},
-        commit=hub.cached_commit(name, config.questions.dataset_revision) if name else None,
-    )
 
 
 def predict(
@@ -78,10 +74,8 @@ def predict(
     seconds = time.perf_counter() - started
     scores = job.world.on_first(write_predictions, config, job.run, examples, decoder, kept)
     files_s = time.perf_counter() - started - seconds
-    job.run.say(
-        f"predicted {len(windows):,} windows in {seconds:.1f} s, {len(windows) / seconds:.1f} a second; "
-        f"answers, scores and files {files_s:.1f} s"
-    )
+    speed = f"{len(windows) / seconds:.1f} a second; answers, scores and files {files_s:.1f} s"
+    job.run.say(f"predicted {len(windows):,} windows in {seconds:.1f} s, {speed}")
     return scores, {"windows": len(windows), "seconds": seconds, "files_s": files_s}
 
 
@@ -89,10 +83,9 @@ def write_predictions(
     config: SquadConfig, run: Run, examples: Examples, decoder: SpanDecoder, kept: list[Any]
 ) -> dict[str, float]:
     """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
-    ids = [question.id for question in examples.questions]
+    ids, version_2 = list(examples.references), config.windows.version_2_with_negative
     texts, entries, odds = zip(*decoder.decode(kept), strict=True)
-    predictions, version_2 = dict(zip(ids, texts, strict=True)), config.windows.version_2_with_negative
-    null_odds = dict(zip(ids, odds, strict=True)) if version_2 else {}
+    predictions, null_odds = dict(zip(ids, texts, strict=True)), dict(zip(ids, odds, strict=True))
     run.write_json("predictions.json", predictions)
     run.write("nbest_predictions.json", nbest_file(ids, entries))
     if version_2:
@@ -100,11 +93,10 @@ def write_predictions(
     if not any(question.answers or question.is_impossible for question in examples.questions):
         run.say("the questions have no answers: predictions are written, not scored")
         return {}
-    metric = config.metric
-    if metric == "auto":
-        korean = "korquad" in examples.version.lower()
-        metric = "squad_v2" if version_2 else "korquad_v1" if korean else "squad_v1"
-    arguments = [examples.references, predictions, *([null_odds] if metric == "squad_v2" else [])]
-    result = getattr(metrics, metric)(*arguments)
-    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(result.items())))
-    return result
+    if version_2:
+        scores = squad_v2(examples.references, predictions, null_odds)
+    else:
+        is_korean = config.metric == "korquad_v1" or "korquad" in examples.version.lower()
+        scores = squad_v1(examples.references, predictions, is_korean and config.metric != "squad_v1")
+    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(scores.items())))
+    return scores

@@ -2,6 +2,7 @@
 format), plain or `.gz`, or from a hub data set with SQuAD's columns."""
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +71,8 @@ def source_of(settings: QuestionSettings, is_training: bool) -> Source:
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
-    """Reads the questions of a source. With `allow_impossible` some may have no answer.
-
-    Raises InputError: the file or data set is missing, damaged or not SQuAD's, a text is empty, an answer is
-      missing or out of its context, or more than 5 % of the answers are not at their position.
-    """
+    """Reads and checks the questions of a source. With `allow_impossible` some may have no answer. Raises
+    InputError also for more than 5 % of answers that are not at their position."""
     file = Path(source.path).expanduser()
     data = _from_hub(source, allow_impossible) if source.split else read_json(file, str(source))
     paragraphs: list[str] = []
@@ -94,21 +92,32 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
         raise InputError(f"{source}: holds no question")
     questions = questions[: source.limit]
     paragraphs = paragraphs[: questions[-1].paragraph + 1]
-    kept, misplaced = _checked(source, paragraphs, questions, allow_impossible)
+    needs_answers = source.is_training or (not allow_impossible and any(each.answers for each in questions))
+    id_, times = Counter(question.id for question in questions).most_common(1)[0]
+    if times > 1:
+        raise InputError(f"{source}: question {id_} occurs {times} times: predictions are stored by id")
+    kept: list[Question] = []
+    misplaced: list[str] = []
+    for question in questions:
+        where, context = f"{source}: question {question.id}", paragraphs[question.paragraph]
+        if not (question.text.strip(WHITESPACE) and context.strip(WHITESPACE)):
+            raise InputError(f"{where}: its text or its context is empty")
+        has_none = question.is_impossible or (needs_answers and not question.answers)
+        if has_none and not (question.is_impossible and allow_impossible):
+            raise InputError(
+                f"{where} has no answer: SQuAD v2.0 marks such questions by is_impossible, and its data need "
+                "--version_2_with_negative"
+            )
+        if source.is_training and not has_none and not _is_in_place(*question.answers[0], context, where):
+            misplaced.append(question.id)
+        else:
+            kept.append(question)
+    if len(misplaced) > MAX_MISPLACED_SHARE * len(questions):
+        raise InputError(
+            f"{source}: {len(misplaced)} of {len(questions)} answers are not at their answer_start "
+            f"({shortened(misplaced, 5)}); were the contexts changed after the answers were marked?"
+        )
     return Examples(version, paragraphs, kept, misplaced)
-
-
-def _question(qa: dict[str, Any], paragraphs: list[str], is_training: bool) -> Question:
-    """A question about the last paragraph. Raises KeyError, TypeError or AttributeError if it is not SQuAD's."""
-    answers = qa.get("answers") or ()
-    places = [answer["answer_start"] if is_training else NO_PLACE for answer in answers]
-    texts = [answer["text"] for answer in answers]
-    is_impossible = qa.get("is_impossible") or False
-    kinds = {type(text) for text in (paragraphs[-1], qa["question"], *texts)}
-    if type(is_impossible) is not bool or kinds != {str}:
-        raise TypeError("is_impossible must be true or false, and texts strings")
-    answered = tuple(zip(texts, places, strict=True))
-    return Question(str(qa["id"]), qa["question"], len(paragraphs) - 1, answered, is_impossible)
 
 
 def _from_hub(source: Source, allow_impossible: bool) -> dict[str, Any]:
@@ -125,52 +134,33 @@ def _from_hub(source: Source, allow_impossible: bool) -> dict[str, Any]:
     return {"data": [{"paragraphs": ({"context": context, "qas": map(qa, rows)} for context, rows in groups)}]}
 
 
-def _checked(
-    source: Source, paragraphs: list[str], questions: list[Question], allow_impossible: bool
-) -> tuple[list[Question], list[str]]:
-    """The questions, and the ids of those left out: the words at their answer's position do not contain its words.
-    Raises InputError as `read`."""
-    ids, kept, misplaced = set[str](), list[Question](), list[str]()
-    needs_answers = source.is_training or (not allow_impossible and any(each.answers for each in questions))
-    for question in questions:
-        where, context = f"{source}: question {question.id}", paragraphs[question.paragraph]
-        if not (question.text.strip(WHITESPACE) and context.strip(WHITESPACE)):
-            raise InputError(f"{where}: its text or its context is empty")
-        if question.id in ids:
-            raise InputError(f"{where} occurs twice: ids must be unique, because predictions are stored by id")
-        ids.add(question.id)
-        is_unanswered = needs_answers and not question.answers and not question.is_impossible
-        if is_unanswered or (question.is_impossible and not allow_impossible):
-            raise InputError(
-                f"{where} has no answer: SQuAD v2.0 marks such questions by is_impossible, and its data need "
-                "--version_2_with_negative"
-            )
-        kept.append(question)
-        if source.is_training and not question.is_impossible:
-            text, start = question.answers[0]
-            if type(start) is not int or not text.strip(WHITESPACE) or not 0 <= start <= len(context) - len(text):
-                place = f"answer_start {start} is not inside its {len(context)}-character context"
-                raise InputError(f"{where}: its answer {shown(text)} at {place}")
-            first, stop = touched_words(context, start, start + len(text))
-            if " ".join(text.split()) not in " ".join(context[first:stop].split()):
-                misplaced.append(kept.pop().id)
-    if len(misplaced) > MAX_MISPLACED_SHARE * len(questions):
-        raise InputError(
-            f"{source}: {len(misplaced)} of {len(questions)} answers are not at their answer_start "
-            f"({shortened(misplaced, 5)}); were the contexts changed after the answers were marked?"
-        )
-    return kept, misplaced
+def _question(qa: dict[str, Any], paragraphs: list[str], is_training: bool) -> Question:
+    """A question about the last paragraph. Raises KeyError, TypeError or AttributeError if it is not SQuAD's."""
+    answers = qa.get("answers") or ()
+    places = [answer["answer_start"] if is_training else NO_PLACE for answer in answers]
+    texts = [answer["text"] for answer in answers]
+    is_impossible = qa.get("is_impossible") or False
+    kinds = {type(text) for text in (paragraphs[-1], qa["question"], *texts)}
+    if type(is_impossible) is not bool or kinds != {str}:
+        raise TypeError("is_impossible must be true or false, and texts strings")
+    answered = tuple(zip(texts, places, strict=True))
+    return Question(str(qa["id"]), qa["question"], len(paragraphs) - 1, answered, is_impossible)
+
+
+def _is_in_place(text: str, start: int, context: str, where: str) -> bool:
+    """Whether the words at this position hold those of the answer. Raises InputError: there are no such words."""
+    if type(start) is not int or not text.strip(WHITESPACE) or not 0 <= start <= len(context) - len(text):
+        place = f"answer_start {start} is not inside its {len(context)}-character context"
+        raise InputError(f"{where}: its answer {shown(text)} at {place}")
+    first, stop = touched_words(context, start, start + len(text))
+    return " ".join(text.split()) in " ".join(context[first:stop].split())
 
 
 def touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
     """The start and end of the words that these characters belong to. White space belongs to the word before
     it."""
-    while start > 0 and context[start] in WHITESPACE:
-        start -= 1
-    while stop > start + 1 and context[stop - 1] in WHITESPACE:
-        stop -= 1
-    while start > 0 and context[start - 1] not in WHITESPACE:
-        start -= 1
+    before, stop = (len(context[:place].rstrip(WHITESPACE)) for place in (start + 1, stop))
+    start = max(context.rfind(space, 0, before) for space in WHITESPACE) + 1
     while stop < len(context) and context[stop] not in WHITESPACE:
         stop += 1
     return start, stop

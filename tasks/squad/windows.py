@@ -1,66 +1,51 @@
 """SQuAD's questions as rows: contexts cut into windows by Google's rules (google-research/bert `run_squad.py`)."""
 
 import functools
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
+from bert.text.tokenizer import Tokenizer, unknown_share
 from distributed.rows import ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import shortened
 from ringbase.hashing import digest, sha256
 from ringbase.settings import flat
-from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
+from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings
-from tasks.texts import encoded, parts
+from tasks.texts import encoded, open_tokenized, parts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
-VERSION = 3  # increase when reading or cutting accepts or writes something else: old folders are not used
+VERSION = 4  # increase when reading or cutting accepts or writes something else: old folders are not used
 
 
 def open_windows(
     settings: WindowSettings, source: Source, tokenizer: Tokenizer, world: World, run: Run
 ) -> Prepared:
-    """The tables `windows` and `paragraphs` of a source, as `tables` makes them, on every rank.
+    """The tables `windows` and `paragraphs` of a source, as `tables` makes them, on every rank. Raises InputError
+    as `read` and `open_tokenized`."""
 
-    Raises InputError: `read` does, or more than 10 % of the tokens are [UNK] without `allow_unknown`.
-    """
-    data = prepared(partial(recipe, settings, source, tokenizer, run), str(source), world, run)
-    facts = data.facts
-    if facts["misplaced"]:
-        run.say(
-            f"warning: {source.path}: left out, because its answer is not at answer_start: {facts['misplaced']}"
-        )
-    counts = f"{facts['questions']:,} questions, {len(data.tables['windows']):,} windows"
-    run.say(f"{source}: {counts}, {facts['unknown_share']:.2%} [UNK]" + ("" if data.is_new else " (cached)"))
-    check_unknown(facts["unknown_share"], str(source), tokenizer, settings.allow_unknown)
-    return data
+    def recipe() -> Recipe:
+        load = functools.cache(lambda: read(source, settings.version_2_with_negative))
+        file = Path(source.path).expanduser()
+        # A file with the same bytes is not parsed again.
+        content = [load().paragraphs, load().questions] if source.split or not file.is_file() else sha256(file)
+        key = digest("squad", VERSION, tokenizer.digest, flat(settings), source.is_training, source.limit, content)
+        return key, lambda: tables(settings, load(), tokenizer, run)
 
-
-def recipe(settings: WindowSettings, source: Source, tokenizer: Tokenizer, run: Run) -> Recipe:
-    """The key in the cache of a source's tables, and what makes them. A file with the same bytes is not parsed
-    again."""
-    load = functools.cache(lambda: read(source, settings.version_2_with_negative))
-    file = Path(source.path).expanduser()
-    content = [load().paragraphs, load().questions] if source.split or not file.is_file() else sha256(file)
-    key = digest("squad", VERSION, tokenizer.digest, flat(settings), source.is_training, source.limit, content)
-    return key, lambda: tables(settings, load(), tokenizer, run)
+    return open_tokenized(recipe, source, tokenizer, settings.allow_unknown, world, run)
 
 
 def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run) -> Tables:
     """Tokenizes questions and contexts and cuts the contexts into windows.
 
-    A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP], int32), `question_tokens` (how many of
-    them are of type 0), `start_position` and `end_position` (0 if the answer is not inside), `question` (its
-    number), and `document_start` (the window's first token in the context). A row of `paragraphs` has `spans`, the
-    start and end characters of each of its tokens, interleaved. The facts are the share of [UNK] among the tokens
-    of contexts and questions, what `open_windows` prints, and the digest that checkpoints have of their data.
+    A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP]), `question_tokens` (how many of them are
+    of type 0), `start_position` and `end_position` (0 if the answer is not inside), `question` (its number), and
+    `document_start` (the window's first token in the context); all int32. A row of `paragraphs` has `spans`, the
+    start and end characters of each of its tokens, interleaved.
     """
     paragraphs, questions = examples.paragraphs, examples.questions
     slices = parts(len(paragraphs), "tokenizing contexts", "text", run)
@@ -71,37 +56,31 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     rows: list[tuple] = []
     for number, question in enumerate(questions):
         ids, spans = contexts[question.paragraph]
-        answer = _answer_of(question, paragraphs[question.paragraph], ids, spans, answer_ids[number])
+        answer = answer_tokens(question, paragraphs[question.paragraph], ids, spans, answer_ids[number])
         asked = question_ids[number][: settings.max_query_length]
         head = np.concatenate([[tokenizer.cls_id], asked, [tokenizer.sep_id]]).astype(np.int32)
-        rows += ((*window, number) for window in _windows_of(settings, head, ids, answer))
+        room = settings.max_seq_length - len(head) - 1
+        for start in window_starts(len(ids), room, settings.doc_stride):
+            window = ids[start : start + room]
+            first, last = (place - start for place in answer) if answer else (-1, -1)
+            is_inside = first >= 0 and last < len(window)
+            span = (len(head) + first, len(head) + last) if is_inside else (0, 0)
+            rows.append((np.concatenate([head, window, head[-1:]]), len(head), *span, start, number))
     input_ids, *columns = zip(*rows, strict=True)
     numbers = {name: pa.array(column, pa.int32()) for name, column in zip(NUMBERS, columns, strict=True)}
     lengths = (settings.max_seq_length, settings.doc_stride, settings.max_query_length)
+    notes = [f"{len(questions):,} questions, {len(rows):,} windows"]
+    if examples.misplaced:
+        notes.append(f"left out, because the answer is not at answer_start: {shortened(examples.misplaced, 5)}")
     facts = {
         # As version 0.1 made it: a run of its goes on.
         "digest": digest("squad windows", 1, tokenizer.digest, lengths, [paragraphs, questions]),
         "unknown_share": unknown_share([*(ids for ids, _ in contexts), *question_ids], tokenizer.unk_id),
-        "questions": len(questions),
-        "misplaced": shortened(examples.misplaced, 5),
+        "notes": notes,
     }
     windows = {"input_ids": ragged(input_ids, pa.int32()), **numbers}
     paragraph_spans = {"spans": ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())}
     return with_facts({"windows": windows, "paragraphs": paragraph_spans}, facts)
-
-
-def _windows_of(
-    settings: WindowSettings, head: np.ndarray, context_ids: np.ndarray, answer: tuple[int, int] | None
-) -> Iterator[tuple[np.ndarray, int, int, int, int]]:
-    """The windows over a context after `head`, [CLS] question [SEP]: ids, length of the head, positions of the
-    answer's first and last token, and the window's first token in the context."""
-    room = settings.max_seq_length - len(head) - 1
-    for start in window_starts(len(context_ids), room, settings.doc_stride):
-        stop = min(start + room, len(context_ids))
-        first, last = (0, 0) if answer is None else (place - start + len(head) for place in answer)
-        if first < len(head) or last >= stop - start + len(head):
-            first = last = 0
-        yield np.concatenate([head, context_ids[start:stop], head[-1:]]), len(head), first, last, start
 
 
 def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:
@@ -113,7 +92,7 @@ def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:
     return starts
 
 
-def _answer_of(
+def answer_tokens(
     question: Question, context: str, ids: np.ndarray, spans: np.ndarray, answer_ids: np.ndarray
 ) -> tuple[int, int] | None:
     """The first and last token of a question's answer in its context; None without an answer to train on.

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +32,6 @@ TEXTS = [
     ["café – naïve", "Ünder"],
     ["last", "of all"],
 ]
-GOOGLES = """--input_file=./sample_text.txt --output_file=tf_examples.tfrecord --do_lower_case=True --dupe_factor=5
-    --vocab_file=v/vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --masked_lm_prob=0.15
-    --random_seed=12345"""
 PLAIN = "\n".join("".join(f"{sentence}\n" for sentence in text) for text in TEXTS)
 
 
@@ -45,9 +43,7 @@ def test_every_form_of_text_gives_the_same_documents(tmp_path, monkeypatch):
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(PLAIN.encode()))
     with pa.CompressedOutputStream(pa.OSFile(str(tmp_path / "d.txt.zst"), "wb"), "zstd") as file:
         file.write(PLAIN.encode())
-    rows = [{"body": "\n".join(text), "id": number} for number, text in enumerate(TEXTS)] + [
-        {"body": None, "id": 9}
-    ]
+    rows = [{"body": text} for text in (*map("\n".join, TEXTS), None)]
     (tmp_path / "e.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     for name in ("f.parquet", "set/train.parquet"):
         pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / name, row_group_size=2)
@@ -56,15 +52,14 @@ def test_every_form_of_text_gives_the_same_documents(tmp_path, monkeypatch):
         assert corpora.read_documents(input_file=str(tmp_path / name), text_column="body") == expected, name
     assert corpora.read_documents(dataset_name=str(tmp_path / "set"), text_column="body") == TEXTS
     for source in ({"input_file": str(tmp_path / "f.parquet")}, {"dataset_name": str(tmp_path / "set")}):
-        refused(lambda source=source: corpora.read_documents(**source), *source.values(), "--text_column", "body")
+        refused(partial(corpora.read_documents, **source), *source.values(), "--text_column", "body")
 
 
-@pytest.mark.parametrize("unit_bytes", [1, 7, 50, 200, 5000])
+@pytest.mark.parametrize("unit_bytes", [1, 50, 5000])
 def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_bytes):
-    draw, texts = random.Random(unit_bytes), []
-    for _ in range(60):
-        lines = ["".join(draw.choices("abé한 ", k=draw.randint(1, 40))).strip() for _ in range(draw.randint(1, 6))]
-        texts.append([line or "x" for line in lines])
+    draw = random.Random(unit_bytes)
+    texts = [["x".join(draw.choices("abé한 ", k=draw.randint(2, 20))).strip() for _ in range(draw.randint(1, 6))]
+             for _ in range(60)]  # fmt: skip
     documents = ["\n".join(text) for text in texts]
     (tmp_path / "a.txt").write_text("\n\n".join(documents) + "\n")
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
@@ -133,14 +128,13 @@ def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stay
     corpora.build(tmp_path, "two", workers=2, num_shards=3, dupe_factor=2)
     assert files_in(tmp_path / "one") == files_in(tmp_path / "two")
     seven, manifest = corpora.build(tmp_path, "seven", num_shards=7, dupe_factor=2)
-    assert sorted(one, key=str) == sorted(seven, key=str)
-    assert one != sorted(one, key=str)
+    assert sorted(one, key=str) == sorted(seven, key=str) != one
     sizes = [shard["examples"] for shard in manifest["shards"]]
     assert max(sizes) <= 1.1 * min(sizes)
     assert corpora.build(tmp_path, "seed", num_shards=3, dupe_factor=2, random_seed=1)[0] != one
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")}
     corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")} == times
+    assert {path: path.stat().st_mtime_ns for path in times} == times
     refused(lambda: corpora.build(tmp_path, "one", num_shards=3, max_seq_length=32), "max_seq_length", 128, 32)
 
 
@@ -150,30 +144,26 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
     one = (tmp_path / "a.txt").read_bytes() + b"\n\n"
     (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
-    command = ["-m", "tasks.corpus", "build", "--input_file=a.txt", "--vocab_file=vocab.txt", "--masking=static",
-               "--dupe_factor=1", "--num_shards=8", "--num_workers=2"]  # fmt: skip
+    command = [sys.executable, "-m", "tasks.corpus", "build", "--input_file=a.txt", "--vocab_file=vocab.txt",
+               "--num_shards=8", "--num_workers=2"]  # fmt: skip
     launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
     options = {"cwd": tmp_path, "env": os.environ | ENVIRONMENT}
-    subprocess.run([sys.executable, *command, "--output_dir=whole"], check=True, **options)
-    with subprocess.Popen([sys.executable, *command, "--output_dir=cut"], **options) as process:
+    subprocess.run([*command, "--output_dir=whole"], check=True, **options)
+    with subprocess.Popen([*command, "--output_dir=cut"], **options) as process:
         while not any(here.glob(".work/unit-*")):
             assert process.poll() is None, "the build ended before it could be killed"
             time.sleep(0.01)
-        workers = children_of(process.pid)
+        tasks = Path(f"/proc/{process.pid}/task").iterdir()
+        workers = [child for task in tasks for child in (task / "children").read_text().split()]
         process.kill()
     assert len(workers) >= 2
     until = time.monotonic() + 60
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+    while any(Path("/proc", worker).exists() for worker in workers):
         assert time.monotonic() < until, "workers outlive the process that started them"
         time.sleep(0.05)
     refused(lambda: corpora.open_table(str(here)), here, "bert-corpus build")
-    subprocess.run([*launch, sys.executable, *command, "--output_dir=cut"], check=True, **options)
+    subprocess.run([*launch, *command, "--output_dir=cut"], check=True, **options)
     assert files_in(here) == files_in(tmp_path / "whole")
-
-
-def children_of(parent):
-    tasks = Path(f"/proc/{parent}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 def test_unfinished_work_with_other_settings_or_input_is_refused(tmp_path, monkeypatch):
@@ -188,15 +178,15 @@ def test_unfinished_work_with_other_settings_or_input_is_refused(tmp_path, monke
 
 
 @pytest.mark.slow
-def test_googles_command_line_and_a_vocabulary_of_the_corpus(tmp_path, monkeypatch):
-    """The command of google-research/bert's README, with its names of files."""
+def test_a_vocabulary_of_the_corpus(tmp_path, monkeypatch):
+    """With names of files as in google-research/bert's README."""
     monkeypatch.chdir(tmp_path)
     novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8")[:100_000]
     Path("sample_text.txt").write_text(novel.replace(".\n", ".\n\n"))
     bert_corpus(["vocab", "--input_file=*.txt", "--output_dir=v", "--vocab_size=1000"])
-    bert_corpus(["build", *GOOGLES.split()])
-    manifest = corpora.open_table("tf_examples.tfrecord")[1]
-    assert (manifest["settings"]["dupe_factor"], manifest["vocab_size"]) == (5, 1000)
+    bert_corpus(["build", "--input_file=*.txt", "--output_file=a.tfrecord", "--vocab_file=v/vocab.txt"])
+    manifest = corpora.open_table("a.tfrecord")[1]
+    assert manifest["vocab_size"] == 1000
     assert manifest["counts"]["unknown_share"] < 0.01
 
 
@@ -212,21 +202,16 @@ def shards(tmp_path):
 def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys):
     path = shards / "shard-00001-of-00003.arrow"
     data = path.read_bytes()
-    flipped = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
     path.unlink()
     if damage != "missing":
-        path.write_bytes(data[:-100] if damage == "cut" else flipped)
+        path.write_bytes(data[:-100] if damage == "cut" else data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
     refusal(capsys, "bert-corpus verify", lambda: bert_corpus(["verify", f"--input_dir={shards}"]), path)
-    for patterns in (str(shards), f"{shards}/*", f"{shards}/shard-*.arrow"):
-        refused(lambda patterns=patterns: corpora.open_table(patterns), "--input_file", path)
+    for patterns in (str(shards), f"{shards}/shard-*.arrow"):
+        refused(partial(corpora.open_table, patterns), path)
     assert corpora.open_table(f"{shards}/shard-00000-*,{shards}/shard-00002-*")[0].num_rows > 0
-    path.write_bytes(data)
-    words = shards / "tokenizer/vocab.txt"
-    words.write_bytes(words.read_bytes().replace(b"w7", b"w6"))
-    refused(lambda: verify(shards), words)
 
 
-def test_shards_that_do_not_belong_together_are_refused(tmp_path, shards):
+def test_shards_and_files_that_do_not_belong_together_are_refused(tmp_path, shards):
     corpora.build(tmp_path, "other", max_seq_length=64)
     refused(lambda: corpora.open_table(f"{shards}/*.arrow,{tmp_path}/other/*.arrow"), "max_seq_length", 128, 64)
     corpora.build(tmp_path, "more", num_shards=2)
@@ -234,7 +219,8 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path, shards):
     assert table.num_rows == 2 * manifest["counts"]["examples"]
     (tmp_path / "other" / "shard-00000-of-00001.arrow").rename(shards / "shard-00000-of-00001.arrow")
     refused(lambda: corpora.open_table(f"{shards}/*"), "shard-00000-of-00001.arrow")
-    refused(lambda: verify(shards), "shard-00000-of-00001.arrow")
+    (shards / "tokenizer/vocab.txt").write_text("w7")
+    refused(lambda: verify(shards), "shard-00000-of-00001.arrow", "tokenizer/vocab.txt")
     (shards / "manifest.json").unlink()
     refused(lambda: corpora.open_table(f"{shards}/*"), "manifest.json")
     refused(lambda: corpora.open_table(f"{tmp_path}/nowhere/*"), f"{tmp_path}/nowhere/*")

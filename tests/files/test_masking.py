@@ -1,6 +1,7 @@
 """Masks against Google's algorithm (create_pretraining_data.py, written out below)."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,32 +10,19 @@ from bert.corpus.masking import Masking, example_keys, mask
 
 VOCAB, CLS, SEP, MASK = 1000, 1, 2, 3
 CONTINUES = np.arange(VOCAB) % 3 == 0  # [MASK] among them: it stands in no text
-WHOLE_WORDS = pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
-
-
-def masking(whole_words=False, **settings):
-    return Masking(VOCAB, MASK, (CLS, SEP), continues_word=CONTINUES if whole_words else None, **settings)
+TOKENIZER = SimpleNamespace(vocab_size=VOCAB, mask_id=MASK, cls_id=CLS, sep_id=SEP, continues_word=CONTINUES)
 
 
 def examples(lengths, seed=0):
-    """[CLS] a [SEP] b [SEP] of each length; b may begin in the middle of a word."""
-    chance, made = np.random.default_rng(seed), []
-    for length in lengths:
-        tokens = chance.integers(4, VOCAB, length)
-        tokens[[0, length // 2, -1]] = CLS, SEP, SEP
-        made.append(tokens.astype(np.int32))
-    return made
+    """[CLS] a [SEP] b [SEP] of each length, joined, and their offsets; b may begin in the middle of a word."""
+    chance, offsets = np.random.default_rng(seed), np.cumsum([0, *lengths])
+    values = chance.integers(4, VOCAB, offsets[-1]).astype(np.int32)
+    values[offsets[:-1]], values[offsets[:-1] + np.array(lengths) // 2], values[offsets[1:] - 1] = CLS, SEP, SEP
+    return values, offsets
 
 
-def flat(tokens):
-    return np.concatenate([np.empty(0, np.int32), *tokens]), np.cumsum([0, *map(len, tokens)])
-
-
-def parts(masked, offsets):
-    """(values, positions, original ids) of each example."""
-    cuts = masked.position_offsets[1:-1]
-    arrays = (masked.values, offsets[1:-1]), (masked.positions, cuts), (masked.original_ids, cuts)
-    return list(zip(*([part.tolist() for part in np.split(*array)] for array in arrays), strict=True))
+def masked(values, offsets, seed, **settings):
+    return mask(values, offsets, example_keys(seed, np.arange(len(offsets) - 1)), Masking(TOKENIZER, **settings))
 
 
 def words_of(tokens, whole_words):
@@ -49,37 +37,36 @@ def words_of(tokens, whole_words):
     return words
 
 
-def google_places(tokens, words, probability, most):
+def google_places(words, number):
     """The places that are predicted, given the words in random order."""
-    number, places = min(most, max(1, round(len(tokens) * probability))), []
+    places = []
     for word in words:
         if len(places) >= number:
             break
         if len(places) + len(word) <= number:
             places += word
-    return sorted(places)
+    return places
 
 
-@WHOLE_WORDS
+@pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
 def test_the_number_and_places_are_distributed_as_googles(whole_words):
     """One example masked 10,000 times by us and by Google's algorithm with Python's generator.
 
     Differences of two shares are held against 5 standard deviations: passed by chance once in 10^6 for each of the
     64 places; the seeds are fixed.
     """
-    times = 10_000
-    tokens = examples([64], seed=4)[0]
-    values, offsets = flat([tokens] * times)
-    limits = masking(whole_words, max_predictions_per_seq=8)
-    found = mask(values, offsets, example_keys(1, np.arange(times)), limits)
-    ours = np.bincount(found.positions, minlength=64)
-    numbers = np.bincount(np.diff(found.position_offsets), minlength=9)
+    times, (tokens, _) = 10_000, examples([64], seed=4)
+    values, offsets = np.tile(tokens, times), np.arange(times + 1) * 64
+    found = masked(values, offsets, 1, do_whole_word_mask=whole_words, max_predictions_per_seq=8)
+    positions, starts = found["masked_lm_positions"]
+    ours = np.bincount(positions, minlength=64)
+    numbers = np.bincount(np.diff(starts), minlength=9)
     generator, theirs, their_numbers = random.Random(0), np.zeros(64), np.zeros(9)
     words = words_of(tokens.tolist(), whole_words)
     assert not whole_words or max(map(len, words)) >= 3
     for _ in range(times):
         generator.shuffle(words)
-        places = google_places(tokens, words, 0.15, 8)
+        places = google_places(words, 8)  # of round(64 * 0.15) = 10
         theirs[places] += 1
         their_numbers[len(places)] += 1
     for a, b in ((ours, theirs), (numbers, their_numbers)):
@@ -89,15 +76,14 @@ def test_the_number_and_places_are_distributed_as_googles(whole_words):
 
 
 def test_eighty_ten_ten():
-    values, offsets = flat(examples([128] * 2000))
-    found = mask(values, offsets, example_keys(0, np.arange(2000)), masking())
-    rows = np.repeat(np.arange(2000), np.diff(found.position_offsets))
-    now = found.values[offsets[rows] + found.positions]
+    values, offsets = examples([128] * 2000)
+    (ids, _), (positions, starts), (originals, _) = masked(values, offsets, 0).values()
+    now = ids[np.repeat(offsets[:-1], np.diff(starts)) + positions]
     # A random word may be [MASK] or the token itself: 0.1 / 1000 of the cases.
-    for share, came in ((0.8, now == MASK), (0.1, now == found.original_ids)):
+    for share, came in ((0.8, now == MASK), (0.1, now == originals)):
         expected = share + 0.1 / VOCAB
         assert abs(came.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / len(now))
-    counts = np.bincount(now[(now != MASK) & (now != found.original_ids)], minlength=VOCAB)
+    counts = np.bincount(now[(now != MASK) & (now != originals)], minlength=VOCAB)
     counts = np.delete(counts, MASK)
     # χ² has mean 998 and variance 2 · 998. A draw that is the token itself is not seen: it takes 0.1 % from each.
     assert abs(np.sum((counts - counts.mean()) ** 2) / counts.mean() - 998) < 5 * np.sqrt(2 * 998)
@@ -108,18 +94,18 @@ def test_eighty_ten_ten():
     ("whole_words", "probability", "most"), [(False, 0.15, 1000), (False, 0.5, 77), (True, 0.15, 20)]
 )
 def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_says(whole_words, probability, most):
-    tokens = examples(list(range(5, 400)))
-    values, offsets = flat(tokens)
+    values, offsets = examples(range(5, 400))
     before = values.copy()
-    settings = masking(whole_words, masked_lm_prob=probability, max_predictions_per_seq=most)
-    found = mask(values, offsets, example_keys(5, np.arange(len(tokens))), settings)
+    limits = {"masked_lm_prob": probability, "max_predictions_per_seq": most}
+    columns = masked(values, offsets, 5, do_whole_word_mask=whole_words, **limits).values()
     np.testing.assert_array_equal(values, before)
-    for ids, (now, positions, original) in zip(tokens, parts(found, offsets), strict=True):
+    parts = ([part.tolist() for part in np.split(array, starts[1:-1])] for array, starts in columns)
+    for ids, now, positions, originals in zip(np.split(values, offsets[1:-1]), *parts, strict=True):
         assert positions == sorted(set(positions))
         wanted = min(most, max(1, round(len(ids) * probability)), len(ids) - 3)
         assert len(positions) <= wanted if whole_words else len(positions) == wanted
         restored = np.array(now)
-        restored[positions] = original
+        restored[positions] = originals
         np.testing.assert_array_equal(restored, ids)
         words = words_of(ids.tolist(), whole_words)
         assert set(positions) <= {place for word in words for place in word}

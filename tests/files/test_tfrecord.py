@@ -3,18 +3,19 @@
 import gzip
 import os
 import shutil
+from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from harness import corpora
 from harness.refusals import refused
 
 from bert.corpus.shards import find_shards, read_manifest, verify
-from tasks.pretraining.records import Limits, converted
+from tasks.pretraining.shards import Limits, converted
 
-LENGTH, PREDICTIONS, VOCAB = 24, 4, 500
+SIZES = {"max_seq_length": 48, "max_predictions_per_seq": 6}
+VOCAB = 5000
 
 
 @pytest.fixture(autouse=True)
@@ -23,41 +24,39 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def random_rows(number, seed=0):
-    """Rows of Arrow shards: 5 to 24 tokens, a few without predictions or without a second sentence."""
-    chance = np.random.default_rng(seed)
-    rows = []
-    for length in [LENGTH, *chance.integers(5, LENGTH + 1, number - 1).tolist()]:
-        predicted = int(chance.integers(0, PREDICTIONS + 1))
-        rows.append({
-            "input_ids": chance.integers(1, VOCAB, length).tolist(),
-            "sentence_a_tokens": min(length, int(chance.integers(3, LENGTH + 1))),
-            "is_random_next": int(chance.integers(0, 2)),
-            "masked_lm_positions": chance.integers(1, 5, predicted).tolist(),
-            "masked_lm_ids": chance.integers(1, VOCAB, predicted).tolist(),
-        })  # fmt: skip
-    return rows
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The rows of an Arrow corpus with masks, and the same corpus as TFRecords."""
+    folder = tmp_path_factory.mktemp("corpus")
+    corpora.write(folder, corpora.make_texts(10))
+    settings = {"dupe_factor": 2, "num_shards": 2, **SIZES}
+    rows, _ = corpora.build(folder, "arrow", masking="static", **settings)
+    corpora.build(folder, "tfrecord", format="tfrecord", **settings)
+    return rows, folder / "tfrecord"
 
 
-def padded(row, length=LENGTH, predictions=PREDICTIONS):
+@pytest.fixture
+def rows(built):
+    return [row.copy() for row in built[0][:70]]
+
+
+def padded(row):
     """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written out."""
-    ids, first, number = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
-    features = {
-        "input_ids": ids,
-        "input_mask": [1] * len(ids),
-        "segment_ids": [0] * first + [1] * (len(ids) - first),
-        "masked_lm_positions": row["masked_lm_positions"],
-        "masked_lm_ids": row["masked_lm_ids"],
-        "masked_lm_weights": [1.0] * number,
+    ids, first, used = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
+    padding, unused = [0] * (48 - len(ids)), [0] * (6 - used)
+    return {
+        "input_ids": ids + padding,
+        "input_mask": [1] * len(ids) + padding,
+        "segment_ids": [0] * first + [1] * (len(ids) - first) + padding,
+        "masked_lm_positions": row["masked_lm_positions"] + unused,
+        "masked_lm_ids": row["masked_lm_ids"] + unused,
+        "masked_lm_weights": [1.0] * used + [0.0] * len(unused),
+        "next_sentence_labels": [row["is_random_next"]],
     }
-    for key, values in features.items():
-        size = predictions if "masked" in key else length
-        features[key] = values + [0.0 if "weights" in key else 0] * (size - len(values))
-    return features | {"next_sentence_labels": [row["is_random_next"]]}
 
 
 def write(path, examples):
-    """Writes records, or features as a tf.train.Example."""
+    """Writes records, or features as a tf.train.Example; returns the bytes of the file."""
     lists = {bytes: "bytes_list", float: "float_list", int: "int64_list"}
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
@@ -65,52 +64,44 @@ def write(path, examples):
                 made = {key: {lists[type(values[0])]: {"value": values}} for key, values in example.items()}
                 example = tf.train.Example(features={"feature": made}).SerializeToString()
             writer.write(example)
-
-
-def write_rows(path, rows):
-    write(path, map(padded, rows))
+    return path.read_bytes()
 
 
 def read(patterns, flag="--input_file", **limits):
     """The rows that bert-pretraining trains on."""
-    fit = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "vocab_size": VOCAB} | limits
-    folder = converted(find_shards(str(patterns), flag), Limits(**fit), flag)
+    limits = SIZES | {"vocab_size": VOCAB} | limits
+    folder = converted(find_shards(str(patterns), flag), Limits(**limits), flag)
     return corpora.open_table(str(folder), flag)[0].to_pylist()
 
 
-def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shards_hold(tmp_path):
-    corpora.write(tmp_path, corpora.make_texts(10))
-    settings = {"dupe_factor": 2, "max_seq_length": 48, "num_shards": 2}
-    rows, _ = corpora.build(tmp_path, "arrow", masking="static", **settings)
-    _, manifest = corpora.build(tmp_path, "tfrecord", format="tfrecord", **settings)
-    output = tmp_path / "tfrecord"
-    expected = [padded(row, 48, 20) for row in rows]
+def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shards_hold(built):
+    rows, output = built
+    expected = list(map(padded, rows))
     kinds = {key: tf.float32 if key == "masked_lm_weights" else tf.int64 for key in expected[0]}
     spec = {key: tf.io.FixedLenFeature([len(values)], kinds[key]) for key, values in expected[0].items()}
     files = sorted(map(str, output.glob("shard-*")))
     (records,) = tf.data.TFRecordDataset(files).batch(10_000)
     for key, values in tf.io.parse_example(records, spec).items():
         assert values.numpy().tolist() == [example[key] for example in expected]
-    limits = {"max_seq_length": 48, "max_predictions_per_seq": 20, "vocab_size": manifest["vocab_size"]}
     for patterns in (output, f"{output}/*", ",".join(files)):
-        assert read(patterns, **limits) == rows
+        assert read(patterns) == rows
     verify(output)
 
 
-def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path):
+def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path, rows):
     """What padding and predictions of weight 0 hold does not matter."""
     data = tmp_path / "data"
     data.mkdir()
-    rows = [random_rows(count, seed) for seed, count in enumerate((40, 1, 25))]
-    for number, part in enumerate(rows):
-        write_rows(data / f"part-{number}.tfrecord", part)
+    for number, part in enumerate((rows[:40], rows[40:41], rows[41:])):
+        write(data / f"part-{number}.tfrecord", map(padded, part))
     data.chmod(0o555)
-    assert read(f"{data}/part-[01].tfrecord, {data}/part-2.*") == [row for part in rows for row in part]
+    assert read(f"{data}/part-[01].tfrecord, {data}/part-2.*") == rows
     assert sorted(os.listdir(data)) == [f"part-{number}.tfrecord" for number in range(3)]
-    example = padded(random_rows(1)[0]) | {
-        "input_mask": [1] * 6 + [0] * 18, "input_ids": [5] * 6 + [9999] * 18,
-        "segment_ids": [0] * 4 + [1] * 2 + [7] * 18, "masked_lm_weights": [0.0, 1.0, 0.0, 1.0],
-        "masked_lm_positions": [99, 2, 99, 4], "masked_lm_ids": [9999, 8, 9999, 9], "extra": [b"whatever"],
+    example = padded(rows[0]) | {
+        "input_mask": [1] * 6 + [0] * 42, "input_ids": [5] * 6 + [9999] * 42,
+        "segment_ids": [0] * 4 + [1] * 2 + [7] * 42, "masked_lm_weights": [0.0, 1.0, 0.0] * 2,
+        "masked_lm_positions": [99, 2, 99, 99, 4, 99], "masked_lm_ids": [9999, 8, 9999, 9999, 9, 9999],
+        "extra": [b"whatever"],
     }  # fmt: skip
     write(tmp_path / "file", [example])
     (row,) = read(tmp_path / "file")
@@ -118,56 +109,48 @@ def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path):
     assert (row["masked_lm_positions"], row["masked_lm_ids"]) == ([2, 4], [8, 9])
 
 
-def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path, cache):
-    def digests():
-        return {read_manifest(folder)["records_digest"] for folder in (cache / "records").iterdir()}
-
-    rows = random_rows(10)
-    write_rows(tmp_path / "file", rows)
-    shutil.copy(tmp_path / "file", tmp_path / "copy")
+def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path, rows, cache):
+    (tmp_path / "copy").write_bytes(write(tmp_path / "file", map(padded, rows)))
     assert read(tmp_path / "file") == read(tmp_path / "copy") == rows
-    assert len(digests()) == 1
     rows[3]["is_random_next"] ^= 1
-    write_rows(tmp_path / "file", rows)
+    write(tmp_path / "file", map(padded, rows))
     assert read(tmp_path / "file") == rows
-    assert len(digests()) == 2
+    digests = [read_manifest(folder)["digest"] for folder in (cache / "records").iterdir()]
+    assert (len(digests), len(set(digests))) == (3, 2)
 
 
-def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path):
-    write_rows(tmp_path / "good", random_rows(2))
-    data = (tmp_path / "good").read_bytes()
+def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path, rows):
+    data = write(tmp_path / "good", map(padded, rows[:2]))
     files = {"flipped": data[:60] + bytes([data[60] ^ 1]) + data[61:], "cut": data[:-5], "empty": b"",
              "text": b"one sentence per line\n" * 20, "a.tfrecord.gz": gzip.compress(data)}  # fmt: skip
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     write(tmp_path / "other", [b"\x0a\x05no example"])
     for name in (*files, "other", "none*"):
-        patterns = f"{tmp_path}/good,{tmp_path}/{name}"
-        refused(lambda patterns=patterns: read(patterns), "--input_file", name)
+        refused(partial(read, f"{tmp_path}/good,{tmp_path}/{name}"), "--input_file", name)
     refused(lambda: read(tmp_path, "--eval_input_file"), "--eval_input_file", tmp_path)
 
 
-def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, cache, monkeypatch):
-    write_rows(tmp_path / "file", random_rows(2))
+def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, rows, cache, monkeypatch):
+    write(tmp_path / "file", map(padded, rows))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     refused(lambda: read(tmp_path / "file"), "--input_file", cache, 100, "RINGBERT_CACHE")
 
 
 @pytest.mark.parametrize(
     ("named", "changes", "limits"),
-    [("masked_lm_ids", {"masked_lm_ids": None}, {}), ("masked_lm_weights", {"masked_lm_weights": [1] * 4}, {}),
-     (VOCAB, {"input_ids": [7, VOCAB] * 12}, {}), ("--vocab_file", {"input_ids": [-1, 7] * 12}, {}),
+    [("masked_lm_ids", {"masked_lm_ids": None}, {}), ("masked_lm_weights", {"masked_lm_weights": [1] * 6}, {}),
+     (VOCAB, {"input_ids": [7, VOCAB] * 24}, {}), ("--vocab_file", {"input_ids": [-1, 7] * 24}, {}),
      ("next_sentence_labels", {"next_sentence_labels": [2]}, {}),
-     ("masked_lm_weights", {"masked_lm_weights": [0.5, 0.0, 0.0, 0.0]}, {}),
-     ("input_mask", {"input_mask": [0] + [1] * (LENGTH - 1)}, {}),
-     ("segment_ids", {"segment_ids": [0, 1] * 12, "input_mask": [1] * LENGTH}, {}),
-     ("position", {"masked_lm_positions": [24, 0, 0, 0], "masked_lm_weights": [1.0, 0.0, 0.0, 0.0]}, {}),
+     ("masked_lm_weights", {"masked_lm_weights": [0.5] + [0.0] * 5}, {}),
+     ("input_mask", {"input_mask": [0] + [1] * 47}, {}),
+     ("segment_ids", {"segment_ids": [0, 1] * 24, "input_mask": [1] * 48}, {}),
+     ("position", {"masked_lm_positions": [48] + [0] * 5, "masked_lm_weights": [1.0] + [0.0] * 5}, {}),
      ("--max_seq_length=128", {}, {"max_seq_length": 128}),
      ("--max_predictions_per_seq=20", {}, {"max_predictions_per_seq": 20}),
      ("--vocab_file", {}, {"vocab_size": 3})],
 )  # fmt: skip
-def test_an_example_that_does_not_fit_is_named(tmp_path, named, changes, limits):
-    examples = list(map(padded, random_rows(4)))
-    examples[2] = {key: value for key, value in (examples[2] | changes).items() if value is not None}
-    write(tmp_path / "file", examples)
+def test_an_example_that_does_not_fit_is_named(tmp_path, rows, named, changes, limits):
+    example = padded(rows[2]) | changes
+    write(tmp_path / "file", [{key: value for key, value in example.items() if value is not None}])
     refused(lambda: read(tmp_path / "file", **limits), "--input_file", tmp_path / "file", named)

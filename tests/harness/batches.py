@@ -18,7 +18,7 @@ from tasks.task import Task
 
 TASKS: dict[str, Task] = {
     "span": SpanTask(0), "classifier": LabelTask(0),
-    "pretraining": MaskedTask(0, None, 1, most_masked=lambda length: length),
+    "pretraining": MaskedTask(0, None, 1, max_predictions_per_seq=1 << 16),
 }  # fmt: skip
 GROUPINGS = ("padded", "by length", "compiled")  # "compiled" by XLA, in shapes with room to spare
 

@@ -1,20 +1,12 @@
 """The classifier's files and rows: the one place of the tests that knows which functions read them."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from bert.text.tokenizer import Tokenizer
-from distributed.rows import Rows
-from distributed.run import Run
-from ringbase.settings import made
-from tasks.cache import in_memory
 from tasks.classifier.named_tasks import FILE_FLAGS, find_task, task_of
 from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.rows import tables
-from tasks.classifier.settings import ClassifierConfig, TextSettings
-from tasks.classifier.task import labels_of, labels_of_file, with_labels
-from tasks.start import Start
+from tasks.classifier.settings import TextSettings
+from tasks.classifier.task import labels_of_file
 
 
 def own_source(path: Path | str, pair: str | None = None, split: str = "train", **settings) -> Source:
@@ -37,21 +29,3 @@ def read_glue(task: str, folder: Path | str, split: str, language: str = "en") -
     """A named task's set, as --task_name and --data_dir name it."""
     settings = TextSettings(task_name=task, data_dir=str(folder), language=language)
     return read(Source(settings, find_task(task), split))
-
-
-def open_rows(
-    texts: Texts, labels: tuple[str, ...] | None, tokenizer: Tokenizer, run: Run, max_seq_length: int = 8
-) -> Rows:
-    return in_memory(tables(texts, labels, tokenizer, max_seq_length, run)).tables["examples"]
-
-
-def labels_of_run(stated: tuple[str, ...], **settings) -> tuple[str, ...] | None:
-    """The labels, in the order of the outputs, of a run with these flags from a model that states these labels."""
-    from transformers import BertConfig
-
-    config, run = BertConfig(hidden_size=8, num_attention_heads=2), SimpleNamespace(say=lambda line: None)
-    if stated:
-        names = {"id2label": dict(enumerate(stated)), "label2id": {name: n for n, name in enumerate(stated)}}
-        config = BertConfig.from_dict(config.to_dict() | names | {"problem_type": "single_label_classification"})
-    _, start = with_labels(made(ClassifierConfig, {"output_dir": "out"} | settings), Start(config), cast(Any, run))
-    return labels_of(start.bert_config)

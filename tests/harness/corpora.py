@@ -1,5 +1,6 @@
 """Small corpora whose every token tells where it comes from, and bert-corpus on them."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -17,17 +18,14 @@ from ringbase.settings import made
 CLS, SEP, MASK = 2, 3, 4
 
 
-def make_texts(num_documents: int, seed: int = 0, most_words: int = 25) -> list[list[list[int]]]:
+def make_texts(num_documents: int) -> list[list[list[int]]]:
     """Documents of sentences of token ids. No id occurs twice."""
-    draw, number, texts = random.Random(seed), len(SPECIAL_TOKENS), []
-    for _ in range(num_documents):
-        text = []
-        for _ in range(draw.randint(1, 40)):
-            length = draw.randint(1, most_words)
-            text.append(list(range(number, number + length)))
-            number += length
-        texts.append(text)
-    return texts
+    draw, number = random.Random(0), itertools.count(len(SPECIAL_TOKENS))
+
+    def sentence() -> list[int]:
+        return list(itertools.islice(number, draw.randint(1, 25)))
+
+    return [[sentence() for _ in range(draw.randint(1, 40))] for _ in range(num_documents)]
 
 
 def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") -> None:
@@ -40,7 +38,7 @@ def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") 
 
 def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict]:
     """All rows of the shards, each record batch checked, and the manifest."""
-    shards, manifest = open_shards(find_shards(patterns, flag), flag)
+    shards, manifest = open_shards(find_shards(patterns, flag))
     return pa.Table.from_batches([s.batch(n) for s in shards for n in range(len(s.starts) - 1)]), manifest
 
 

@@ -1,9 +1,9 @@
 """What google-research/bert and albert make of texts and scores, written out by their rules: `run_squad.py`,
 `run_classifier.py`, `tokenization.py`."""
 
-import collections
-import math
 import unicodedata
+
+from scipy.special import softmax
 
 # -- read_squad_examples and convert_examples_to_features ---------------------------------------------------------
 
@@ -82,26 +82,16 @@ def google_s_best_indexes(logits, n_best_size):
     return [index for index, _ in index_and_score[:n_best_size]]
 
 
-def google_s_softmax(scores):
-    exps = [math.exp(score - max(scores)) for score in scores]
-    return [x / sum(exps) for x in exps]
-
-
-Prelim = collections.namedtuple("Prelim", ["window", "start", "end", "start_logit", "end_logit"])
-
-
 def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshold):
     """Prediction, n-best list and null odds of one question.
 
     A window is (start logits, end logits, document tokens, number of tokens before them, first one's number).
     """
     doc_spans = [(first, len(texts)) for *_, texts, _, first in windows]
-    prelims, score_null = [], 1000000
-    null_start_logit = null_end_logit = 0
+    prelims, null = list[tuple](), (500_000, 500_000)  # (window, start, end, start logit, end logit)
     for number, (starts, ends, texts, offset, first) in enumerate(windows):
-        if version_2 and starts[0] + ends[0] < score_null:
-            score_null = starts[0] + ends[0]
-            null_start_logit, null_end_logit = starts[0], ends[0]
+        if version_2 and starts[0] + ends[0] < sum(null):
+            null = starts[0], ends[0]
         for start_index in google_s_best_indexes(starts, n_best_size):
             for end_index in google_s_best_indexes(ends, n_best_size):
                 in_document = range(offset, offset + len(texts))
@@ -111,34 +101,33 @@ def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshol
                     continue
                 if end_index < start_index or end_index - start_index + 1 > max_answer_length:
                     continue
-                prelims.append(Prelim(number, start_index, end_index, starts[start_index], ends[end_index]))
+                prelims.append((number, start_index, end_index, starts[start_index], ends[end_index]))
     if version_2:
-        prelims.append(Prelim(0, 0, 0, null_start_logit, null_end_logit))
-    prelims = sorted(prelims, key=lambda x: x.start_logit + x.end_logit, reverse=True)
+        prelims.append((0, 0, 0, *null))
+    prelims.sort(key=lambda prelim: prelim[3] + prelim[4], reverse=True)
     seen, nbest = set[str](), list[tuple]()
-    for pred in prelims:
+    for number, start, end, *logits in prelims:
         if len(nbest) >= n_best_size:
             break
         text = ""
-        if pred.start > 0:
-            _, _, texts, offset, _ = windows[pred.window]
-            text = " ".join(texts[pred.start - offset : pred.end - offset + 1]).replace(" ##", "")
-            text = text.removeprefix("##")
+        if start > 0:
+            _, _, texts, offset, _ = windows[number]
+            text = " ".join(texts[start - offset : end - offset + 1]).replace(" ##", "").removeprefix("##")
             if text in seen:
                 continue
         seen.add(text)
-        nbest.append((text, pred.start_logit, pred.end_logit))
+        nbest.append((text, *logits))
     if version_2 and "" not in seen:
-        nbest.append(("", null_start_logit, null_end_logit))
+        nbest.append(("", *null))
     if not nbest:
         nbest.append(("empty", 0.0, 0.0))
     best_non_null = next((entry for entry in nbest if entry[0]), None)
-    probabilities = google_s_softmax([start + end for _, start, end in nbest])
+    probabilities = softmax([start + end for _, start, end in nbest]).tolist()
     if not version_2:
         return nbest[0][0], nbest, probabilities, None
     if best_non_null is None:  # Google's script crashes here
         return "", nbest, probabilities, None
-    difference = score_null - best_non_null[1] - best_non_null[2]
+    difference = sum(null) - best_non_null[1] - best_non_null[2]
     return "" if difference > threshold else best_non_null[0], nbest, probabilities, difference
 
 

@@ -1,8 +1,8 @@
-"""Several hosts on one machine, for tests of what needs more than one: no containers, no ssh server.
+"""Several hosts on one machine, without containers or an ssh server.
 
-A host is a network namespace and a UTS namespace (its host name) with a veth link to a bridge in a namespace of
-its own, so that MPI between them is TCP. They share the file system and the cores. The namespaces are bind-mounted
-onto files of a temporary folder in a private mount namespace; the kernel drops them with the holder process.
+A host is a network namespace and a UTS namespace (its host name) with a veth link to a bridge, so that MPI between
+them is TCP. They share files and cores. The namespaces are bind-mounted onto files of a temporary folder in a
+private mount namespace; the kernel drops them with the holder process.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ exec nsenter --net=FOLDER/$host.net --uts=FOLDER/$host.uts \\
 """
 
 # More ranks than cores share them, whichever host they are on.
-TCP_ONLY = shlex.split("--mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1")
+TCP_ONLY = "--mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1"
 
 # Kills the processes in the network namespace of file $0 that have variable $1 in their environment.
 KILL = """
@@ -72,19 +72,17 @@ done 2> /dev/null"""
 
 def available() -> str | None:
     """Why this machine cannot have several hosts, or None if it can."""
-    for tool, package in {"ip": "iproute2", "nsenter": "util-linux", "hostname": "hostname"}.items():
-        if shutil.which(tool) is None:
-            return f"several hosts need the command {tool}: apt-get install {package}"
+    if not (shutil.which("ip") and shutil.which("hostname")):
+        return "several hosts need the commands ip and hostname: apt-get install iproute2 hostname"
     probe = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true"]
-    refused = subprocess.run(probe, capture_output=True, text=True, timeout=30)
-    if refused.returncode != 0:
-        return f"several hosts need namespaces, for which one must be root: {refused.stderr.strip()}"
+    if subprocess.run(probe, timeout=30).returncode != 0:
+        return "several hosts need namespaces, for which one must be root"
     return None if find_mpi().is_open_mpi_5 else "several hosts need Open MPI 5"
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """What `simulated_hosts` yields: the folder of the namespaces' files and the process that keeps them."""
+    """The folder of the namespaces' files and the process that keeps them."""
 
     folder: Path
     holder_pid: int
@@ -97,8 +95,7 @@ class Hosts:
     def run(
         self, host: int, command: Sequence[str], timeout: float = 300, env: Mapping[str, str] = VARIABLES
     ) -> Done:
-        """Runs a command on a host, from 0, in this folder, with `env` added to our environment. What it starts
-        on any host is killed with its end."""
+        """Runs a command on a host, from 0, in this folder. What it starts on any host is killed with its end."""
         # The daemons name their folders by process id, which is the same small number in every run.
         temporary = tempfile.mkdtemp(dir=self.folder)
         own_processes = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -113,11 +110,9 @@ class Hosts:
         self, np_per_host: int, *command: str, flags: Sequence[str] = (), num_hosts: int | None = None
     ) -> list[str]:
         """The command line of bert-launch with so many ranks on each host, or on each of the first `num_hosts`."""
-        addresses = self.addresses[:num_hosts]
-        where = ",".join(f"{address}:{np_per_host}" for address in addresses)
-        agent = ["--prtemca", "plm_ssh_agent", str(self.folder / "agent")]
-        mpi_args = f"--mpi-args={shlex.join([*TCP_ONLY, *agent])}"
-        return launch(np_per_host * len(addresses), *command, flags=("-H", where, mpi_args, *flags))
+        hosts = [f"{address}:{np_per_host}" for address in self.addresses[:num_hosts]]
+        mpi_args = f"--mpi-args={TCP_ONLY} --prtemca plm_ssh_agent {self.folder}/agent"
+        return launch(np_per_host * len(hosts), *command, flags=("-H", ",".join(hosts), mpi_args, *flags))
 
     def lose(self, host: int, is_cut: bool) -> None:
         """The host answers no more: everything on it is killed, or the link to it is cut (`is_cut`)."""

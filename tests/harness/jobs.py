@@ -60,14 +60,9 @@ class Job:
         self._printed = [folder / "stdout", folder / "stderr"]
         with self._printed[0].open("w") as stdout, self._printed[1].open("w") as stderr:
             self.process = subprocess.Popen(
-                command,
-                env={**os.environ, **ENVIRONMENT, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=ROOT,
-                start_new_session=True,
-            )
+                command, env={**os.environ, **ENVIRONMENT, **variables}, cwd=ROOT, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            )  # fmt: skip
 
     def done(self) -> Done:
         """What is known by now; the status is 0 while it runs."""
@@ -90,7 +85,6 @@ class Job:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def end(self) -> Done:
-        """Waits for the end."""
         try:
             self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
@@ -137,21 +131,15 @@ def pids(folder: Path) -> list[int]:
 def assert_gone(*process_ids: int) -> None:
     """All these processes have ended, or do so soon."""
     deadline = time.monotonic() + 60
-    while running := [number for number in process_ids if _is_running(number)]:
-        assert time.monotonic() < deadline, f"processes {running} are left"
-        time.sleep(0.05)
+    for number in process_ids:
+        # A zombie has no command line.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            while Path(f"/proc/{number}/cmdline").read_bytes():
+                assert time.monotonic() < deadline, f"process {number} is left"
+                time.sleep(0.05)
 
 
-def _is_running(process_id: int) -> bool:
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-# -- programs/training.py -----------------------------------------------------------------------------------------
-
-Trained = tuple[list[float], list[tuple[int, float]]]  # the weights, and the logged steps and losses
+Trained = tuple[list[float], list[tuple[int, float]]]  # by programs/training.py: weights, logged steps and losses
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from harness import jobs
 from harness.mpi import ROOT as ROOT
+from harness.parsing import SETTINGS, named
 
 from ringbase.settings import flat
 from tasks import flags
@@ -38,30 +39,10 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
     from distributed.run import Run
     from tasks.job import Job
 
-    config_class, function = program_of(program)
-    config: Any = flags.parse(config_class, argv, prog=f"bert-{program}")
+    function = named(f"tasks.{program}.program:run_{'seeds' if program == 'classifier' else program}")
+    config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
     with contextlib.closing(Run(Path(folder), world.rank == 0)) as run:
         return function(config, Job(world, collectives, run, flat(config)))
-
-
-def program_of(name: str) -> tuple[type, Callable]:
-    """The settings of bert-NAME, and what it does with them and a job."""
-    from tasks.classifier.program import run_seeds
-    from tasks.classifier.settings import ClassifierConfig
-    from tasks.features.__main__ import FeaturesConfig
-    from tasks.features.program import run_features
-    from tasks.pretraining.program import run_pretraining
-    from tasks.pretraining.settings import PretrainingConfig
-    from tasks.squad.program import run_squad
-    from tasks.squad.settings import SquadConfig
-
-    programs: dict[str, tuple[type, Callable]] = {
-        "squad": (SquadConfig, run_squad),
-        "classifier": (ClassifierConfig, run_seeds),
-        "pretraining": (PretrainingConfig, run_pretraining),
-        "features": (FeaturesConfig, run_features),
-    }
-    return programs[name]
 
 
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
@@ -69,24 +50,24 @@ def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
     return jobs.launch(ranks, sys.executable, "-m", module, *argv)
 
 
-def shell(arguments: list[str], status: int | None = 0) -> str:
-    """Runs a command; its standard error. Fails unless it exits with `status` (None: any but 0)."""
+def shell(arguments: list[str]) -> str:
+    """Runs a command, which must succeed; its standard error."""
     done = jobs.run(arguments)
-    assert (done.status != 0) if status is None else (done.status == status), done
+    assert done.status == 0, done
     return done.stderr
 
 
 def refusal(
-    capsys: pytest.CaptureFixture[str], prog: str, call: Callable[[], object], *named: object, status: int = 1
+    capsys: pytest.CaptureFixture[str], prog: str, call: Callable[[], object], *parts: object, status: int = 1
 ):
-    """The one line of error with which a program ends; it names the flags, files or values `named`."""
+    """The one line of error with which a program ends; it holds all `parts`: flags, files, values."""
     with pytest.raises(SystemExit) as stop:
         call()
     printed = capsys.readouterr()
     assert stop.value.code == status, printed.err
     assert printed.out == ""
     line = error_of(printed.err, prog)
-    missing = [str(name) for name in named if str(name) not in line]
+    missing = [str(part) for part in parts if str(part) not in line]
     assert not missing, f"{missing} missing in: {line}"
     return line
 

@@ -3,10 +3,9 @@
 import functools
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 from harness.google_data import google_s_features
 from harness.texts import FILLING, WORDS
 
@@ -14,9 +13,8 @@ from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from distributed.run import Run
 from tasks.cache import in_memory
-from tasks.squad.answers import SpanDecoder, nbest_file
 from tasks.squad.reading import Examples, Source, read
-from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.settings import WindowSettings
 from tasks.squad.windows import tables
 
 # (context, question, answer, answer_start)
@@ -41,11 +39,11 @@ def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
 
 def squad_json(entries, **others) -> dict:
     """SQuAD data with one paragraph and one question per entry; `others` is added to each question."""
-    paragraphs = []
-    for number, (context, question, text, start) in enumerate(entries):
-        answers = [{"text": text, "answer_start": start}]
-        qa = {"id": f"q{number}", "question": question, "answers": answers} | others
-        paragraphs.append({"context": context, "qas": [qa]})
+    questions = [
+        {"id": f"q{number}", "question": question, "answers": [{"text": text, "answer_start": start}]} | others
+        for number, (_, question, text, start) in enumerate(entries)
+    ]
+    paragraphs = [{"context": entry[0], "qas": [qa]} for entry, qa in zip(entries, questions, strict=True)]
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
@@ -59,15 +57,13 @@ def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) 
     return read(Source(str(path), is_training, limit), allow_impossible)
 
 
-def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run) -> tuple[Rows, Rows]:
-    """The windows and the paragraphs of these examples."""
-    made = in_memory(tables(settings, examples, tokenizer, run)).tables
-    return made["windows"], made["paragraphs"]
+def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run) -> Mapping[str, Rows]:
+    return in_memory(tables(settings, examples, tokenizer, run)).tables
 
 
 def compare_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1) -> int:
     """Compares the windows of every `step`-th question with Google's. Returns the number of all windows."""
-    rows = open_windows(settings, examples, tokenizer, run)[0].table.to_pylist()
+    rows = open_windows(settings, examples, tokenizer, run)["windows"].table.to_pylist()
 
     @functools.cache
     def tokenize(text):
@@ -82,35 +78,3 @@ def compare_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, ru
     own = [row for row in rows if row["question"] % step == 0]
     assert [(tokenizer.pieces(row["input_ids"]), *map(row.get, names)) for row in own] == expected
     return len(rows)
-
-
-def find_answers(
-    settings: AnswerSettings, version_2: bool, examples: Examples, windows: Rows, paragraphs: Rows, scores
-) -> SimpleNamespace:
-    """What the files of predictions hold, from the start and end scores [n, 2] of each window."""
-    decoder = SpanDecoder(settings, version_2, examples, {"windows": windows, "paragraphs": paragraphs})
-    ids = [question.id for question in examples.questions]
-    texts, entries, odds = zip(*decoder.decode([decoder.keep(*each) for each in enumerate(scores)]), strict=True)
-    text = nbest_file(ids, entries)
-    nbest = json.loads(text)
-    assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
-    null_odds = {id_: value for id_, value in zip(ids, odds, strict=True) if value is not None}
-    return SimpleNamespace(predictions=dict(zip(ids, texts, strict=True)), nbest=nbest, null_odds=null_odds)
-
-
-def random_entries(generator, count: int) -> list[tuple[str, str]]:
-    """Contexts of 1 to 40 words of one or two tokens, with repetitions, so that texts coincide."""
-    entries = []
-    for _ in range(count):
-        lengths = generator.integers(1, 3, generator.integers(1, 40))
-        context = " ".join("".join(generator.choice(list("abc"), length)) for length in lengths)
-        entries.append((context, "d e f"[: 2 * int(generator.integers(1, 4)) - 1]))
-    return entries
-
-
-def random_scores(generator, windows, ties: bool) -> list[np.ndarray]:
-    lengths = np.diff(windows.column("input_ids")[1])
-    scores = [(5 * generator.normal(size=(n, 2))).astype(np.float32) for n in lengths]
-    for score, question in zip(scores, windows.column("question"), strict=True):
-        score[0] += 20 * (question % 2)  # for every other question no answer is likely
-    return [np.round(score) for score in scores] if ties else scores

@@ -1,16 +1,31 @@
-"""The classifier's own files: CSV, TSV, JSON lines and Parquet against the csv module and pyarrow."""
+"""The classifier's files, own ones and those of named tasks, and their rows."""
 
 import csv
+import dataclasses
 import gzip
+import io
 import json
+from functools import partial
 
+import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from harness.classifier_files import labels_in, read_own
+from harness.classifier_files import labels_in, own_source, read_glue, read_own
+from harness.google_data import google_s_example
+from harness.real_data import real
+from harness.real_tokenizers import uncased
 from harness.refusals import refused
-from harness.texts import write_lines
+from harness.texts import letters_tokenizer, write_lines
+
+from distributed.rows import Rows
+from distributed.world import World
+from tasks.classifier.named_tasks import TASKS, find_task
+from tasks.classifier.reading import Source, read
+from tasks.classifier.rows import open_set, tables
+from tasks.classifier.settings import ExampleSettings, TextSettings
 
 TEXTS = [
     *('He said "no", twice.', "two\nlines", "tab\there", "  spaces ", "2020-01-01", "", "NULL"),
@@ -79,3 +94,176 @@ def test_bad_files_are_refused(tmp_path, name, content, named):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else "\n".join([*content, ""]).encode())
     refused(lambda: read_own(path), "--train_file", path, *named)
+
+
+# -- rows of tokens, against google-research/bert `run_classifier.py` ---------------------------------------------
+
+
+def compare(texts, labels, words, run, max_seq_length):
+    """Every row against Google's; the column of labels."""
+    rows = Rows(tables(texts, labels, words, max_seq_length, run)["examples"])
+    first, second = (texts_ and [words.pieces(ids) for ids in words.encode_ids(texts_)] for texts_ in texts[:2])
+    for row, a, b in zip(rows.table.to_pylist(), first, second or [None] * len(first), strict=True):
+        tokens, types = google_s_example(a, b, max_seq_length)
+        assert words.pieces(row["input_ids"]) == tokens
+        assert row["sentence_a_tokens"] == types.count(0)
+    return rows.column("label").tolist()
+
+
+@pytest.mark.parametrize("max_seq_length", [4, 5, 8, 9])
+def test_rows_of_all_small_lengths_are_google_s(tmp_path, run, max_seq_length):
+    lines = ["a " * first + "," + "b " * second for first in range(11) for second in range(11)]
+    path = write_lines(tmp_path / "a.csv", "text,other", *lines)
+    for pair in ("other", None):
+        texts = read(own_source(path, pair, "test"))
+        assert np.isnan(compare(texts, None, letters_tokenizer(tmp_path), run, max_seq_length)).all()
+
+
+@pytest.mark.parametrize(("name", "max_seq_length"), [("MRPC", 40), ("CoLA", 12), ("STS-B", 25)])
+def test_rows_of_real_sets_are_google_s(name, max_seq_length, run):
+    task, texts = find_task(name), read_glue(name, real("glue_data"), "dev")
+    label = compare(texts, task.labels, uncased(), run, max_seq_length)
+    assert label == [np.float32(text) if task.labels is None else int(text) for text in texts.labels]
+
+
+def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(tmp_path, run, monkeypatch):
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    source = own_source(write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y", "c,x"))
+    opened = partial(open_set, source, tokenizer=letters_tokenizer(tmp_path), world=World(), run=run)
+    allowed = ExampleSettings(max_seq_length=8, allow_unknown=True)
+    for labels, numbers in ((("x", "y"), [0, 1, 0]), (("y", "z", "x"), [2, 0, 2])):
+        assert opened(labels, allowed).tables["examples"].column("label").tolist() == numbers
+    refused(lambda: opened(("x", "z"), allowed), "--train_file", "a.csv: line 3", "'y'", "x, z")
+    refused(lambda: opened(("x", "y"), ExampleSettings(max_seq_length=8)), "a.csv", "33.3%", "--do_lower_case")
+
+
+# -- named tasks: real files by the csv module, the layouts that are published, the hub ---------------------------
+
+# Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
+# MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.
+REAL = [  # task, set, examples, file, has a header, columns of the texts and the label
+    ("CoLA", "train", {8551}, "train.tsv", False, (3, None, 1)),
+    ("SST-2", "test", {1821}, "test.tsv", True, (1, None, None)),
+    ("MRPC", "train", {3667, 3668}, "train.tsv", True, (3, 4, 0)),
+    ("STS-B", "train", {5749}, "train.tsv", True, (7, 8, 9)),
+    ("nsmc", "test", {50000}, "ratings_test.txt", True, (1, None, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "split", "published", "file", "has_header", "columns"), REAL)
+def test_real_files(name, split, published, file, has_header, columns):
+    folder = real("nsmc" if name == "nsmc" else f"glue_data/{name}")
+    # As run_classifier.py `_read_tsv` does: csv.reader with a tab and no quote character.
+    lines = io.StringIO((folder / file).read_bytes().decode("utf-8-sig"), newline="\n")
+    rows = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[has_header:]
+    texts = read_glue(name, folder, split)
+    first, second, label = ([row[c] for row in rows] if c is not None else None for c in columns)
+    assert len(texts.first) in published
+    assert (texts.first, texts.second) == (first, second)
+    assert texts.labels == ([float(score) for score in label] if name == "STS-B" else label)
+    assert texts.ids == ([row[0] for row in rows] if name == "nsmc" else [str(n) for n in range(len(rows))])
+    if name == "nsmc":  # left out, accuracy would be over other examples than those of published tables
+        assert texts.first.count("") == 3  # counted by grep
+    else:  # the GLUE folder that holds the task's
+        assert read_glue(name, folder.parent, split).first == texts.first
+
+
+QQP, PAIR = "id qid1 qid2 question1 question2 is_duplicate", "sentence1 sentence2"
+MNLI = f"index promptID pairID genre sentence1_binary_parse sentence2_binary_parse {PAIR}"
+LAYOUTS = [  # task, set, files, their header as published, columns of the texts, the label and the id
+    ("qqp", "train", "QQP/train", QQP, "question1 question2 is_duplicate id"),
+    ("mnli", "train", "MNLI/train", f"{MNLI} label1 gold_label", "sentence1 sentence2 gold_label index"),
+    ("mnli", "test_matched", "MNLI/test_matched", MNLI, "sentence1 sentence2 - index"),
+    ("qnli", "dev", "QNLI/dev", "index question sentence label", "question sentence label index"),
+    ("rte", "train", "RTE/train", f"index {PAIR} label", "sentence1 sentence2 label index"),
+    ("ax", "test", "diagnostic/diagnostic", f"index {PAIR}", "sentence1 sentence2 - index"),
+    ("kornli", "train", "KorNLI/multinli.train.ko KorNLI/snli_1.0_train.ko", f"{PAIR} gold_label",
+     "sentence1 sentence2 gold_label -"),
+    ("korsts", "dev", "KorSTS/sts-dev", f"genre filename year id score {PAIR}", "sentence1 sentence2 score -"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "split", "files", "header", "columns"), LAYOUTS)
+def test_the_layouts_of_the_other_tasks(tmp_path, task, split, files, header, columns):
+    for number, file in enumerate(files.split()):
+        cells = [f"{number}.5" if name == "score" else f"{name} {number}" for name in header.split()]
+        write_lines(tmp_path / f"{file}.tsv", header.replace(" ", "\t"), "\t".join(cells))
+    first, second, label, id_ = columns.split()
+    texts, numbers = read_glue(task, tmp_path, split), range(len(files.split()))
+    assert texts.first == [f"{first} {number}" for number in numbers]
+    assert texts.second == [f"{second} {number}" for number in numbers]
+    expected = [0.5] if label == "score" else [f"{label} {number}" for number in numbers]
+    assert texts.labels == (None if label == "-" else expected)
+    assert texts.ids == [str(number) if id_ == "-" else f"{id_} {number}" for number in numbers]
+
+
+def test_xnli(tmp_path):
+    """Google's XnliProcessor: "contradictory" in the machine translation, rows filtered by language."""
+    rows = ["가\t나\tcontradictory", "다\t라\tneutral", "마\t바\tentailment"]
+    write_lines(tmp_path / "multinli/multinli.train.ko.tsv", "premise\thypo\tlabel", *rows)
+    rows = [
+        "ar\tneutral\tا\tب\t1",
+        "ko\tcontradiction\t가\t나\t1",
+        "en\tneutral\ta\tb\t1",
+        "ko\tentailment\t다\t라\t2",
+    ]
+    write_lines(tmp_path / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2\tpairID", *rows)
+    assert read_glue("xnli", tmp_path, "train", "ko").labels == ["contradiction", "neutral", "entailment"]
+    dev = read_glue("xnli", tmp_path, "dev", "ko")
+    assert (dev.first, dev.second, dev.labels) == (["가", "다"], ["나", "라"], ["contradiction", "entailment"])
+    refused(lambda: read_glue("xnli", tmp_path, "dev", "de"), "--language de", "ar, en, ko")
+    refused(lambda: read_glue("xnli", tmp_path, "train", "de"), "multinli/multinli.train.de.tsv")
+
+
+def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
+    rows = [f"{n}\t1\t2\tis it a\tor b\t{n % 2}" for n in range(3000)]
+    rows[10:11] = ["10\t1\t2\tis it", "a\tor b\t0"]
+    write_lines(tmp_path / "train.tsv", QQP.replace(" ", "\t"), *rows)
+    texts = read_glue("qqp", tmp_path, "train")
+    assert (len(texts.first), texts.num_short_rows, texts.ids[10]) == (2999, 2, "11")
+    write_lines(tmp_path / "train.tsv", QQP.replace(" ", "\t"), *rows[:600])
+    refused(lambda: read_glue("qqp", tmp_path, "train"), "train.tsv", "2 of 600")
+
+
+def test_folders_that_are_not_the_task_s_are_refused(tmp_path):
+    refused(lambda: read_glue("rte", tmp_path / "nowhere", "dev"), "--data_dir", tmp_path / "nowhere")
+    refused(lambda: read_glue("mrpc", tmp_path, "train"), "--data_dir", tmp_path, "train.tsv")
+    write_lines(tmp_path / "dev.tsv", "index\tsentence1\tsentence2", "0\ta\tb")
+    refused(lambda: read_glue("sts-b", tmp_path, "dev"), "--data_dir", tmp_path, "dev.tsv", "score")
+
+
+def test_names_are_found_in_any_spelling_and_labels_have_google_s_order():
+    """`get_labels()` of the processors in run_classifier.py."""
+    assert {find_task(spelling).name for spelling in ("STS-B", "stsb", "sts_b", "STSB")} == {"sts-b"}
+    refused(lambda: find_task("qnil"), "--task_name", "qnil", "qnli")
+    assert TASKS["mnli"].labels == TASKS["xnli"].labels == ("contradiction", "entailment", "neutral")
+    assert TASKS["mrpc"].labels == TASKS["cola"].labels == ("0", "1")
+    assert TASKS["qnli"].labels == TASKS["rte"].labels == ("entailment", "not_entailment")
+    asked = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"  # gluebenchmark.com/faq
+    files = [part.submission for task in TASKS.values() for part in task.splits.values() if part.submission]
+    assert files == [f"{name}.tsv" for name in asked.split()]
+
+
+def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
+    """The hub numbers MNLI's labels in another order: the texts count, never the numbers."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
+
+    def save(folder, split, columns, names):
+        data = datasets.Dataset.from_dict(columns).cast_column("label", datasets.ClassLabel(names=names))
+        data.to_parquet(tmp_path / folder / f"{split}.parquet")
+
+    def read_hub(name, split):
+        task = dataclasses.replace(TASKS[name], hub=str(tmp_path / name), hub_config=None)
+        return read(Source(TextSettings(task_name=name, from_hub=True), task, split))
+
+    order = ["contradiction", "entailment", "neutral"]
+    columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
+    save("xnli", "train", columns, order)
+    save("xnli", "test", columns | {"label": [-1, -1, -1]}, order)
+    texts = read_hub("xnli", "train")
+    assert (texts.first, texts.second, texts.labels) == (["a", "b", "c"], ["d", "e", "f"], order)
+    assert (texts.ids, read_hub("xnli", "test").labels) == (["4", "5", "6"], None)
+    save("cola", "train", {"sentence": ["a", "b"], "label": [1, 0]}, ["unacceptable", "acceptable"])
+    assert read_hub("cola", "train").labels == ["1", "0"]
+    refused(lambda: read_hub("cola", "dev"), "cola", "validation")

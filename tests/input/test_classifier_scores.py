@@ -4,34 +4,37 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from harness.classifier_files import labels_of_run
 from harness.refusals import refused
 from harness.texts import write_lines
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.utils.class_weight import compute_class_weight
+from transformers import BertConfig
 
 from distributed.rows import Rows
+from ringbase.settings import made
 from tasks.classifier.scoring import metrics
-from tasks.classifier.task import LabelTask, class_weights
+from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
+from tasks.start import Start
 
 
 def test_metrics_are_those_of_scikit_learn_and_scipy():
+    def compare(labels, predictions, **expected):
+        # float64 sums of at most 300 terms
+        assert metrics(list(expected), labels, predictions) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
     draw = np.random.default_rng(4)
     labels = draw.integers(0, 3, 300)
-    predictions = np.where(draw.random(300) < 0.6, labels, draw.integers(0, 3, 300))
-    expected = {"accuracy": accuracy_score(labels, predictions), "mcc": matthews_corrcoef(labels, predictions)}
-    exact = {"rel": 1e-12, "abs": 1e-12}  # float64 sums of at most 300 terms
-    assert metrics(list(expected), labels, predictions) == pytest.approx(expected, **exact)
-    labels, predictions = labels % 2, predictions % 2
-    accuracy, f1 = accuracy_score(labels, predictions), f1_score(labels, predictions)  # of class 1
-    expected = {"acc_and_f1": (accuracy + f1) / 2, "accuracy": accuracy, "f1": f1}
-    assert metrics(list(expected), labels, predictions) == pytest.approx(expected, **exact)
-    values = (draw.integers(0, 26, 250) / 5).astype(np.float32)  # with ties
-    predicted = np.round(values + draw.normal(0, 1, 250), 1).astype(np.float32)
-    correlated = [of(values.astype(float), predicted.astype(float)).statistic for of in (pearsonr, spearmanr)]
-    expected = {"corr": sum(correlated) / 2, "pearson": correlated[0], "spearmanr": correlated[1]}
-    assert metrics(list(expected), values, predicted) == pytest.approx(expected, **exact)
+    both = labels, np.where(draw.random(300) < 0.6, labels, draw.integers(0, 3, 300))
+    compare(*both, accuracy=accuracy_score(*both), mcc=matthews_corrcoef(*both))
+    both = both[0] % 2, both[1] % 2
+    accuracy, f1 = accuracy_score(*both), f1_score(*both)  # of class 1
+    compare(*both, acc_and_f1=(accuracy + f1) / 2, accuracy=accuracy, f1=f1)
+    values = draw.integers(0, 26, 250) / 5  # with ties
+    both = values.astype(np.float32), np.round(values + draw.normal(0, 1, 250), 1).astype(np.float32)
+    pearson, spearman = (of(*(part.astype(float) for part in both)).statistic for of in (pearsonr, spearmanr))
+    compare(*both, corr=(pearson + spearman) / 2, pearson=pearson, spearmanr=spearman)
 
 
 def test_a_constant_tells_nothing():
@@ -89,11 +92,13 @@ NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutra
         (None, True, (), ("no", "yes")),  # sorted
     ],
 )
-def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(tmp_path, task, trains, stated, labels):
+def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(tmp_path, run, task, trains, stated, labels):
     train_file = write_lines(tmp_path / "train.csv", "text,label", "a,yes", "b,no")
     files = {"task_name": task, "data_dir": "d"} if task else {"train_file": train_file, "predict_file": "f"}
-    settings = files | {"do_train": trains, "do_predict": True}
+    settings = made(ClassifierConfig, files | {"do_train": trains, "do_predict": True, "output_dir": "out"})
+    states = {"id2label": dict(enumerate(stated)), "problem_type": "single_label_classification"} if stated else {}
+    start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
     if labels is None:
-        refused(lambda: labels_of_run(stated, **settings), "id2label")
+        refused(lambda: with_labels(settings, start, run), "id2label")
     else:
-        assert labels_of_run(stated, **settings) == labels
+        assert labels_of(with_labels(settings, start, run)[1].bert_config) == labels

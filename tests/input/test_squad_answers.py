@@ -1,127 +1,169 @@
-"""Answers from scores against google-research/bert `run_squad.py`, `write_predictions`."""
+"""Answers against google-research/bert `run_squad.py`, `write_predictions`; scores against official programs."""
 
-import collections
 import json
+import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from harness.google_data import google_s_answer, google_s_is_max_context
-from harness.squad_files import find_answers, open_windows, random_entries, random_scores, read_file, write_squad
-from harness.texts import write_vocabulary
+from harness.google_data import google_s_answer
+from harness.squad_files import open_windows, read_file, write_squad
+from harness.texts import letters_tokenizer
 
-from bert.text import tokenizer
-from tasks.squad.answers import max_context_owner
+from tasks.squad.answers import SpanDecoder, nbest_file
+from tasks.squad.metrics import squad_v1, squad_v2
 from tasks.squad.settings import AnswerSettings, WindowSettings
-from tasks.squad.windows import window_starts
 
-LETTERS = "abcdefghijkl"
 SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, allow_unknown=True)
 
 
-@pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    """A tokenizer that knows twelve letters."""
-    vocabulary = write_vocabulary(tmp_path_factory.mktemp("words"), *LETTERS, *(f"##{c}" for c in LETTERS))
-    return tokenizer.load(str(vocabulary))
-
-
 @pytest.fixture
-def prepare(words, tmp_path, run):
-    """Makes examples and their windows of (context, question) pairs."""
+def prepare(tmp_path, run):
+    """Makes (context, question) pairs into a function: scores of the windows -> what the files of predictions
+    hold; and the rows of the windows."""
 
     def prepare(pairs):
         path = write_squad(tmp_path / "dev.json", [(*pair, "", 0) for pair in pairs])
         examples = read_file(path, is_training=False, allow_impossible=True)
-        return examples, *open_windows(SETTINGS, examples, words, run)
+        ids, tables = list(examples.references), open_windows(SETTINGS, examples, letters_tokenizer(tmp_path), run)
+
+        def answers(scores, version_2=False, **settings):
+            decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
+            kept = [decoder.keep(*each) for each in enumerate(scores)]
+            texts, entries, odds = zip(*decoder.decode(kept), strict=True)
+            text = nbest_file(ids, entries)
+            nbest = json.loads(text)
+            assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
+            return SimpleNamespace(predictions=list(texts), nbest=list(nbest.values()), null_odds=list(odds))
+
+        return answers, tables["windows"].table.to_pylist()
 
     return prepare
 
 
-def google_s_windows(words, rows, scores):
-    """The windows of each question."""
-    windows = collections.defaultdict(list)
-    for row, score in zip(rows.table.to_pylist(), scores, strict=True):
-        offset = row["question_tokens"]
-        starts, ends = score.astype(float).T.tolist()
-        entry = (starts, ends, words.pieces(row["input_ids"][offset:-1]), offset, row["document_start"])
-        windows[row["question"]].append(entry)
-    return windows
-
-
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("version_2", [False, True])
-@pytest.mark.parametrize(
-    ("n_best_size", "max_answer_length", "threshold"), [(20, 30, 0.0), (3, 2, -4.0), (5, 1, 6.0)]
-)
-def test_answers_are_google_s(words, prepare, version_2, ties, n_best_size, max_answer_length, threshold):
-    generator = np.random.default_rng(n_best_size + 2 * version_2 + ties)
-    examples, windows, paragraphs = prepare(random_entries(generator, 60))
-    scores = random_scores(generator, windows, ties)
-    settings = AnswerSettings(
-        n_best_size=n_best_size, max_answer_length=max_answer_length, null_score_diff_threshold=threshold
-    )
-    answers = find_answers(settings, version_2, examples, windows, paragraphs, scores)
-    by_question = google_s_windows(words, windows, scores)
-    without = 0
-    for number, question in enumerate(examples.questions):
-        prediction, nbest, probabilities, difference = google_s_answer(
-            by_question[number], n_best_size, max_answer_length, version_2, threshold
-        )
-        found = answers.nbest[question.id]
-        without += prediction == ""
-        assert answers.predictions[question.id] == prediction
-        assert [(e["text"], e["start_logit"], e["end_logit"]) for e in found] == nbest
-        assert [e["probability"] for e in found] == pytest.approx(probabilities, rel=1e-12)
-        if difference is not None:
-            # (a - b) - c against a - (b + c), in float64
-            assert answers.null_odds[question.id] == pytest.approx(difference, rel=1e-12, abs=1e-12)
-    assert sum(len(own) > 1 for own in by_question.values()) > 10
-    assert version_2 == bool(answers.null_odds)
-    assert not version_2 or 0 < without < len(examples.questions)  # the threshold decides both ways
+@pytest.mark.parametrize(("most", "longest", "threshold"), [(20, 30, 0.0), (3, 2, -4.0), (5, 1, 6.0)])
+def test_answers_are_google_s(tmp_path, prepare, version_2, ties, most, longest, threshold):
+    """Of contexts of 1 to 40 words of one or two tokens, with repetitions, so that texts coincide."""
+    draw, pairs = np.random.default_rng(most + 2 * version_2 + ties), []
+    for _ in range(60):
+        lengths = draw.integers(1, 3, draw.integers(1, 40))
+        context = " ".join("".join(draw.choice(list("abc"), length)) for length in lengths)
+        pairs.append((context, "d e f"[: 2 * int(draw.integers(1, 4)) - 1]))
+    (answers, rows), words = prepare(pairs), letters_tokenizer(tmp_path)
+    scores, windows = [], [[] for _ in pairs]
+    for row in rows:
+        offset = row["question_tokens"]
+        score = (5 * draw.normal(size=(len(row["input_ids"]), 2))).astype(np.float32)
+        score[0] += 20 * (row["question"] % 2)  # for every other question no answer is likely
+        scores.append(np.round(score) if ties else score)
+        starts, ends = scores[-1].astype(float).T.tolist()
+        tokens = words.pieces(row["input_ids"][offset:-1])
+        windows[row["question"]].append((starts, ends, tokens, offset, row["document_start"]))
+    options = {"n_best_size": most, "max_answer_length": longest, "null_score_diff_threshold": threshold}
+    found = answers(scores, version_2, **options)
+    for number, own in enumerate(windows):
+        prediction, nbest, probabilities, odds = google_s_answer(own, most, longest, version_2, threshold)
+        assert found.predictions[number] == prediction
+        assert [(e["text"], e["start_logit"], e["end_logit"]) for e in found.nbest[number]] == nbest
+        assert [e["probability"] for e in found.nbest[number]] == pytest.approx(probabilities, rel=1e-12)
+        assert version_2 or found.null_odds[number] is None
+        if odds is not None:  # (a - b) - c against a - (b + c), in float64
+            assert found.null_odds[number] == pytest.approx(odds, rel=1e-12, abs=1e-12)
+    assert sum(len(own) > 1 for own in windows) > 10
+    assert not version_2 or 0 < found.predictions.count("") < len(pairs)  # the threshold decides both ways
 
 
-@pytest.mark.parametrize(
-    ("context", "start", "end", "text"),
-    [
-        ("ab  Cd\u202fE\u0301f\tg", 0, 3, "ab  Cd"),
-        ("ab  Cd\u202fE\u0301b f", 4, 5, "E\u0301b"),
-        ("a \u00e9\u00e8 \ud55c a", 1, 2, "\u00e9\u00e8"),
-        ("a \U0001f600! b", 1, 1, "\U0001f600"),
-        ("a\x07b c", 0, 1, "a\x07b"),
-    ],
-)
-def test_answers_are_cut_from_the_context(prepare, context, start, end, text):
+CUT = [  # context, first and last token, the text
+    ("ab  Cd\u202fE\u0301f\tg", 0, 3, "ab  Cd"),
+    ("ab  Cd\u202fE\u0301b f", 4, 5, "E\u0301b"),
+    ("a \u00e9\u00e8 \ud55c a", 1, 2, "\u00e9\u00e8"),
+    ("a \U0001f600! b", 1, 1, "\U0001f600"),
+    ("a\x07b c", 0, 1, "a\x07b"),
+]
+
+
+def test_answers_are_cut_from_the_context(prepare):
     """What get_final_text is for: the answer as it stands there, case, accents, white space and all."""
-    examples, windows, paragraphs = prepare([(context, "a")])
-    row = windows.table.to_pylist()[0]
-    scores = np.zeros((len(row["input_ids"]), 2), np.float32)
-    scores[row["question_tokens"] + start, 0] = scores[row["question_tokens"] + end, 1] = 5
-    answers = find_answers(AnswerSettings(), False, examples, windows, paragraphs, [scores])
-    assert answers.predictions["q0"] == text
+    answers, rows = prepare([(context, "a") for context, *_ in CUT])
+    scores = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in rows]
+    for score, row, (_, start, end, _) in zip(scores, rows, CUT, strict=True):
+        score[row["question_tokens"] + start, 0] = score[row["question_tokens"] + end, 1] = 5
+    assert answers(scores).predictions == [text for *_, text in CUT]
 
 
 def test_no_possible_answer(prepare):
     """The best start and end are the question's: Google's script crashes in v2 form, ours answers nothing."""
-    examples, windows, paragraphs = prepare([("a b c", "d e"), ("\x07", "d")])
-    scores = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in windows.table.to_pylist()]
+    answers, rows = prepare([("a b c", "d e"), ("\x07", "d")])
+    scores = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in rows]
     for score in scores:
         score[1] = 9
-    settings = AnswerSettings(n_best_size=1)
-    answers = find_answers(settings, False, examples, windows, paragraphs, scores)
-    assert answers.predictions == {"q0": "empty", "q1": "empty"}
-    assert answers.nbest["q0"] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
-    answers = find_answers(settings, True, examples, windows, paragraphs, scores)
-    assert answers.predictions == {"q0": "", "q1": ""}
-    assert [entry["text"] for entry in answers.nbest["q1"]] == [""]
-    assert answers.null_odds["q0"] > 1e6
-    json.dumps(answers.null_odds, allow_nan=False)
+    found = answers(scores, n_best_size=1)
+    assert found.predictions == ["empty", "empty"]
+    assert found.nbest[0] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+    found = answers(scores, version_2=True, n_best_size=1)
+    assert found.predictions == ["", ""]
+    assert [entry["text"] for entry in found.nbest[1]] == [""]
+    assert 1e6 < found.null_odds[0] < np.inf
 
 
-def test_a_token_belongs_to_the_window_that_google_chooses():
-    """Its score is min(left, right) + 0.01 * length: the last window is often shorter than the others."""
-    draw = np.random.default_rng(2)
-    for _ in range(20):
-        num_tokens, room, stride = (int(x) for x in draw.integers([1, 1, 50], [900, 381, 150]))
-        spans = [(start, min(room, num_tokens - start)) for start in window_starts(num_tokens, room, stride)]
-        owners = max_context_owner(*zip(*spans, strict=True), num_tokens)
-        assert all(google_s_is_max_context(spans, owner, token) for token, owner in enumerate(owners))
+# -- scores -------------------------------------------------------------------------------------------------------
+
+# The numbers come from other people's code run on the very inputs below: SQuAD 1.1 from allennlp 0.9.0's
+# `squad_eval.py`, 2.0 from transformers 4.46.3's `squad_metrics.py`, both the official scripts; KorQuAD from a
+# transcription of its `evaluate-v1.0.py`. Compared to 1e-12, because `sum` of floats differs in Python 3.12.
+# fmt: off
+WORDS = [
+    "the", "The", "a", "an", "A", "cat", "Cat", "sat,", "on",
+    "U.S.", "mat.", "(1999)", "don't", "é", "É", "İ", "서울", "서울은",
+    "《춘향전》", "\u2018한국\u2019", "\u201c인용\u201d", "「책」", "<b>", "$5", "-", "...", "and/or",
+    "ﬁ", "Straße", "a-b", "the-",
+]
+GOLDEN_V1 = {1: (55.0, 35.164285714285725), 2: (47.0, 32.65238095238095), 3: (51.0, 32.91904761904762)}
+GOLDEN_KORQUAD = {1: (51.5, 39.4909873505445), 2: (44.5, 39.484506644702996), 3: (48.0, 41.179655983851035)}
+GOLDEN_V2 = {  # of seed 1
+    "exact": 42.0, "f1": 43.51785714285713, "total": 200, "HasAns_exact": 38.59649122807018,
+    "HasAns_f1": 41.2593984962406, "HasAns_total": 114, "NoAns_exact": 46.51162790697674,
+    "NoAns_f1": 46.51162790697674, "NoAns_total": 86,
+}
+BEST = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
+GOLDEN_BEST = {2: (49.0, -2.84, 49.892857142857146, -0.9), 3: (44.5, -0.38, 45.50952380952381, -0.38)}
+# fmt: on
+
+
+def random_case(seed, unanswerable=0.0):
+    """References, predictions and null odds of 200 questions."""
+    generator = random.Random(seed)
+
+    def text() -> str:
+        separator = " " if generator.random() < 0.9 else "\u3000"
+        return separator.join(generator.choice(WORDS) for _ in range(generator.randrange(5)))
+
+    references, predictions, odds = {}, {}, {}
+    for number in range(200):
+        answers = [text() for _ in range(generator.randrange(1, 4))]
+        answers = [] if generator.random() < unanswerable else answers
+        references[f"q{number}"] = answers
+        predictions[f"q{number}"] = generator.choice([*answers, text(), text(), ""])
+        odds[f"q{number}"] = round(generator.uniform(-3, 3), generator.choice([0, 2]))
+    return references, predictions, odds
+
+
+@pytest.mark.parametrize(("is_korean", "golden"), [(False, GOLDEN_V1), (True, GOLDEN_KORQUAD)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_v1_prints_the_official_numbers(is_korean, golden, seed):
+    references, predictions, _ = random_case(seed)
+    del predictions["q7"]
+    expected = dict(zip(("exact_match", "f1"), golden[seed], strict=True))
+    assert squad_v1(references, predictions, is_korean) == pytest.approx(expected, rel=1e-12)
+
+
+def test_v2_prints_the_official_numbers():
+    scores = squad_v2(*random_case(1, unanswerable=0.4))
+    assert {name: scores[name] for name in GOLDEN_V2} == pytest.approx(GOLDEN_V2, rel=1e-12)
+    for seed, golden in GOLDEN_BEST.items():
+        scores = squad_v2(*random_case(seed, unanswerable=0.4))
+        assert [scores[name] for name in BEST] == pytest.approx(golden, rel=1e-12)
+    scores = squad_v2({"a": [], "b": ["x"]}, {"a": "u", "b": "v"}, {"a": -1.0, "b": -2.0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)  # answering nothing is best

@@ -1,4 +1,4 @@
-"""A rank that fails, is killed or is stopped: the others end, and the reason is shown once."""
+"""A rank that fails, is killed or is stopped: the others end, the reason is shown once; `--restarts`."""
 
 import re
 import signal
@@ -27,30 +27,59 @@ SLOW = [pytest.param(fault, marks=pytest.mark.slow) for fault in list(FAULTS)[2:
 
 @pytest.mark.parametrize("fault", [*list(FAULTS)[:2], *SLOW])
 def test_a_fault_ends_all_ranks_and_is_shown_once(tmp_path, fault):
-    done = run(launch(2, *program("work.py", tmp_path, fault)))
+    """An error of the user's is not tried again."""
+    flags = ("--restarts=3",) if "refuse" in fault else ()
+    done = run(launch(2, *program("work.py", tmp_path, fault), flags=flags))
     status, error = FAULTS[fault]
-    assert done.status == status, done
+    assert (done.status, done.stdout) == (status, "from 0\n"), done
     assert f"\nprog: {error}" in f"\n{done.stderr}", done
     assert done.stderr.count("prog:") - done.stderr.count("prog: warning") == 1, done
     assert done.stderr.count("Traceback") == error.count("Traceback"), done
     assert_gone(*pids(tmp_path))
 
 
-def test_a_killed_rank_is_named(tmp_path):
-    with held(tmp_path, 2) as job:
+def test_a_killed_rank_is_named_and_its_job_goes_on_where_it_was_as_often_as_allowed(tmp_path):
+    with held(tmp_path, 2, "--restarts=1") as job:
+        first = pids(tmp_path)
+        (tmp_path / "holding").unlink()  # the second start holds too
         job.strike(tmp_path / "rank-1")
-        printed = job.fail().stderr
-    assert re.search(r"rank 1\b", printed)
-    assert re.search(r"(?i)signal 9|killed", printed)
+        job.wait_for(lambda: (tmp_path / "holding").exists() and pids(tmp_path)[1] != first[1])
+        assert_gone(*first)
+        job.strike(tmp_path / "rank-1")
+        done = job.fail()
+    assert done.stdout.splitlines() == ["from 0", "from 7"]
+    assert re.search(r"rank 1\b", done.stderr)
+    assert re.search(r"(?i)signal 9|killed", done.stderr)
     assert_gone(*pids(tmp_path))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped", [0, 1])
-def test_a_stopped_rank_is_named_and_the_job_ends(tmp_path, stopped):
-    with held(tmp_path, 2) as job:
-        job.strike(tmp_path / f"rank-{stopped}", signal.SIGSTOP)
+@pytest.mark.parametrize(("ranks", "stopped"), [(2, [0]), (2, [1]), (4, [0, 1])])
+def test_a_stopped_rank_is_named_and_the_job_ends(tmp_path, ranks, stopped):
+    """Also when rank 0, which would notice it, is one of them."""
+    with held(tmp_path, ranks) as job:
+        for rank in stopped:
+            job.strike(tmp_path / f"rank-{rank}", signal.SIGSTOP)
         printed = job.fail().stderr
     (line,) = [line for line in printed.splitlines() if "prog: error:" in line]
-    assert re.search(rf"rank {stopped}, process \d+ on \S+, gave its last sign of life \d+ s ago", line)
+    assert re.search(rf"rank {stopped[0]}, process \d+ on \S+, gave its last sign of life \d+ s ago", line)
     assert_gone(*pids(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_job_that_a_user_ends_is_not_started_again(tmp_path):
+    """The first signal asks the ranks to save; this program has nothing to save, and the second one ends it."""
+    with held(tmp_path, 2, "--restarts=3") as job:
+        job.process.send_signal(signal.SIGINT)
+        job.wait_for(lambda: "SIGINT" in job.done().stderr)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.fail().stdout.splitlines() == ["from 0"]
+    assert_gone(*pids(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_joins_ends_the_job(tmp_path):
+    one = 'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec sleep 1000; else exec "$@"; fi'
+    done = run(launch(2, "sh", "-c", one, "sh", *program("work.py", tmp_path), flags=("--start-timeout=5",)))
+    assert done.status not in (0, 75), done
+    assert "a process was ended by SIGALRM (not all ranks joined within --start-timeout" in done.stderr

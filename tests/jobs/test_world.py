@@ -13,11 +13,6 @@ from distributed.world import World
 with World.join(device=None, program="prog") as world:
     assert "tensorflow" not in sys.modules, "TensorFlow was imported for a program that computes nothing"
     world.barrier()
-    world.agree({"a": 1})
-    assert world.broadcast(5) == 5
-    assert world.all_gather(6) == [6] * world.size
-    assert world.all_reduce_sum([1.5, 2]).tolist() == [1.5 * world.size, 2 * world.size]
-    assert world.on_first(max, 1, 2) == world.on_each_machine(max, 1, 2) == 2
     if world.size == 1:
         assert "/dev/shm/" not in open("/proc/self/maps").read(), "Open MPI 5 alone would leave a file there"
     bound = [note for note in world.device.notes if "--bind-to none" in note]

@@ -11,12 +11,7 @@ from harness.parsing import PACKAGES, PROJECT, ROOT, SETTINGS, help_of, named, p
 
 from tasks.old_flags import IGNORED, INSTEAD
 
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    ROOT / "examples/README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *sorted(ROOT.glob("docs/*.md"))]
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 MOST_CHARACTERS = 13_500
 OTHERS_FLAGS = {
@@ -30,7 +25,6 @@ OTHERS_FLAGS = {
     "stall_check_shutdown_time_seconds", "cycle_time_ms", "hierarchical_allreduce", "timeline_filename",
     "gloo",  # horovodrun
 }  # fmt: skip
-BENCHMARKS = ("compare", "horovod_sums")
 
 
 def each(pages: list[Path]):
@@ -61,9 +55,8 @@ def test_links_lead_somewhere(page):
 
 def test_readme_fits_on_a_front_page_and_the_version_is_the_same_everywhere():
     assert len((ROOT / "README.md").read_text()) <= MOST_CHARACTERS
-    for page, line in (
-        ("README.md", "Version {} "), ("CHANGELOG.md", "## [{}] "), ("CITATION.cff", "version: {}\n"),
-    ):  # fmt: skip
+    lines = {"README.md": "Version {} ", "CHANGELOG.md": "## [{}] ", "CITATION.cff": "version: {}\n"}
+    for page, line in lines.items():
         assert line.format(PROJECT["version"]) in (ROOT / page).read_text()
 
 
@@ -111,22 +104,22 @@ def test_the_commands_are_found():
     assert {page.name for page in RECIPES if not commands_in(page)} <= {"quickstart.toml"}
 
 
-@pytest.fixture(scope="module")
+@cache
 def flags() -> set[str]:
     """The flags in the help of all programs, and the old ones that they accept; `-` is written as `_`."""
     text = "".join(help_of(command) for command in {*SETTINGS, *PROJECT["scripts"]})
-    for name in BENCHMARKS:
-        text += help_of(f"benchmarks.{name}", named(f"benchmarks.{name}:main"))
+    for name in ("compare", "horovod_sums"):
+        text += help_of(name, named(f"benchmarks.{name}:main"))
     names = {name.replace("-", "_") for name in re.findall(r"--(?:\[no\])?(\w[\w-]*)", text)}
     return names | {f"no{name}" for name in names} | set(IGNORED)
 
 
 @each([*PAGES, *RECIPES])
-def test_flags_that_are_named_exist(page, flags):
-    named = {name.replace("-", "_") for name in re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text())}
-    assert "num_train_epochs" in flags
+def test_flags_that_are_named_exist(page):
+    names = {name.replace("-", "_") for name in re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text())}
+    assert "num_train_epochs" in flags()
     refused = set(INSTEAD) if page.name in ("flags.md", "CHANGELOG.md") else set()
-    assert sorted(named - flags - OTHERS_FLAGS - refused) == []
+    assert sorted(names - flags() - OTHERS_FLAGS - refused) == []
 
 
 # -- messages and names -------------------------------------------------------------------------------------------

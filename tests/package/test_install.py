@@ -11,24 +11,24 @@ import pytest
 from harness.parsing import PACKAGES, PROJECT, ROOT
 
 
-def run(*command: object, path: str = "", cwd: Path) -> subprocess.CompletedProcess:
-    """Runs a command with nothing but `path` in PYTHONPATH; the tests themselves may see the checkout by it."""
+def run(*command: object, path: str = "", cwd: Path, status: int = 0) -> str:
+    """What a command prints, with nothing but `path` in PYTHONPATH; the tests may see the checkout by it."""
     environment = {**os.environ, "PYTHONPATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     arguments = [str(word) for word in command]
-    return subprocess.run(arguments, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(arguments, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done
+    return done.stderr if status else done.stdout
 
 
 def test_another_distributed_before_ours_stops_with_one_line(tmp_path):
     (tmp_path / "distributed").mkdir()
     (tmp_path / "distributed/__init__.py").write_text("")
     code = "import sys; sys.argv = ['bert-squad']; import tasks"
-    done = run(sys.executable, "-c", code, path=f"{tmp_path}:{ROOT}", cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert done.stderr.startswith(f"bert-squad: error: `import distributed` finds {tmp_path}/distributed")
-    assert "environment of its own" in done.stderr
+    (line,) = run(sys.executable, "-c", code, path=f"{tmp_path}:{ROOT}", cwd=tmp_path, status=1).splitlines()
+    assert line.startswith(f"bert-squad: error: `import distributed` finds {tmp_path}/distributed")
+    assert "environment of its own" in line
     # `python -m` puts the working folder first, where ours is.
-    done = run(sys.executable, "-m", "tasks.squad", "--help", path=f"{tmp_path}:{ROOT}", cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    run(sys.executable, "-m", "tasks.squad", "--help", path=f"{tmp_path}:{ROOT}", cwd=ROOT)
 
 
 @pytest.mark.slow
@@ -40,29 +40,23 @@ def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_f
         shutil.copy(ROOT / name, tmp_path / "source" / name)
     pip, site = (sys.executable, "-m", "pip"), tmp_path / "site"
     build = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, tmp_path / "source")
-    done = run(*pip, *build, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(*pip, *build, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     modules = {path.relative_to(ROOT).as_posix() for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == modules | {f"{name}/py.typed" for name in PACKAGES}
 
-    done = run(*pip, "install", "--quiet", "--no-deps", "--target", site, wheel, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run(*pip, "install", "--quiet", "--no-deps", "--target", site, wheel, cwd=tmp_path)
     assert {path.name for path in (site / "bin").glob("bert-*")} == set(PROJECT["scripts"])
     for program in PROJECT["scripts"]:
-        done = run(site / "bin" / program, "--help", path=str(site), cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"usage: {program}")
+        assert run(site / "bin" / program, "--help", path=str(site), cwd=tmp_path).startswith(f"usage: {program}")
     names = sorted(name.removesuffix(".py").replace("/", ".") for name in modules if "__" not in name)
     code = f"""
 import importlib, sys, ringbert
 print(ringbert.__version__, *{{"tensorflow", "keras", "mpi4py"}} & sys.modules.keys())
 for name in {names}: print(importlib.import_module(name).__file__)"""
-    done = run(sys.executable, "-c", code, path=str(site), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    version, *files = done.stdout.splitlines()
+    version, *files = run(sys.executable, "-c", code, path=str(site), cwd=tmp_path).splitlines()
     assert version == PROJECT["version"]
     assert len(files) == len(names)
     assert all(Path(file).is_relative_to(site) for file in files)

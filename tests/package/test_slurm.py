@@ -11,21 +11,11 @@ import pytest
 from harness.parsing import ROOT
 
 SCRIPT = ROOT / "scripts" / "slurm.sh"
-# As srun does, it stays between the job's shell and the command, hands SIGUSR1 on and takes the status over.
-SRUN = f"""#!{sys.executable}
-import os, signal, subprocess, sys
-folder = os.environ["STUBS"]
-if sys.argv[1:] == ["--mpi=list"]:
-    sys.stderr.write(open(folder + "/mpi").read())  # which stream depends on Slurm's version
-    sys.exit()
-with open(folder + "/srun.log", "a") as log:
-    log.write(" ".join(sys.argv[1:]) + "\\n")
-command = [word for word in sys.argv[1:] if not word.startswith("--")]
-process = None
-signal.signal(signal.SIGUSR1, lambda *_: process.send_signal(signal.SIGUSR1))
-process = subprocess.Popen(command)
-status = process.wait()
-sys.exit(status if status >= 0 else 128 - status)
+SRUN = """#!/bin/bash
+if [[ $* == --mpi=list ]]; then cat "$STUBS/mpi" >&2; exit; fi  # which stream depends on Slurm's version
+echo "$*" >> "$STUBS/srun.log"
+while [[ $1 == --* ]]; do shift; done
+exec "$@"  # so that it gets SIGUSR1, which srun hands on
 """
 LOGS = '#!/bin/sh\necho "$*" >> "$STUBS/${0##*/}.log"\nexit "${SCONTROL_STATUS:-0}"\n'
 OFFERED = {  # by `srun --mpi=list` of Slurm 22, of Slurm 20 and others
@@ -50,10 +40,10 @@ class Stubs:
         return log.read_text().splitlines() if log.exists() else []
 
     def start(self, *command, **changes):
-        path = os.pathsep.join([str(self.folder), os.environ["PATH"]])
         ours = ("SLURM_", "RINGBERT_", "HF_HUB_OFFLINE")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        environment = {**kept, "PATH": path, "STUBS": str(self.folder), "SLURM_JOB_ID": "17", **changes}
+        variables = {"PATH": f"{self.folder}:{kept['PATH']}", "STUBS": str(self.folder), "SLURM_JOB_ID": "17"}
+        environment = kept | variables | changes
         return subprocess.Popen([SCRIPT, *command], env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
     def run(self, *command, **changes):
@@ -64,9 +54,8 @@ class Stubs:
 
 
 @pytest.fixture
-def stubs(tmp_path):
-    (tmp_path / "stubs").mkdir()
-    return Stubs(tmp_path / "stubs")
+def stubs(tmp_path_factory):
+    return Stubs(tmp_path_factory.mktemp("stubs"))
 
 
 def test_the_status_of_the_ranks_passes_through_and_saved_means_requeued(stubs):
@@ -82,10 +71,8 @@ def test_the_status_of_the_ranks_passes_through_and_saved_means_requeued(stubs):
 def test_the_signal_reaches_the_ranks_and_the_shell_waits_for_their_end(stubs, tmp_path, after, status, requeued):
     """Bash's `wait` returns 138 when a trap runs; the status must be that of the ranks, which take a while."""
     ready, done = tmp_path / "ready", tmp_path / "done"
-    ranks = (
-        f"trap 'sleep 0.5; touch {done}; {after}' USR1; touch {ready}; for i in {{1..1200}}; do sleep 0.05; done"
-    )
-    job = stubs.start("bash", "-c", ranks)
+    wait = f"touch {ready}; for i in {{1..1200}}; do sleep 0.05; done"
+    job = stubs.start("bash", "-c", f"trap 'sleep 0.5; touch {done}; {after}' USR1; {wait}")
     while not ready.exists():
         assert job.poll() is None
         time.sleep(0.02)

@@ -43,7 +43,6 @@ def test_lines_and_json_from_a_file_and_from_standard_input(model, tmp_path, cap
     [
         (["{model}", "who?", "nothing.txt"], 1, ["nothing.txt"]),
         (["{model}", "who?", "-"], 1, ["standard input", "line 1", "UTF-8"]),
-        (["./nowhere", "who?", __file__], 1, ["./nowhere"]),
         (["{model}", "who?", __file__, "--max_seq_length=999"], 1, ["max_seq_length", "128"]),
         (["{model}", "who?", __file__, "--n_best_size=-5"], 2, ["--n_best_size", "1", "-5"]),
     ],

@@ -1,20 +1,19 @@
-"""bert-classifier on files of the user's, from its flags to its files, on a tiny model."""
+"""bert-classifier on files of the user's and on GLUE's, from its flags to its files, on a tiny model."""
 
+import io
 import json
 import math
-import os
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 from harness import classifier_runs as own
 from harness import program_runs as programs
-from harness.classifier_runs import TEST, classify, scores_in, table_in, write_rows
-from harness.mpi import ENVIRONMENT
-from harness.program_runs import files_in, metrics_in, refusal, weights_in
-from harness.texts import KINDS
+from harness.classifier_runs import DEV, TEST, TRAIN, classify, glue_flags, scores_in, table_in, write_rows
+from harness.program_runs import files_in, metrics_in, weights_in
+from harness.texts import KINDS, write_lines
 from safetensors.numpy import load_file
+from scipy.stats import pearsonr, spearmanr
 from transformers import AutoConfig
 
 STEPS = 40
@@ -59,20 +58,11 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert config.problem_type == "single_label_classification"
 
 
-def test_evaluation_alone_changes_nothing_that_the_training_wrote(trained, data, tmp_path):
-    folder, expected = shutil.copytree(trained[0], tmp_path / "run"), files_in(trained[0])
-    for flag, scores in (("--do_eval", trained[1]), ("--do_predict", {})):
-        assert classify(folder, *own.model_flags(data), *own.own_files(data), flag) == scores
-        assert json.loads((folder / "predict_result.json").read_text())["scores"] == scores
-        assert files_in(folder, "predict_result.json", "eval_results.txt").items() <= expected.items()
-    assert scores_in(folder) == trained[1]
-
-
 @pytest.mark.slow
 def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_training(trained, data, tmp_path):
     """With a rate of 0 the saved head is the one that training started from. With nearly all weight on one label
     that label alone is learnt: everything is called so."""
-    rows = [(e.first, e.second, "abc"[KINDS.index(e.kind)] if n % 40 else "d") for n, e in enumerate(own.TRAIN)]
+    rows = [(e.first, e.second, "abc"[KINDS.index(e.kind)] if n % 40 else "d") for n, e in enumerate(TRAIN)]
     write_rows(tmp_path / "train.csv", own.COLUMNS, rows, ",")
     flags = (f"--model={trained[0]}/model", "--max_seq_length=32", *own.own_files(data), *own.LEARN)
     flags = (*flags, f"--train_file={tmp_path}/train.csv")
@@ -96,10 +86,10 @@ def test_seeds_give_mean_and_deviation(flags, tmp_path):
     written = dict(line.split(" = ") for line in (tmp_path / "both/eval_results.txt").read_text().splitlines())
     assert set(written) == set(runs[0]) == set(means)
     for name, mean in means.items():
-        values = [run[name] for run in runs]
-        deviation = abs(values[0] - values[1]) / math.sqrt(2)
+        one, two = (run[name] for run in runs)
+        deviation = abs(one - two) / math.sqrt(2)
         assert written[name] == f"{mean:.4f} ± {deviation:.4f} (2 seeds)"
-        assert (mean, result["standard_deviations"][name]) == pytest.approx((sum(values) / 2, deviation))
+        assert (mean, result["standard_deviations"][name]) == pytest.approx(((one + two) / 2, deviation))
     assert runs[0] != runs[1] == classify(tmp_path / "alone", *flags, "--seed=2")
     assert weights_in(tmp_path / "alone/model") == weights_in(tmp_path / "both/seed-2/model")
 
@@ -109,7 +99,7 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     """Trained on wrong labels the dev score falls: the best evaluation is an early one. A run that is broken off
     has its history of evaluations from the checkpoint."""
     wrong = dict(zip(KINDS, (*KINDS[1:], KINDS[0]), strict=True))
-    write_rows(tmp_path / "train.csv", own.COLUMNS, [(e.first, e.second, wrong[e.kind]) for e in own.TRAIN], ",")
+    write_rows(tmp_path / "train.csv", own.COLUMNS, [(e.first, e.second, wrong[e.kind]) for e in TRAIN], ",")
     out = tmp_path / "out"
     flags = (*flags, f"--train_file={tmp_path}/train.csv", "--num_train_steps=60", "--eval_steps=4",
              "--early_stopping_patience=3", "--do_eval")  # fmt: skip
@@ -132,6 +122,7 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     before = files_in(out)
     # Evaluation alone takes the best model: the last one's scores are others. The same command does not train on.
     assert classify(out, *own.model_flags(data), *own.own_files(data), "--do_eval") == scores
+    assert json.loads((out / "predict_result.json").read_text())["scores"] == scores
     classify(out, *flags, "--keep_checkpoints=2")
     assert files_in(out, "result.json", "predict_result.json").items() <= before.items()
 
@@ -149,36 +140,77 @@ def test_evaluations_are_as_often_as_asked(flags, tmp_path, asked, steps, capsys
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_pairs", [False, True])
-def test_lines_of_standard_input_are_labelled_as_those_of_a_file(trained, tmp_path, has_pairs):
-    """The predictions alone are on standard output. A model trained on pairs takes pairs, with a tab."""
-    place = shutil.copytree(trained[0] / "model", tmp_path / "model")
-    if not has_pairs:
-        (place / "task.json").unlink()
-    flags = (f"--model={place}", "--do_predict", "--max_seq_length=32")
-    texts = [(e.first, e.second)[: 1 + has_pairs] for e in TEST]
-    write_rows(tmp_path / "file.tsv", ["text", "more"][: 1 + has_pairs], texts)
-    column = "--text_pair_column=more" if has_pairs else "--text_column=text"
-    classify(tmp_path / "file", *flags, column, f"--predict_file={tmp_path}/file.tsv")
-    done = subprocess.run(
-        programs.command("tasks.classifier", *flags, "--predict_file=-", f"--output_dir={tmp_path}/out"),
-        env=os.environ | ENVIRONMENT, input="".join("\t".join(text) + "\r\n" for text in texts),
-        capture_output=True, text=True, timeout=200, cwd=programs.ROOT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    labels = table_in(tmp_path / "out/predictions.tsv")
-    assert labels == table_in(tmp_path / "file/predictions.tsv")
-    found, expected = (np.loadtxt(tmp_path / name / "test_results.tsv") for name in ("out", "file"))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)  # the number of threads is another
-    printed = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [label for label, _ in printed] == [label for _, label in labels[1:]]
-    np.testing.assert_allclose([float(value) for _, value in printed], found.max(1), atol=0.5e-4 + 1e-9)
+def test_standard_input_is_labelled_as_texts_of_a_file(trained, tmp_path, has_pairs, monkeypatch, capsys):
+    """Only predictions are on standard output. A model trained on pairs takes pairs, with a tab."""
+    model = shutil.copytree(trained[0] / "model", tmp_path / "model")
+    flags = [f"--model={model}", "--do_predict", "--max_seq_length=32"]
+    lines = [f"{e.first}\t{e.second}" for e in TEST]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\r\n".join([*lines, ""]).encode())))
+    if has_pairs:
+        rows, pair = [{"text": e.first, "more": e.second} for e in TEST], ["--text_pair_column=more"]
+    else:
+        rows, pair = [{"text": line} for line in lines], []
+        (model / "task.json").unlink()
+    write_lines(tmp_path / "file.jsonl", *map(json.dumps, rows))
+    classify(tmp_path / "file", *flags, *pair, f"--predict_file={tmp_path}/file.jsonl")
+    assert capsys.readouterr().out == ""
+    classify(tmp_path / "lines", *flags, "--predict_file=-")
+    for name in ("predictions.tsv", "test_results.tsv"):
+        assert (tmp_path / "lines" / name).read_bytes() == (tmp_path / "file" / name).read_bytes()
+    labels = [label for _, label in table_in(tmp_path / "file/predictions.tsv")[1:]]
+    highest = np.loadtxt(tmp_path / "file/test_results.tsv").max(1)
+    printed = [f"{label}\t{value:.4f}" for label, value in zip(labels, highest, strict=True)]
+    assert capsys.readouterr().out.splitlines() == printed
 
 
-def test_a_bad_file_is_one_line_and_a_finished_run_stays(trained, flags, tmp_path, capsys):
-    rows = [["cat", "dog", "animal"], ["cat", "axe", "plant"]]
-    write_rows(tmp_path / "bad.tsv", own.COLUMNS, rows)
-    before, bad = files_in(trained[0]), f"--dev_file={tmp_path}/bad.tsv"
-    given = (*flags, bad, f"--num_train_steps={STEPS}", "--do_eval", "--do_predict")
-    names = (tmp_path / "bad.tsv", "line 3", "plant", "animal")
-    refusal(capsys, "bert-classifier", lambda: classify(trained[0], *given), *names)
-    assert files_in(trained[0]) == before
+# -- GLUE's folders -----------------------------------------------------------------------------------------------
+
+LABELS = ("contradiction", "entailment", "neutral")  # the order of run_classifier.py
+SETS = (("", "matched", "MNLI-m.tsv", DEV[:30]), ("_mismatched", "mismatched", "MNLI-mm.tsv", DEV[30:70]))
+
+
+@pytest.fixture(scope="module")
+def mnli(data, tmp_path_factory):
+    """GLUE folder of MNLI, the folder of a run on it, and its scores."""
+    folder = tmp_path_factory.mktemp("mnli")
+    glue = folder / "glue"
+    for name, examples in (("train", TRAIN), *((f"dev_{kind}", examples) for _, kind, _, examples in SETS)):
+        rows = [[n, e.first, e.second, LABELS[KINDS.index(e.kind)]] for n, e in enumerate(examples)]
+        write_rows(glue / f"MNLI/{name}.tsv", ["index", "sentence1", "sentence2", "gold_label"], rows)
+    for _, kind, _, examples in SETS:
+        rows = [[n + 100, e.first, e.second] for n, e in enumerate(examples)]
+        write_rows(glue / f"MNLI/test_{kind}.tsv", ["index", "sentence1", "sentence2"], rows)
+    flags = (*glue_flags(data, glue, "mnli", 16), "--do_eval", "--do_predict")
+    return glue, folder / "out", classify(folder / "out", *flags)
+
+
+@pytest.mark.slow
+def test_mnli_scores_and_submits_both_sets(mnli):
+    _, out, scores = mnli
+    for suffix, _, submission, examples in SETS:
+        probabilities = np.loadtxt(out / f"test_results{suffix}.tsv", delimiter="\t")
+        labels = np.array([KINDS.index(e.kind) for e in examples])
+        assert scores[f"eval{suffix}_accuracy"] == np.mean(probabilities.argmax(1) == labels)
+        loss = -np.log(probabilities[np.arange(len(labels)), labels]).mean()
+        assert scores[f"eval{suffix}_loss"] == pytest.approx(loss, rel=1e-9)
+        rows = [[str(n + 100), LABELS[p]] for n, p in enumerate(probabilities.argmax(1))]
+        assert table_in(out / submission) == [["index", "prediction"], *rows]
+    assert scores["eval_accuracy"] != scores["eval_mismatched_accuracy"]  # the two are told apart
+
+
+@pytest.mark.slow
+def test_sts_b_is_scored_as_scipy_does_and_its_submission_is_clipped(data, tmp_path):
+    number = {"animal": -9.5, "colour": 2.5, "tool": 14.0}  # beyond 0…5: what is learnt from them is clipped
+    for name, examples in (("train", TRAIN), ("dev", DEV), ("test", DEV)):
+        rows = [[n, e.first, e.second, number[e.kind]] for n, e in enumerate(examples)]
+        write_rows(tmp_path / f"STS-B/{name}.tsv", ["index", "sentence1", "sentence2", "score"], rows)
+    flags = glue_flags(data, tmp_path / "STS-B", "stsb", 40)  # the task's own folder will do, too
+    scores = classify(tmp_path / "out", *flags, "--do_eval", "--do_predict")
+    predicted, labels = np.loadtxt(tmp_path / "out/test_results.tsv"), np.array([number[e.kind] for e in DEV])
+    for kind in ("eval", "predict"):
+        assert scores[f"{kind}_pearson"] == pytest.approx(pearsonr(labels, predicted).statistic, rel=1e-9)
+        assert scores[f"{kind}_spearmanr"] == pytest.approx(spearmanr(labels, predicted).statistic, rel=1e-9)
+        assert scores[f"{kind}_loss"] == pytest.approx(np.mean(np.square(predicted - labels)), rel=1e-9)
+    assert predicted.min() < 0 < 5 < predicted.max()
+    submitted = [float(prediction) for _, prediction in table_in(tmp_path / "out/STS-B.tsv")[1:]]
+    np.testing.assert_allclose(submitted, predicted.clip(0, 5), atol=0.0005 + 1e-9)  # three decimals

@@ -107,11 +107,7 @@ def test_a_regression_gives_values(tmp_path):
 
 def test_vectors_are_those_of_bert_features(span_model, tmp_path):
     """The program rounds to six decimals, and its batches are others: 1e-5 in all."""
-    items = [
-        ("the red fox near a saw", "two axe and drill"),
-        "cat",
-        "grey hare and pink crow by the rake of hammer",
-    ]
+    items = [("the red fox near a saw", "two axe and drill"), "cat", "grey hare and pink crow by the rake"]
     lines = [item if isinstance(item, str) else " ||| ".join(item) for item in items]
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
     argv = (f"--input_file={tmp_path}/lines.txt", f"--output_file={tmp_path}/out.jsonl", f"--model={span_model}")
@@ -167,40 +163,29 @@ def test_threads_two_predictors_and_the_keras_policy(label_model):
         assert list(threads.map(exact, items)) == alone
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ((" \n", "c"), ["question"]),
-        (("q", NAN), ["context", "nan"]),
-        ((["q", "q"], ["c"]), ["question", "2", "context", "1"]),
-        (([("q", "c")], "c"), ["question[0]", "('q', 'c')"]),
-        (("q", "\ud800"), ["context", "\\ud800"]),
-        (([],), ["texts"]),
-        ((["a", NAN],), ["texts[1]", "nan"]),
-        ((["a", ("b", 3)],), ["texts[1]", "3"]),
-        (({"text": "a"},), ["texts", "{"]),
-    ],
-)
-def test_texts_that_are_refused(span_model, label_model, arguments, named):
-    model = ringbert.QuestionAnswering(span_model) if len(arguments) > 1 else ringbert.Classifier(label_model)
-    refused(lambda: model(*arguments), *named)
+def test_texts_that_are_refused(span_model, label_model):
+    answers, labels = ringbert.QuestionAnswering(span_model), ringbert.Classifier(label_model)
+    refused(lambda: answers(" \n", "c"), "question")
+    refused(lambda: answers("q", NAN), "context", "nan")
+    refused(lambda: answers(["q", "q"], ["c"]), "question", "2", "context", "1")
+    refused(lambda: answers([("q", "c")], "c"), "question[0]", "('q', 'c')")
+    refused(lambda: answers("q", "\ud800"), "context", "\\ud800")
+    refused(lambda: labels([]), "texts")
+    refused(lambda: labels(["a", NAN]), "texts[1]", "nan")
+    refused(lambda: labels(["a", ("b", 3)]), "texts[1]", "3")
+    refused(lambda: labels({"text": "a"}), "texts", "{")
 
 
-@pytest.mark.parametrize(
-    ("kind", "folder", "options", "named"),
-    [
-        ("QuestionAnswering", "nobody/nothing", {}, ["nobody/nothing", "HF_HUB_OFFLINE"]),
-        ("QuestionAnswering", "{tmp}", {}, ["{tmp}", "config.json"]),
-        ("QuestionAnswering", "{label}", {}, ["{label}", "bert-squad"]),
-        ("QuestionAnswering", "{span}", {"precision": "fp8"}, ["precision", "fp8"]),
-        ("QuestionAnswering", "{span}", {"max_seq_length": 129}, ["max_seq_length", "128"]),
-        ("QuestionAnswering", "{span}", {"max_seq_length": 40}, ["max_seq_length", "max_query_length"]),
-        ("Features", "{span}", {"layer": 1}, ["layer", "1"]),
-        ("Features", "{span}", {"pooling": "max"}, ["pooling", "max"]),
-    ],
-)
-def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path, kind, folder, options, named):
-    names = {"tmp": tmp_path, "span": span_model, "label": label_model}
-    place = folder.format(**names)
-    line = refused(lambda: getattr(ringbert, kind)(place, **options), *(part.format(**names) for part in named))
-    assert "--" not in line  # flags are the programs'
+def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path):
+    def check(kind, folder, *named, **options):
+        line = refused(lambda: kind(folder, **options), *named)
+        assert "--" not in line  # flags are the programs'
+
+    check(ringbert.QuestionAnswering, "nobody/nothing", "nobody/nothing", "HF_HUB_OFFLINE")
+    check(ringbert.QuestionAnswering, tmp_path, tmp_path, "config.json")
+    check(ringbert.QuestionAnswering, label_model, label_model, "bert-squad")
+    check(ringbert.QuestionAnswering, span_model, "precision", precision="fp8")
+    check(ringbert.QuestionAnswering, span_model, "max_seq_length", "128", max_seq_length=129)
+    check(ringbert.QuestionAnswering, span_model, "max_seq_length", "max_query_length", max_seq_length=40)
+    check(ringbert.Features, span_model, "layer", "1", layer=1)
+    check(ringbert.Features, span_model, "pooling", pooling="max")

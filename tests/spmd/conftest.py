@@ -1,11 +1,11 @@
 """Tests on several ranks: one mpirun for many, whose ranks run pytest, and this process reads their reports.
 
 pytest's own process (the parent) never joins MPI. It starts `mpirun -n 3 python -m pytest @file` with the names of
-the tests, and waits for each test until its ranks have written their reports to a file each. A test that fails, or
-takes too long, ends the ranks, and the next test starts new ones. A test of fewer ranks than 3 has a communicator
-of the first ones, while the others wait without using a core.
+the tests, and waits for the reports that each rank writes to a file. A test that fails, or takes too long, ends
+the ranks, and the next test starts new ones. In a test of fewer ranks the others wait without using a core.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -18,6 +18,10 @@ from pathlib import Path
 import pytest
 from harness.mpi import ENVIRONMENT, ROOT, command_of
 
+from distributed.collectives import open_collectives
+from distributed.devices import DeviceSettings
+from distributed.world import World
+
 HERE = Path(__file__).parent
 NUM_RANKS = 3
 FOLDER = "RINGBERT_SPMD"  # set in the ranks: where they write what came out
@@ -28,10 +32,9 @@ OTHERS_S = 8  # for the other ranks to fail too
 @pytest.hookimpl(tryfirst=True)  # so that the parent and the ranks give tests the same names
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the mark it is 2."""
-    mark = metafunc.definition.get_closest_marker("ranks")
     if "num_ranks" in metafunc.fixturenames:
-        numbers = mark.args if mark else (2,)
-        metafunc.parametrize("num_ranks", numbers, indirect=True, ids=lambda number: f"{number} ranks")
+        mark = metafunc.definition.get_closest_marker("ranks")
+        metafunc.parametrize("num_ranks", mark.args if mark else (2,), ids=lambda number: f"{number} ranks")
 
 
 class Ranks:
@@ -45,19 +48,20 @@ class Ranks:
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         variables |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
+        command, nothing = command_of(NUM_RANKS, program, variables), subprocess.DEVNULL
         with (self.folder / "output").open("w") as output:
             self.process = subprocess.Popen(
-                command_of(NUM_RANKS, program, variables),
-                env=variables, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                command, env=variables, cwd=ROOT, stdin=nothing, stdout=output, stderr=output
+            )
         self.end_s = time.monotonic() + START_S
 
     def reports_of(self, name: str) -> list[list[dict]]:
         """What each rank has written about a test."""
-        paths = [self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)]
-        written = [path.read_text().rpartition("\n")[0] if path.exists() else "" for path in paths]
-        reports = [[json.loads(line) for line in text.splitlines()] for text in written]
-        return [[report for report in of_rank if report["nodeid"] == name] for of_rank in reports]
+        reports = []
+        for path in (self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)):
+            lines = path.read_text().split("\n")[:-1] if path.exists() else []
+            reports.append([report for report in map(json.loads, lines) if report["nodeid"] == name])
+        return reports
 
     def run(self) -> list[dict]:
         """Rank 0's reports of the next test. Raises AssertionError, with what the ranks say, if one fails."""
@@ -79,11 +83,10 @@ class Ranks:
 
     def stop(self) -> None:
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
 
 
 if FOLDER not in os.environ:
@@ -96,8 +99,8 @@ if FOLDER not in os.environ:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if ranks is None or ranks.process.poll() is not None or ranks.remaining[:1] != [item.nodeid]:
             pytest_sessionfinish()
-            items = [other for other in item.session.items if HERE in other.path.parents]
-            ranks = Ranks([other.nodeid for other in items[items.index(item) :]])
+            names = [other.nodeid for other in item.session.items if HERE in other.path.parents]
+            ranks = Ranks(names[names.index(item.nodeid) :])
         try:
             hook, written = item.config.hook, ranks.run()
             reports = [hook.pytest_report_from_serializable(config=item.config, data=data) for data in written]
@@ -149,24 +152,13 @@ else:
 @functools.cache
 def whole_world():
     """The world of all ranks of the session, joined once; its backend is open before TensorFlow computes."""
-    from distributed.collectives import open_collectives
-    from distributed.devices import DeviceSettings
-    from distributed.world import World
-
     world = World.join(DeviceSettings(device="cpu"), stalls=None, is_script=True)
     return world, open_collectives(world, "ring")
 
 
 @pytest.fixture
-def num_ranks(request) -> int:
-    return request.param
-
-
-@pytest.fixture
 def world(num_ranks, request):
     """This process among the first `num_ranks` ranks, with a communicator of its own."""
-    from distributed.world import World
-
     comm = request.config.comm
     yield World.join(None, "spmd", stalls=None, comm=comm)
     comm.Free()
@@ -175,8 +167,6 @@ def world(num_ranks, request):
 @pytest.fixture
 def collectives(world):
     """What `--backend auto` opens for these ranks."""
-    from distributed.collectives import open_collectives
-
     return open_collectives(world)
 
 

@@ -1,6 +1,6 @@
 """SPMD: the toy of harness/toy.py trains while a test disturbs it.
 
-Usage: training.py FOLDER [RANK@PLACE@STEP… torn impatient]
+Usage: training.py FOLDER [RANK@PLACE@STEP… torn]
 Each rank writes its process id to FOLDER/rank-N. A step takes a while until the file FOLDER/fast is there. Rank 0
 prints the result as JSON.
 
@@ -8,7 +8,6 @@ When rank RANK (its number at the start) comes to PLACE in step STEP or later, i
 FOLDER/RANK@PLACE@STEP, unless that is there, and waits to be killed. Places: "weights", "sum" and "summed" in a
 step, "evaluation", "save" and "write", where rank 0 copies and writes a checkpoint. "torn": in step 8 rank 2 has
 the sum, and waits for the death of rank 1 before the update.
-"impatient": a rank that does not come is given up after 10 s.
 """
 
 import json
@@ -24,29 +23,19 @@ from distributed import elastic
 from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings
 from distributed.train import HeldOut
-from distributed.watchdog import StallSettings
 from distributed.world import World
 
 STEPS, TORN = 40, 8
 folder, arguments = Path(sys.argv[1]), sys.argv[2:]
-victims = [
-    (rank, place, int(step)) for rank, place, step in (text.split("@") for text in arguments if "@" in text)
-]
-stalls = StallSettings(stall_warning=2, stall_timeout=10) if "impatient" in arguments else StallSettings()
 step = 0  # of the training, as long as nobody has died
 
 
-def wait_at(name: str) -> None:
-    (folder / name).write_text(str(os.getpid()))
-    while True:
-        time.sleep(1)
-
-
 def at(place: str) -> None:
-    for rank, where, due in victims:
-        name = f"{rank}@{place}@{due}"
-        if (rank, where) == (first_rank, place) and step >= due and not (folder / name).exists():
-            wait_at(name)
+    for name in arguments:
+        is_here = name.startswith(f"{first_rank}@{place}@") and step >= int(name.rpartition("@")[2])
+        if is_here and not (folder / name).exists():
+            (folder / name).write_text(str(os.getpid()))
+            time.sleep(1000)
 
 
 def weights(batch: dict) -> dict[str, float]:
@@ -79,11 +68,8 @@ def watched(backend: Any) -> Any:
     return backend
 
 
-make_checkpoints = toy.make_checkpoints
-
-
-def watched_checkpoints(*args: Any) -> Any:
-    checkpoints = make_checkpoints(*args)
+def watched_checkpoints(*args: Any, make: Any = toy.make_checkpoints) -> Any:
+    checkpoints = make(*args)
     copy_model = checkpoints.copy_model
 
     def copy() -> Any:
@@ -96,21 +82,15 @@ def watched_checkpoints(*args: Any) -> Any:
 
 
 toy.make_checkpoints = watched_checkpoints
-with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as world:
+with World.join(DeviceSettings(device="cpu"), program="prog") as world:
     first_rank = str(world.rank)
     (folder / f"rank-{first_rank}").write_text(str(os.getpid()))
     elastic.enable(world)
     held_out = HeldOut(measure=measure, num_rows=1, every=10, best="score")
-    optimizer, state = toy.train(
-        world,
-        watched(open_collectives(world)),
-        folder,
-        num_train_steps=STEPS,
-        weights=weights,
-        save_checkpoints_steps=4,
-        held_out=held_out,
-    )
+    backend = watched(open_collectives(world))
+    settings = {"num_train_steps": STEPS, "save_checkpoints_steps": 4}
+    optimizer, state = toy.train(world, backend, folder, weights=weights, held_out=held_out, **settings)
     digests = world.all_gather(toy.flat(optimizer).tobytes().hex())
     if world.rank == 0:
-        weights_at_the_end = toy.flat(optimizer).tolist()
-        print(json.dumps({"weights": weights_at_the_end, "digests": digests, "step": state.step}), flush=True)
+        result = {"weights": toy.flat(optimizer).tolist(), "digests": digests, "step": state.step}
+        print(json.dumps(result), flush=True)

@@ -15,7 +15,6 @@ from harness.jobs import (
     assert_same_training,
     held,
     launch,
-    pids,
     program,
     run,
     started,
@@ -25,8 +24,6 @@ from harness.program_runs import command, metrics_in
 
 ELASTIC = ("--elastic",)
 
-# -- without TensorFlow -------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("fault", ["1: time.sleep(3)", "world.on_first(time.sleep, 8)"])  # it ends after 4 s
 def test_a_slow_rank_is_no_stall(tmp_path, fault):
@@ -35,32 +32,12 @@ def test_a_slow_rank_is_no_stall(tmp_path, fault):
     assert "error" not in done.stderr, done
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGTERM])
-@pytest.mark.parametrize("rank", [0, 2])
-def test_any_signal_that_ends_a_rank_ends_the_job(tmp_path, number, rank):
-    with held(tmp_path, 3) as job:
-        job.strike(tmp_path / f"rank-{rank}", number)
-        assert re.search(rf"rank {rank}\b", job.fail().stderr)
-
-
-def test_several_stopped_ranks_end_the_job(tmp_path):
-    """Also when rank 0, which would notice it, is one of them."""
-    with held(tmp_path, 4) as job:
-        for rank in 0, 1:
-            job.strike(tmp_path / f"rank-{rank}", signal.SIGSTOP)
-        job.fail()
-    assert_gone(*pids(tmp_path))
-
-
 def test_a_signal_between_two_starts_ends_the_job(tmp_path):
     with held(tmp_path, 2, "--restarts=9") as job:
         job.strike(tmp_path / "rank-0")
         job.wait_for(lambda: "restart 1 of 9" in job.done().stderr)
         job.process.terminate()
         assert job.fail().stdout.splitlines() == ["from 0"]
-
-
-# -- trainings of a toy -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -91,26 +68,14 @@ def test_a_death_anywhere_changes_nothing(tmp_path, names, undisturbed):
 def test_deaths_at_any_time_change_nothing(tmp_path, seed, undisturbed):
     """Some follow each other so soon that the second one strikes the survivors while they recover."""
     chance = random.Random(seed)
-    ranks = chance.sample(range(4), 3)
     with started(launch(4, *program("training.py", tmp_path), flags=ELASTIC)) as job:
         job.wait_for((tmp_path / "metrics.jsonl").exists)
-        for rank in ranks:
+        for rank in chance.sample(range(4), 3):
             time.sleep(chance.choice([0.01, 0.1, 0.5, 2]) * chance.random())
             job.strike(tmp_path / f"rank-{rank}")
         (tmp_path / "fast").touch()
         done = job.end()
     assert_same_training(done, tmp_path, undisturbed, 1, lost=2)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_rank_that_stops_at_any_time_ends_the_training(tmp_path, seed):
-    chance = random.Random(seed)
-    rank = chance.randrange(2)
-    with started(launch(2, *program("training.py", tmp_path, "impatient"))) as job:
-        job.wait_for((tmp_path / "metrics.jsonl").exists)
-        time.sleep(chance.random())
-        job.strike(tmp_path / f"rank-{rank}", signal.SIGSTOP)
-        assert re.search(rf"prog: error: .*rank {rank}, process \d+ on", job.fail().stderr)
 
 
 def test_a_death_while_a_training_saves_on_request(tmp_path, undisturbed):
@@ -119,24 +84,20 @@ def test_a_death_while_a_training_saves_on_request(tmp_path, undisturbed):
         job.process.send_signal(signal.SIGUSR1)
         job.strike(tmp_path / "0@save@0")
         done = job.end()
-    assert done.status == 75, done
-    assert "Traceback" not in done.stderr, done
+    assert (done.status, "Traceback" in done.stderr) == (75, False), done
     (tmp_path / "fast").touch()
     assert_same_training(run(program("training.py", tmp_path)), tmp_path, undisturbed, 1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_second_signal_ends_at_once(tmp_path, ranks):
-    name = "0@weights@5"  # a step without an end
-    with started(launch(ranks, *program("training.py", tmp_path, name))) as job:
-        job.wait_for((tmp_path / name).exists)
+    """In a step without an end."""
+    with started(launch(ranks, *program("training.py", tmp_path, "0@weights@5"))) as job:
+        job.wait_for((tmp_path / "0@weights@5").exists)
         for _ in range(2):
             job.press_ctrl_c()
             time.sleep(1)
         job.fail()
-
-
-# -- bert-classifier ----------------------------------------------------------------------------------------------
 
 
 def ranks_of(output_dir):
@@ -152,23 +113,23 @@ def ranks_of(output_dir):
 
 
 STEPS = range(1, 151)
-TRAIN = ("--do_train", "--do_eval", "--do_predict", "--learning_rate=1e-3", "--global_batch_size=32",
-         "--log_steps=1", f"--num_train_steps={len(STEPS)}", "--resume=never",
-         "--save_checkpoints_steps=10")  # fmt: skip
+TRAIN = (
+    "--do_train --do_eval --do_predict --learning_rate=1e-3 --global_batch_size=32 --log_steps=1 --resume=never"
+)
+TRAIN += f" --num_train_steps={len(STEPS)} --save_checkpoints_steps=10"
 
 
 @contextlib.contextmanager
 def classifier(tmp_path, ranks, *flags, **options):
     data, out = write_data(tmp_path / "data"), tmp_path / "out"
-    argv = command("tasks.classifier", *model_flags(data), *own_files(data), *TRAIN, f"--output_dir={out}", *flags)
-    with started(launch(ranks, *argv, **options)) as job:
+    flags = (*model_flags(data), *own_files(data), *TRAIN.split(), f"--output_dir={out}", *flags)
+    with started(launch(ranks, *command("tasks.classifier", *flags), **options)) as job:
         yield job, out
 
 
 def check_end(job, out):
     done = job.end()
-    assert done.status == 0, done
-    assert "Traceback" not in done.stderr, done
+    assert (done.status, "Traceback" in done.stderr) == (0, False), done
     assert scores_in(out)["eval_accuracy"] > 0.8
     assert len(table_in(out / "test_results.tsv")) == 50
     assert [line["rows"] for line in metrics_in(out) if "loss" in line] == [32 * step for step in STEPS]

@@ -25,25 +25,22 @@ from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
 from distributed.run import Run
+from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 
 
 @dataclass
 class Reader:
-    """A reader and its files: name -> (content, kind of its damage). One of them is damaged in a case.
-
-    `read(folder, name of that file)` raises InputError or returns; if it `is_exact`, always the same. A cache
-    `heals`: it is never refused. `others` are never damaged.
-    """
+    """A reader and its files, of which one is damaged in a case."""
 
     name: str
-    files: Mapping[str, tuple[bytes, str]]
-    read: Callable[[Path, str], object]
-    share: float = 1.0
-    others: Mapping[str, bytes] = field(default_factory=dict)
-    is_exact: bool = False
-    heals: bool = False
+    files: Mapping[str, tuple[bytes, str]]  # name -> (content, kind of its damage)
+    read: Callable[[Path, str], object]  # (folder, name of the damaged file); returns, or raises InputError
+    share: float  # of the cases
+    others: Mapping[str, bytes] = field(default_factory=dict)  # never damaged
+    is_exact: bool = False  # `read` always returns the same
+    heals: bool = False  # a cache, which is never refused
 
 
 def as_json(value):
@@ -67,18 +64,16 @@ def made(by, **given):
 
 
 def read_shards(folder, name):
-    """As bert-pretraining: steps of 32 rows in the order of the stream."""
+    """As bert-pretraining, in the order of its stream."""
     parts, facts = open_shards(find_shards(str(folder)))
-    rows, read = BatchRows(parts), [facts["settings"]["max_seq_length"]]
-    for start in range(0, len(rows), 32):
-        numbers = BlockOrder(len(rows), 1).rows_at(start, min(start + 32, len(rows)))
-        read.append(pickle.dumps((rows.lengths_at("input_ids", numbers), rows.take(numbers))))
-    return read
+    rows = BatchRows(parts)
+    numbers = BlockOrder(len(rows), 1).rows_at(0, len(rows))
+    return facts["settings"]["max_seq_length"], pickle.dumps(rows.take(numbers))
 
 
 def read_records(folder, name):
     """With the manifest, because a file that ends after a whole record is a whole file."""
-    from tasks.pretraining.records import Limits, converted
+    from tasks.pretraining.shards import Limits, converted
 
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
     cached = converted(find_shards(str(folder)), Limits(48, 20, 1 << 15), "--input_file")
@@ -98,20 +93,22 @@ def corpus_readers():
             corpora.build(folder, output, max_seq_length=48, num_shards=1, **more)
 
     files, parquet, draw = made(build), {}, random.Random(0)
-    shards = {name.removeprefix("arrow/"): content for name, content in files.items() if name.startswith("arrow/")}
-    others = {name: shards.pop(name)[0] for name in list(shards) if "tokenizer/" in name}
-    records = {k[3:]: v for k, v in files.items() if k.startswith("tf/") and "tokenizer/" not in k}
+    shards, records = (
+        {path.name: files[str(path)] for path in map(Path, files) if path.parent.name == kind}
+        for kind in ("arrow", "tf")
+    )
     table = pa.table({"text": draw.choices(SENTENCES[:3], k=300), "label": draw.choices(["yes", "no"], k=300)})
     for compression in ("none", "zstd"):
         pa.parquet.write_table(table, file := io.BytesIO(), row_group_size=100, compression=compression)
         parquet[f"{compression}.parquet"] = file.getvalue(), "bytes"
     text = b"The cat sat on the mat.\nA dog ran.\n\nFoxes saw it.\n\n\nThe end came.\n" * 3
     lines = as_lines({"text": "The cat sat.\nA dog ran.", "id": 7}, {"text": "Foxes.", "id": None}, {"text": None})
-    plain = {"a.txt": (text, "text"), "split.txt": (text, "text"), "a.jsonl": (lines, "jsonl")}
+    texts = {"a.txt": (text, "text"), "split.txt": (text, "text"), "a.jsonl": (lines, "json"),
+             "a.txt.gz": (gzip.compress(text), "bytes")}  # fmt: skip
     return [
-        Reader("shards", shards, read_shards, 6, others, is_exact=True),
+        Reader("shards", shards, read_shards, 6, is_exact=True),
         Reader("TFRecord", records, read_records, 4, is_exact=True),
-        Reader("texts", plain | parquet | {"a.txt.gz": (gzip.compress(text), "text.gz")}, read_texts, 8),
+        Reader("texts", texts | parquet, read_texts, 8),
         Reader("classifier", LABELLED | parquet, read_classifier, 16),
     ]
 
@@ -190,9 +187,9 @@ def weight_readers():
 LABELLED = {
     "a.csv": (b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n', "text"),
     "a.tsv": ('text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode(), "text"),
-    "a.jsonl": (as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}), "jsonl"),
+    "a.jsonl": (as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}), "json"),
     "number.csv": (b"text,more,label\na cat,a dog,1.5\na fox,b,-2\nb,c,3e-1\n", "text"),
-    "number.jsonl": (as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}), "jsonl"),
+    "number.jsonl": (as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}), "json"),
     "CoLA/train.tsv": (b"gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tSat cat the.\nks08\t1\t\tFoxes ran.\n", "text"),
     "MRPC/train.tsv": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tOne.\n".encode(), "text"),
 }
@@ -211,10 +208,9 @@ def read_classifier(folder, name):
 
 
 def read_squad(folder, name):
-    from tasks import cache
     from tasks.squad.reading import Source, read
     from tasks.squad.settings import WindowSettings
-    from tasks.squad.windows import recipe
+    from tasks.squad.windows import open_windows
 
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
     source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
@@ -229,10 +225,8 @@ def read_squad(folder, name):
     lengths = {"max_seq_length": 24, "doc_stride": 6, "max_query_length": 8}
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
-    run = Run(folder, is_writer=False)
-    key, make = recipe(settings, source, words, run)
-    cache.build(folder / "cache" / key, make, run)
-    tables = cache.opened(folder / "cache" / key).tables
+    os.environ["RINGBERT_CACHE"] = str(folder / "cache")
+    tables = open_windows(settings, source, words, World(), Run(folder, is_writer=False)).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
@@ -254,10 +248,11 @@ def squad_readers():
 STATE = {"position": 640, "step": 20, "steps": 100, "global_batch_size": 32, "evaluations": [[320, 0.5]],
          "settings": {"--seed": 42, "--learning_rate": 5e-5, "--num_train_steps": None}}  # fmt: skip
 METRICS = [{"step": n, "rows": 64 * n, "loss": 4 - n / 20, "time": 1.5} for n in (1, 20, 40)]
+METRICS += [{"step": 20, "rows": 1280, "eval_f1": 0.5, "eval_loss": 1.5}]
 PLAN = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3, "rows": 100}
 RUN = {
     "run.json": (as_json({"config": {"seed": 42}, "plan": PLAN, "environment": {"command": ["x"]}}), "json"),
-    "metrics.jsonl": (as_lines(*METRICS, {"step": 20, "rows": 1280, "eval_f1": 0.5, "eval_loss": 1.5}), "jsonl"),
+    "metrics.jsonl": (as_lines(*METRICS), "json"),
     "result.json": (as_json({"scores": {"exact_match": 81.25, "f1": 88.5}, "seconds": 5}), "json"),
 }
 
@@ -276,17 +271,13 @@ def read_run(folder, name):
     assert report.read_runs([folder])[0].steps
 
 
-def other_readers():
-    state = as_json(STATE)
-    sealed = made(lambda folder: manifest.seal(folder, 640), **{"state.json": state})
-    return [
-        Reader("manifest", sealed, read_manifest, 5, {"state.json": state}),
-        Reader("run", RUN, read_run, 7),
-    ]
+def run_readers():
+    state = {"state.json": as_json(STATE)}
+    sealed = made(lambda folder: manifest.seal(folder, 640), **state)
+    return [Reader("manifest", sealed, read_manifest, 5, state), Reader("run", RUN, read_run, 7)]
 
 
 def readers(names=()):
-    """Those of these names, or all; "weights" stands for those that need TensorFlow."""
-    known = [*other_readers(), *corpus_readers(), *model_readers(), *squad_readers()]
-    weights = weight_readers() if not names or "weights" in names else []
-    return [reader for reader in known if not names or reader.name in names] + weights
+    """Those of these names, or all, also those that need TensorFlow."""
+    known = [*run_readers(), *corpus_readers(), *model_readers(), *squad_readers()]
+    return [reader for reader in known if reader.name in names] if names else known + weight_readers()

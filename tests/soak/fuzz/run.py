@@ -1,7 +1,7 @@
-"""Cases of damaged files, read in worker processes.
+"""Cases of damaged files, read in a worker process.
 
-A worker damages one file of one reader in each case and prints a line about it. When it dies (a crash, 5 s of
-computing), the case that it was at is a fault, and another worker goes on after it.
+It damages one file of one reader in each case and prints a line about it. When it dies (a crash, 5 s of
+computing), the case that it was at is a fault.
 """
 
 import contextlib
@@ -27,24 +27,17 @@ MOST_CPU_S, ROOM_BYTES = 5.0, 2 << 30  # of memory beyond what reading the undam
 QUIET = ENVIRONMENT | {"RUST_BACKTRACE": "0", "PYTHONWARNINGS": "ignore", "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
 
 
-def run(folder, cases, seed=0, first=0, names=()):
-    """(numbers of cases by (reader, "read", "refused" or "fault"), the faults, whose files stay in `folder`)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    counts, faults, last = Counter(), [], first + cases
-    while first < last and len(faults) < 20:
-        command = [sys.executable, "-m", "soak.fuzz.run", *map(str, (folder, seed, first, last, *names))]
-        with (folder / "log.txt").open("w") as log:
-            done = subprocess.run(command, env=os.environ | QUIET, stdout=subprocess.PIPE, stderr=log, text=True)
-        printed = (folder / "log.txt").read_text(errors="replace")[-2000:]
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        assert lines or done.returncode < 0, printed
-        for case, reader, file, result, message in lines:
-            counts[reader, result] += 1
-            faults += [f"case {case}, {reader}, {file}: {message}"] if result == "fault" else []
-        first += len(lines)
-        if done.returncode:
-            faults.append(f"case {first}: the worker ended with {done.returncode}: {printed}")
-            first += 1
+def run(folder, cases, seed=0, names=()):
+    """(numbers of cases by (reader, "read", "refused" or "fault"), the faults)."""
+    command = [sys.executable, "-m", "soak.fuzz.run", *map(str, (folder, seed, 0, cases, *names))]
+    done = subprocess.run(command, env=os.environ | QUIET, capture_output=True, text=True, errors="replace")
+    counts, faults = Counter(), []
+    for line in done.stdout.splitlines():
+        case, reader, file, result, message = json.loads(line)
+        counts[reader, result] += 1
+        faults += [f"case {case}, {reader}, {file}: {message}"] if result == "fault" else []
+    if done.returncode:
+        faults.append(f"case {counts.total()}: the worker ended with {done.returncode}: {done.stderr[-2000:]}")
     return counts, faults
 
 
@@ -82,8 +75,6 @@ def main(folder, seed, first, last, *names):
         with contextlib.redirect_stdout(sys.stderr):
             result, message = outcome(reader, case, name, intact[reader.name])
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if result == "fault":
-            shutil.copytree(case, Path(folder, f"fault-{number}"), dirs_exist_ok=True)
         print(json.dumps([number, reader.name, name, result, message[-1500:]]), flush=True)
 
 
