@@ -57,9 +57,7 @@ def make(folder: Path, activation: str, architecture, add_loss) -> None:
     )  # fmt: skip
     torch.manual_seed(7)
     model = architecture(config).eval()
-    with (
-        torch.no_grad()
-    ):  # larger than initial values, so that attention prefers some tokens and GELU's forms differ
+    with torch.no_grad():  # larger than initial values: attention prefers some tokens, and GELU's forms differ
         for name, parameter in model.named_parameters():
             centre = 1.0 if name.endswith("LayerNorm.weight") else 0.0
             parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
@@ -73,9 +71,8 @@ def make(folder: Path, activation: str, architecture, add_loss) -> None:
     results |= {f"gradient.{name}": parameter.grad for name, parameter in model.named_parameters()}
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
-    save_file(
-        {name: value.detach().contiguous() for name, value in results.items()}, folder / "golden.safetensors"
-    )
+    tensors = {name: value.detach().contiguous() for name, value in results.items()}
+    save_file(tensors, folder / "golden.safetensors")
 
 
 def make_inputs() -> dict[str, torch.Tensor]:

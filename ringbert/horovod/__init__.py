@@ -9,48 +9,62 @@
 
 Start it with `bert-launch -np 4 -- python script.py`. The same names stand in `ringbert.horovod.tensorflow`,
 `ringbert.horovod.keras` and `ringbert.horovod.tensorflow.keras`. What has no counterpart says so in one line.
-Importing this package loads TensorFlow and Keras.
 """
 
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 # fmt: off
+from tensorflow import constant
 from tensorflow.test import is_built_with_cuda as cuda_built
 
 from distributed.joining import communicator, started
 from ringbert.horovod import callbacks, elastic
-from ringbert.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape
-from ringbert.horovod.host import Average, Compression, Max, Min, Product, Sum
 from ringbert.horovod.operations import (
-    allgather, allgather_object, allreduce, alltoall, barrier, broadcast, broadcast_, broadcast_object,
-    grouped_allgather, grouped_allreduce, grouped_reducescatter, join, reducescatter,
+    Average, Compression, Max, Min, Product, Sum, allgather, allgather_object, allreduce, alltoall, barrier,
+    broadcast, broadcast_, broadcast_object, grouped_allgather, grouped_allreduce, grouped_reducescatter, join,
+    reducescatter,
 )
-from ringbert.horovod.optimizer import (
-    DistributedOptimizer, PartialDistributedOptimizer, SyncBatchNormalization, load_model,
-)
-from ringbert.horovod.session import (
-    Unsupported, cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_rank_op,
-    local_size, local_size_op, rank, rank_op, shutdown, size, size_op,
+from ringbert.horovod.session import Unsupported, current, init, is_initialized, shutdown
+from ringbert.horovod.training import (
+    DistributedGradientTape, DistributedOptimizer, SyncBatchNormalization, load_model,
 )
 # fmt: on
 
 broadcast_variables = broadcast_
+PartialDistributedGradientTape = DistributedGradientTape  # with `local_layers`
+PartialDistributedOptimizer = DistributedOptimizer
 keras = tensorflow = sys.modules[__name__]
 for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
     sys.modules[f"{__name__}.{_name}"] = keras
     sys.modules |= {f"{__name__}.{_name}.{module}": getattr(keras, module) for module in ("callbacks", "elastic")}
 
 
-def mpi_built() -> bool:
-    return True
+def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., Any]]:
+    """A function that returns this number of the world, and one that returns it as a tensor."""
+
+    def number() -> int:
+        return getattr(current().world, attribute)
+
+    number.__doc__ = what
+    return number, lambda *process_set_and_name, **options: constant(number())
 
 
-def gloo_built() -> bool:
-    return False
+rank, rank_op = _number("rank", "The number of this rank, from 0.")
+size, size_op = _number("size", "How many ranks there are.")
+local_rank, local_rank_op = _number("local_rank", "The number of this rank among those of its machine.")
+local_size, local_size_op = _number("local_size", "How many ranks this machine has.")
+cross_rank, _ = _number("node", "The number of this machine.")
+cross_size, _ = _number("num_nodes", "How many machines there are.")
+
+
+def is_homogeneous() -> bool:
+    """Whether all machines have equally many ranks."""
+    return len(set(current().world.all_gather(local_size()))) == 1
 
 
 def mpi_threads_supported() -> bool:
@@ -58,19 +72,16 @@ def mpi_threads_supported() -> bool:
     return communicator()[0] is not None and started().Query_thread() == started().THREAD_MULTIPLE
 
 
-mpi_enabled = mpi_built
-gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = gloo_built
+mpi_built = mpi_enabled = lambda: True
+gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = lambda: False
 nccl_built = cuda_built  # TensorFlow for GPUs has NCCL
 
 # What Horovod has and RingBERT has not, and what to do instead.
 ABSENT = {
-    "ProcessSet add_process_set remove_process_set global_process_set process_set_included_op": (
-        "all ranks always work together: leave out process_set"
-    ),
-    "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn": (
-        "TensorFlow 1's sessions, hooks and Estimators do not exist with Keras 3: use "
-        "hvd.broadcast_variables(model.variables, root_rank=0), or hvd.broadcast_object"
-    ),
+    "ProcessSet add_process_set remove_process_set global_process_set process_set_included_op":
+        "all ranks always work together: leave out process_set",
+    "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn":
+        "TensorFlow 1's sessions are gone: hvd.broadcast_variables(model.variables, 0), or hvd.broadcast_object",
     "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
     "run runner spark ray": "start the script with bert-launch or mpirun",
     "data": "use tf.data.experimental.service itself, or give each rank its shard of the data",
@@ -78,7 +89,7 @@ ABSENT = {
     "torch mxnet": "it is for Keras and TensorFlow; PyTorch has torch.distributed",
     "start_timeline stop_timeline": "use TensorFlow's profiler, or keras.callbacks.TensorBoard",
     "examples": "all ranks count the same: give them equal batches, or weigh these by sample_weight",
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> NoReturn:

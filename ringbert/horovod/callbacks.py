@@ -11,14 +11,13 @@ import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import allreduce, broadcast_
-from ringbert.horovod.session import rank, size
+from ringbert.horovod.session import current
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the weights and the optimizer's state of rank `root_rank`, before the first step.
+    """Gives all ranks the weights and the optimizer's state of rank `root_rank`, but not `local_variables`.
 
-    Horovod does so after the first step; where the model is not built by then, so does this. `local_variables`,
-    one or several, keep their values.
+    It does so before the first step; after it, as Horovod, if the model is not built by then.
     """
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = ()):
@@ -40,10 +39,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces the metrics at the end of an epoch by their averages over ranks.
-
-    Put it before callbacks that use them, such as ReduceLROnPlateau and ModelCheckpoint.
-    """
+    """Replaces an epoch's metrics by their averages over ranks. Put it before callbacks that use them."""
 
     def __init__(self, device: str = ""):
         super().__init__()
@@ -57,22 +53,15 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 @dataclass(eq=False)
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
-
-    Args:
-      multiplier: a number, or a function of the epoch.
-      staircase: change the rate at the beginning of epochs only; else before each batch, at fractions of epochs,
-        which needs `steps_per_epoch` if `fit` does not know it.
-      momentum_correction: scale the momentum's state when the rate changes (Goyal et al. 2017, section 3).
-    """
+    """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`."""
 
     initial_lr: float
     multiplier: float | Callable[[float], float]
     start_epoch: int = 0
     end_epoch: int | None = None
-    staircase: bool = True
-    momentum_correction: bool = True
-    steps_per_epoch: int | None = None
+    staircase: bool = True  # change the rate at the beginning of epochs only; else before each batch
+    momentum_correction: bool = True  # scale the momentum's state with the rate (Goyal et al. 2017, section 3)
+    steps_per_epoch: int | None = None  # for fractions of epochs, where `fit` does not know it
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -115,8 +104,8 @@ def LearningRateWarmupCallback(
 
     def multiplier(epoch: float) -> float:
         # So that the rate at the end of an epoch, which is logged, belongs to a whole number of epochs.
-        epoch += 1.0 / (schedule.steps_per_epoch or 1)
-        return (epoch * (size() - 1) / warmup_epochs + 1) / size()
+        epoch, size = epoch + 1.0 / (schedule.steps_per_epoch or 1), current().world.size
+        return (epoch * (size - 1) / warmup_epochs + 1) / size
 
     schedule = LearningRateScheduleCallback(initial_lr, multiplier, 0, int(warmup_epochs), False, *args, **options)
     return schedule
@@ -129,5 +118,5 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         super().__init__(str(filepath), monitor, **options, save_best_only=True)
 
     def _save_model(self, *args: Any, **options: Any) -> None:
-        if rank() == 0:
+        if current().world.rank == 0:
             super()._save_model(*args, **options)

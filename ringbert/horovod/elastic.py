@@ -1,9 +1,4 @@
-"""Horovod's `hvd.elastic`: a state that is committed, and a function that starts from it.
-
-Horovod replaces ranks of a running job; hvd in RingBERT does not. So `run` calls its function once, with rank 0's
-state on all ranks. When a rank dies, the job ends; `bert-launch --restarts N` starts it again, from what the
-script saves itself.
-"""
+"""Horovod's `hvd.elastic`: a state that is committed, and a function that starts from it. No rank is replaced."""
 
 import copy
 import functools
@@ -13,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.callbacks import LambdaCallback
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import broadcast_, broadcast_object
@@ -73,7 +69,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def synchronized(state: TensorFlowState, *args: Any, **options: Any) -> Any:
         current().world.say(
-            "hvd.elastic: ranks that die are not replaced; bert-launch --restarts N starts the whole job again"
+            "hvd.elastic replaces no ranks: bert-launch --restarts N starts a job again when one dies"
         )
         state.sync()
         return function(state, *args, **options)
@@ -88,14 +84,12 @@ def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callba
         if (batch + 1) % batches_per_commit == 0:
             state.commit()
 
-    return keras.callbacks.LambdaCallback(
-        on_train_batch_end=after_batch, on_epoch_end=lambda epoch, logs: state.commit()
-    )
+    return LambdaCallback(on_train_batch_end=after_batch, on_epoch_end=lambda epoch, logs: state.commit())
 
 
 def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
     """Keeps the number of the batch in `state.batch`; 0 after each epoch."""
-    return keras.callbacks.LambdaCallback(
+    return LambdaCallback(
         on_train_batch_end=lambda batch, logs: setattr(state, "batch", batch),
         on_epoch_end=lambda epoch, logs: setattr(state, "batch", 0),
     )
@@ -103,6 +97,4 @@ def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
 
 def UpdateEpochStateCallback(state: Any) -> keras.callbacks.Callback:
     """Keeps the number of epochs that are done, also by earlier calls of `fit`, in `state.epoch`."""
-    return keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: setattr(state, "epoch", state.epoch + 1)
-    )
+    return LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(state, "epoch", state.epoch + 1))

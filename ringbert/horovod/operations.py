@@ -2,26 +2,40 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.host import MPI_NAMES, WIDE, Average, Compression, Sum, collective, reduced
-from ringbert.horovod.session import Call, Unsupported, current
+from ringbert.horovod.session import Call, Unsupported, as_written, collective, current
 
-as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
+Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
+MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
+WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}  # MPI knows none of these
 
 
-def of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
-    """The same function of one tensor, which returns one."""
+@dataclass(frozen=True)
+class Compressor:
+    """Makes tensors of numbers smaller. Others with these methods may be given too."""
 
-    @functools.wraps(grouped)
-    def of_one(tensor: Any, *args: Any, **options: Any) -> Any:
-        return grouped([tensor], *args, **options)[0]
+    half: tf.DType | None = None
 
-    return as_written(of_one)
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """The tensor to send, and what `decompress` needs."""
+        is_smaller = self.half is not None and tensor.dtype.is_floating
+        return (tf.cast(tensor, self.half), tensor.dtype) if is_smaller else (tensor, None)
+
+    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        return tensor if context is None else tf.cast(tensor, context)
+
+
+class Compression:
+    """`fp16` and `bf16` both send float32 values as bfloat16 between machines, which has the range of float32, and
+    add in float32. Within a machine nothing is sent, and so nothing is rounded."""
+
+    none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
 
 
 @as_written
@@ -39,18 +53,17 @@ def grouped_allreduce(
 ) -> list:
     """Tensors averaged (`op` `Sum`: summed, …) over ranks in one call; the same on every rank.
 
-    `tf.IndexedSlices` of all ranks are put one after the other, as Horovod does. Gradients pass through. Integers
-    are averaged by division without a remainder, and multiplied by the factors in float64, without the fraction.
-    `facts` of the dense tensors are compared among the ranks.
+    Of `tf.IndexedSlices` each index of any rank comes once. Gradients pass through. Integers are averaged without
+    the fraction, and multiplied by the factors in float64. The ranks compare `facts` of the dense tensors.
     """
-    if isinstance(average, str):  # the second argument of horovod.keras.allreduce
+    if isinstance(average, str):  # the second argument of horovod.keras.allreduce is the name
         average, name = None, average
     if op is not None and average is not None:
         raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
     op = op or (Sum if average is False else Average)
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    has_gradient, is_scaled = op in (Average, Sum), (prescale_factor, postscale_factor) != (1, 1)
+    has_gradient = op in (Average, Sum)
     is_half = compression in (Compression.fp16, Compression.bf16)  # the backend rounds, and only what it sends
     compressor = Compression.none if is_half else compression
 
@@ -63,21 +76,18 @@ def grouped_allreduce(
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
             sent[place], contexts[place] = compressor.compress(tf.convert_to_tensor(tensor))
-        elif has_gradient and not is_scaled:
+        elif has_gradient and (prescale_factor, postscale_factor) == (1, 1):
             results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
         else:
             raise Unsupported("hvd.allreduce: sparse tensors are averaged or summed, without factors")
     own = [_scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x in sent.values()]
     if postscale_factor != 1:  # of an average of integers with its fraction
         own = [tf.cast(value, tf.float64) if value.dtype.is_integer else value for value in own]
-    function, call = functools.partial(reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
+    function, call = functools.partial(_reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
     for place, total in zip(sent, collective(call, function, gradient, own, facts=facts), strict=True):
         total = tf.cast(_scaled(total, postscale_factor), sent[place].dtype)
         results[place] = compressor.decompress(total, contexts[place])
     return results
-
-
-allreduce = of_one_tensor(grouped_allreduce)
 
 
 def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
@@ -88,10 +98,31 @@ def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
 
 
 def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
-    indices = allgather(slices.indices, f"indices of {name}")
+    """Each index once: Keras 3 takes the square of each slice for the square of their sum."""
+    indices, places = tf.unique(allgather(slices.indices, f"indices of {name}"))
     values = allgather(slices.values, f"values of {name}")
     values = values / tf.cast(current().world.size, values.dtype) if op == Average else values
+    values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
     return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
+
+    Averages are over the ranks that have not joined, those of integers without their fraction. With `is_half`,
+    float32 values may be sent in 16 bits between machines.
+    """
+    session, results = current(), {}
+    for kind in dict.fromkeys(value.dtype for value in tensors):
+        own = [value for value in tensors if value.dtype == kind]
+        if kind.is_floating and op in (Average, Sum):
+            totals = session.host.all_reduce_sum(own, is_half and kind == tf.float32)
+        else:
+            totals = [arrays.reduced(session.world.comm, value.numpy(), MPI_NAMES[op]) for value in own]
+        divisor = tf.constant(session.num_active if op == Average else 1, kind)
+        divide = tf.truediv if kind.is_floating else tf.truncatediv  # into memory of their own
+        results[kind] = iter([divide(total, divisor) for total in totals])
+    return [next(results[value.dtype]) for value in tensors]
 
 
 @as_written
@@ -110,25 +141,19 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: An
         return tf.identity(value), lambda upstream: upstream * world.size
 
     def part(total: tf.Tensor) -> tf.Tensor:
-        rows = tf.shape(total)[0]
-        share, more = rows // world.size, rows % world.size
-        start = world.rank * share + tf.minimum(world.rank, more)
-        return total[start : start + share + tf.cast(world.rank < more, rows.dtype)]
+        rows = [(tf.shape(total)[0] + world.size - 1 - rank) // world.size for rank in range(world.size)]
+        start = sum(rows[: world.rank])
+        return total[start : start + rows[world.rank]]  # the gradient of tf.split mixes dtypes
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    totals = grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
-    return [part(total) for total in totals]
-
-
-reducescatter = of_one_tensor(grouped_reducescatter)
+    return [part(total) for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)]
 
 
 @as_written
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
-    In the backward pass the ranks' gradients are averaged, as in Horovod: a loss that all ranks compute from the
-    same tensors is one loss.
+    Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same tensors is one loss.
     """
     world, value = current().world, _with_rows(tensor, "hvd.allgather")
 
@@ -162,7 +187,6 @@ def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
 def grouped_broadcast(tensors: Sequence, root_rank: int = 0, name: str | None = None) -> list[tf.Tensor]:
     """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks' gradients."""
     world = current().world
-    _check_rank(root_rank)
 
     def send(*values: tf.Tensor) -> Sequence:
         return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
@@ -175,7 +199,18 @@ def grouped_broadcast(tensors: Sequence, root_rank: int = 0, name: str | None = 
     return collective(call, send, gradient, [tf.convert_to_tensor(tensor) for tensor in tensors])
 
 
-broadcast = of_one_tensor(grouped_broadcast)
+def _of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
+    """The same function of one tensor, which returns one."""
+
+    @functools.wraps(grouped)
+    def of_one(tensor: Any, *args: Any, **options: Any) -> Any:
+        return grouped([tensor], *args, **options)[0]
+
+    return as_written(of_one)
+
+
+allreduce, reducescatter = _of_one_tensor(grouped_allreduce), _of_one_tensor(grouped_reducescatter)
+broadcast = _of_one_tensor(grouped_broadcast)
 
 
 @as_written
@@ -192,8 +227,7 @@ def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None)
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of rank.
 
-    Without `splits` every rank gets equally many, and only the rows are returned; else also how many rows each
-    rank sent.
+    Without `splits` every rank gets equally many; with them, how many rows each rank sent is returned too.
     """
     world, value = current().world, _with_rows(tensor, "hvd.alltoall")
     rows = tf.shape(value)[0]
@@ -215,27 +249,22 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
 @as_written
 def barrier() -> None:
     """Waits for all ranks."""
-    current().meet(Call("hvd.barrier"))
+    with current().meeting(Call("hvd.barrier")):
+        pass
 
 
 @as_written
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """The object of rank `root_rank` on every rank (pickled)."""
-    _check_rank(root_rank)
-    world = current().world
-    own, call = obj if world.rank == root_rank else None, Call("hvd.broadcast_object", name or "", (root_rank,))
-    return current().meet(call, lambda _: world.all_gather(own)[root_rank])
+    with current().meeting(Call("hvd.broadcast_object", name or "", (root_rank,))):
+        return current().world.all_gather(obj if current().world.rank == root_rank else None)[root_rank]
 
 
 @as_written
 def allgather_object(obj: Any, name: str | None = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
-    return current().meet(Call("hvd.allgather_object", name or ""), lambda _: current().world.all_gather(obj))
-
-
-def _check_rank(root_rank: int) -> None:
-    if not 0 <= root_rank < current().world.size:
-        raise InputError(f"root_rank must be from 0 to {current().world.size - 1}, got {root_rank}")
+    with current().meeting(Call("hvd.allgather_object", name or "")):
+        return current().world.all_gather(obj)
 
 
 @as_written
@@ -245,23 +274,20 @@ def join() -> int:
     Until then this rank takes part in the sums of the others, which are averaged over the ranks that have data.
     Messages other than `allreduce`, `allgather` and the gradients of an optimizer or tape cannot go on without it.
     """
-    rounds = 0
-    while current().meet(None, _has_taken_part):
+    session, rounds = current(), 0
+    while True:
+        with session.meeting(None) as call:
+            if call is None:  # all have joined
+                break
+            # A rank without data adds nothing to a call of the others.
+            if call.what == "hvd.allreduce" and call.kind[0] in (Average, Sum):
+                op, is_half, *kinds = call.kind
+                _reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
+            elif call.what == "hvd.allgather":
+                dtype, shape = call.kind[0]
+                _gather(tf.zeros([0, *shape], dtype), None)
+            else:
+                raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")
         rounds += 1
-    waited = current().world.all_gather(rounds)
+    waited = session.world.all_gather(rounds)
     return max(range(len(waited)), key=lambda rank: (-waited[rank], rank))
-
-
-def _has_taken_part(call: Call | None) -> bool:
-    """A rank without data adds nothing to a call of the others. False: all have joined."""
-    if call is None:
-        return False
-    if call.what == "hvd.allreduce" and call.kind[0] in (Average, Sum):
-        op, is_half, *kinds = call.kind
-        reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
-    elif call.what == "hvd.allgather":
-        dtype, shape = call.kind[0]
-        _gather(tf.zeros([0, *shape], dtype), None)
-    else:
-        raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")
-    return True

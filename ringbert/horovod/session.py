@@ -1,4 +1,4 @@
-"""What `init()` starts: the ranks, the backend that sums, and the meetings of all ranks before each call."""
+"""The ranks of a script and their calls, which run in Python on the host, now or as an operation of a graph."""
 
 import atexit
 import os
@@ -6,7 +6,8 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_util  # there is no public name for what it tells
 
 from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
@@ -22,12 +24,7 @@ from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError
 
-BACKEND = "RINGBERT_BACKEND"  # auto, mpi, nccl, ring or local
-ELASTIC = "RINGBERT_ELASTIC"
-# Horovod's variables for its check of stalls, in seconds. It ends a job only when it is asked to.
-STALLS = (("HOROVOD_STALL_CHECK_TIME_SECONDS", 60), ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0))
-# The watchdog's name for each call; a rank in `join` knows no other.
-MEETING = "a sum or message of hvd, for which all ranks are needed"
+as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
 ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
 
 
@@ -53,21 +50,14 @@ class Call(NamedTuple):
         return f"{self.what} {self.name}".strip()
 
 
-# Name, sum and norm of variables, which should be equal on all ranks, and of gradients, whose name is "".
-Facts = Sequence[tuple[str, float, float]]
-
-
 @dataclass(eq=False)
 class Session:
     """The ranks and the backend.
 
-    Attributes:
-      collectives, host: what sums gradients in a graph, and what sums tensors on the host; the same with MPI. A
-        collective operation of TensorFlow cannot run inside a py_function, which holds the thread that it needs.
-      num_active: how many ranks had not joined (`join`) at the last meeting.
-      num_calls: how many meetings there were, the same on all ranks.
-      num_sums: how many sums of gradients there were, by the ids of their variables.
-      averaged: gradients that a tape has averaged, by their id, which an optimizer does not average again.
+    `collectives` sums gradients in a graph, `host` sums tensors on the host; the same with MPI. A collective
+    operation of TensorFlow cannot run inside a py_function, which holds the thread that it needs. At the last of
+    `num_calls` meetings `num_active` ranks had not joined (`join`). `num_sums` counts the sums of gradients by the
+    ids of their variables.
     """
 
     world: World
@@ -76,47 +66,45 @@ class Session:
     num_active: int = 1
     num_calls: int = 0
     num_sums: Counter = field(default_factory=Counter)
-    averaged: Any = field(default_factory=weakref.WeakValueDictionary)
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
-    def meet(
-        self, call: Call | None, action: Callable[[Call | None], Any] = lambda call: None, facts: Facts = ()
-    ) -> Any:
-        """What `action` returns, which exchanges messages with all ranks.
+    @contextmanager
+    def meeting(self, call: Call | None, facts: Sequence = ()) -> Iterator[Call | None]:
+        """A `with` block in which all ranks exchange messages, when they all make this call. It gets the call.
 
-        It gets the call that all ranks make. None is for a rank that has joined: it makes that of the others.
-        Raises RanksDiffer if not all make this call, and InputError if their `facts` say that variables differ.
+        None is for a rank that has joined: it makes the call of the others. Raises RanksDiffer if the ranks make
+        different calls, and InputError if their `facts` (see `compare`) say that variables differ.
         """
         if self.world.size == 1:
-            return action(call)
-        with self._one_meets, self.world.operation(MEETING):
+            yield call
+            return
+        # A rank in `join` knows no other name for the call.
+        with self._one_meets, self.world.operation("a sum or message of hvd, for which all ranks are needed"):
             everyone = self.world.comm.allgather((call, facts))
             made = [other for other, _ in everyone if other is not None]
             if len(set(made)) > 1:
-                refuse(self.world, call or Call("hvd.join"), all("gradient of" in other.name for other in made))
+                self._refuse(call or Call("hvd.join"))
             self.num_calls += 1
             self.num_active = len(made)
             if len(known := [own for _, own in everyone if own]) > 1:
                 compare(self.world, known)
-            return action(made[0] if made else None)
+            yield made[0] if made else None
+
+    def _refuse(self, call: Call) -> None:
+        """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
+        parts = {f"part {n} of {call}": part for n, part in enumerate(call.kind)}
+        try:
+            self.world.agree({"the next call": call} | parts)
+        except InputError as error:
+            raise RanksDiffer(
+                f"{error}. Give all ranks the same model, optimizer and steps (steps_per_epoch, .repeat()), call "
+                "hvd.join() where the data of a loop end, and put a tape inside the tf.function"
+            ) from None
 
 
-def refuse(world: World, call: Call, are_gradients: bool) -> None:
-    """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
-    advice = (
-        "Either their models or optimizers differ, or one rank ended earlier: give all ranks the same number of "
-        "steps (steps_per_epoch, .repeat()), or call hvd.join() where the data of a loop end"
-    )
-    if are_gradients:
-        advice = "Put the tape inside the tf.function, which keeps the order of gradients"
-    try:
-        world.agree({"the next call": call} | {f"part {n} of {call}": part for n, part in enumerate(call.kind)})
-    except InputError as error:
-        raise RanksDiffer(f"{error}. {advice}") from None
-
-
-def compare(world: World, facts: Sequence[Facts]) -> None:
-    """Raises InputError if a variable differs among the ranks. A note says if no gradient does, as they should."""
+def compare(world: World, facts: Sequence) -> None:
+    """Raises InputError if a variable differs among the ranks; a note says if no gradient does, as they should.
+    Facts of a rank are name, sum and norm of each variable, and of each gradient, whose name is ""."""
     for of_tensor in zip(*facts, strict=True):
         names, sums, norms = zip(*of_tensor, strict=True)
         if max(sums) - min(sums) > ROUNDING * max(norms):
@@ -127,12 +115,10 @@ def compare(world: World, facts: Sequence[Facts]) -> None:
                 "BroadcastGlobalVariablesCallback(0), or hvd.broadcast_variables when all variables exist"
             )
     if any(norm for name, _, norm in facts[0] if not name):
-        world.say(
-            "note: all ranks have the same gradients, so they probably train on the same data: give each rank "
-            "its part, such as dataset.shard(hvd.size(), hvd.rank()) or x[hvd.rank()::hvd.size()]"
-        )
+        world.say("note: all ranks have the same gradients: give each its data, x[hvd.rank()::hvd.size()]")
 
 
+_made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()  # the operations of each graph
 _session: Session | None = None
 _ended: Session | None = None  # after `shutdown`: MPI can be joined once
 
@@ -153,43 +139,32 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     TensorFlow then uses this rank's GPU, or its share of the machine's cores, and no others. The environment
     variable RINGBERT_BACKEND chooses what sums: "mpi", "nccl", "ring" or "auto", which is NCCL where each rank has
-    its own GPU, else MPI.
-
-    `comm` is an mpi4py communicator of the processes to join, instead of all.
-
-    Raises InputError if the ranks cannot be joined, or for a list of ranks or `process_sets`.
+    its own GPU, else MPI. `comm` is an mpi4py communicator of the processes to join, instead of all.
     """
     global _session
     if isinstance(comm, Sequence) or process_sets is not None:
         raise Unsupported("hvd.init(): all ranks always work together; comm can be an mpi4py communicator")
-    if _session is not None:
-        return
-    if os.environ.get(ELASTIC, "0") != "0":
-        raise InputError(
-            "bert-launch --elastic is for RingBERT's programs: start a script with hvd by bert-launch --restarts"
-        )
-    if keras.backend.backend() != "tensorflow":
-        raise InputError(f"hvd needs KERAS_BACKEND=tensorflow, but Keras uses {keras.backend.backend()}")
-    _session = _started(comm) if comm is not None else _ended or _started(None)
+    if _session is None:
+        _session = _started(comm) if comm is not None else _ended or _started(None)
 
 
 def _started(comm: Any) -> Session:
+    if os.environ.get("RINGBERT_ELASTIC", "0") != "0":
+        raise InputError("a script with hvd cannot lose ranks: start it by bert-launch --restarts, not --elastic")
+    if keras.backend.backend() != "tensorflow":
+        raise InputError(f"hvd needs KERAS_BACKEND=tensorflow, but Keras uses {keras.backend.backend()}")
     is_late = context.context()._context_handle is not None
     if is_late and tf.config.list_physical_devices("GPU"):
-        raise InputError(
-            "hvd.init() must come before TensorFlow computes, or makes a dataset: it gives ranks their GPUs"
-        )
-    device = None if is_late else DeviceSettings()
-    warning, timeout = (float(os.environ.get(*variable)) for variable in STALLS)
-    stalls = StallSettings(stall_warning=warning, stall_timeout=timeout)
-    world = World.join(device, None, stalls, is_script=True, comm=comm)
+        raise InputError("hvd.init() gives ranks their GPUs: call it before TensorFlow computes or makes datasets")
+    stalls = StallSettings(  # as Horovod: a job ends only when this is asked for
+        stall_warning=float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)),
+        stall_timeout=float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)),
+    )
+    world = World.join(None if is_late else DeviceSettings(), None, stalls, is_script=True, comm=comm)
     if is_late and world.size > 1:
-        world.say(
-            "note: TensorFlow was used before hvd.init(), so each rank uses as many threads as the machine has "
-            "cores: call hvd.init() first"
-        )
+        world.say("note: TensorFlow was used before hvd.init(), so each rank has a thread for every core")
     atexit.register(_at_exit, world)
-    collectives = open_collectives(world, os.environ.get(BACKEND, "auto"))
+    collectives = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
     is_host = collectives.name in ("mpi", "local")
     return Session(world, collectives, collectives if is_host else open_collectives(world, "mpi"))
 
@@ -198,7 +173,8 @@ def shutdown() -> None:
     """Waits for all ranks and ends the session."""
     global _session, _ended
     if _session is not None:
-        _session.meet(Call("shutdown"))
+        with _session.meeting(Call("shutdown")):
+            pass
         _session, _ended = None, _session
 
 
@@ -206,7 +182,8 @@ def _at_exit(world: World) -> None:
     """A rank that ends without an exception waits for the others."""
     if _session is not None:
         try:  # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
-            _session.meet(Call("the end of the script"))
+            with _session.meeting(Call("the end of the script")):
+                pass
         except InputError as error:
             world.fail(error)
     world.leave()
@@ -223,24 +200,73 @@ def _on_exception(kind: type[BaseException], error: BaseException, trace: Traceb
 _show_traceback, sys.excepthook = sys.excepthook, _on_exception
 
 
-def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., tf.Tensor]]:
-    """A function that returns this number of the world, and one that returns it as a tensor."""
+def collective(
+    call: Call,
+    function: Callable[..., Sequence],
+    gradient: Callable[..., Any],
+    tensors: Sequence[tf.Tensor],
+    resizes: bool = False,
+    facts: Callable[..., Sequence] = lambda *values: (),
+) -> list[tf.Tensor]:
+    """The results of `function(*tensors)` on all ranks, cast to the tensors' dtypes.
 
-    def number() -> int:
-        return getattr(current().world, attribute)
+    One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to which dtype
+    and shape of the tensors are added. `gradient(name, results, *upstream)` are the gradients of the tensors;
+    `name` is for its own calls. With `resizes` the first dimensions may differ among the ranks, and those of
+    results from the tensors'. `facts(*tensors)` are the call's facts.
+    """
+    session, is_eager = current(), tf.executing_eagerly()
 
-    number.__doc__ = what
-    return number, lambda *process_set_and_name, **options: tf.constant(number())
+    def meet(*values: tf.Tensor) -> list[tf.Tensor]:
+        kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
+        try:
+            complete = Call(call.what, call.name, (*call.kind, *kinds))
+            with session.meeting(complete, facts(*values)):
+                results = function(*values)
+            return [tf.cast(own, value.dtype) for own, value in zip(results, values, strict=True)]
+        except InputError as error:
+            if not is_eager:  # TensorFlow would wrap it into its own error of many lines
+                session.world.fail(error)
+            raise
+
+    @tf.custom_gradient
+    def run(*own):
+        number = 0
+        if session.world.size == 1:
+            results = [tf.identity(value) for value in own]
+        elif is_eager:
+            results, number = meet(*own), session.num_calls
+        else:
+            results, number = _in_graph(meet, own, call.what)
+            for result, value in zip(results, own, strict=True):
+                result.set_shape([None, *value.shape[1:]] if resizes else value.shape)
+
+        def backward(*upstream, variables=None):
+            # In another order the ranks' names differ.
+            name = f"gradient of {call.name or call.what}, call {number}"
+            own_gradients = gradient(name, results, *upstream)
+            return own_gradients if variables is None else (own_gradients, [None] * len(variables))  # of `facts`
+
+        return results, backward
+
+    return list(run(*tensors)) if tensors else []
 
 
-rank, rank_op = _number("rank", "The number of this rank, from 0.")
-size, size_op = _number("size", "How many ranks there are.")
-local_rank, local_rank_op = _number("local_rank", "The number of this rank among those of its machine.")
-local_size, local_size_op = _number("local_size", "How many ranks this machine has.")
-cross_rank, _ = _number("node", "The number of this machine.")
-cross_size, _ = _number("num_nodes", "How many machines there are.")
+def _in_graph(function: Callable, tensors: Sequence[tf.Tensor], what: str) -> tuple[list[tf.Tensor], int]:
+    """The results of `function(*tensors)`, as one operation of a graph on the CPU, and its number in the graph.
 
-
-def is_homogeneous() -> bool:
-    """Whether all machines have equally many ranks."""
-    return len(set(current().world.all_gather(local_size()))) == 1
+    Each graph runs all of these in the order in which they were traced, so that all ranks do the same: TensorFlow
+    sees to that in the functions that it traces, but not in a backward function that it builds for a tape outside.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if control_flow_util.GraphOrParentsInXlaContext(graph):  # of an exception TensorFlow would make many lines
+        reason = f"{what}: jit_compile=True needs NCCL: leave it out, and call DistributedOptimizer before compile"
+        current().world.fail(InputError(reason))
+    made = _made.setdefault(graph, [])
+    latest = [graph.get_operation_by_name(name) for name in made[-1:]]
+    with tf.device("/CPU:0"), tf.control_dependencies(latest):
+        results = tf.py_function(function, tensors, [value.dtype for value in tensors])
+    made.append(results[0].op.name)
+    if isinstance(graph, tf.__internal__.FuncGraph) and graph.experimental_acd_manager is None:
+        graph.control_outputs.append(results[0].op)
+    return results, len(made)

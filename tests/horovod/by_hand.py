@@ -1,7 +1,8 @@
-"""Every collective operation by hand: eager and inside tf.function, several types, names, scale factors."""
+"""Every collective operation by hand, eager and inside tf.function; the moments of SyncBatchNormalization."""
 
+import numpy as np
 import tensorflow as tf
-from synthetic import report
+from synthetic import digits, report
 
 import horovod.tensorflow as hvd
 
@@ -15,7 +16,6 @@ own = tf.constant([[1.0, 2.0], [3.0, 4.0]]) * (rank + 1)
 def sums(own):
     return {
         "average": hvd.allreduce(own),
-        "named": hvd.allreduce(own, name="a_name"),
         "sum": hvd.allreduce(own, op=hvd.Sum),
         "old_sum": hvd.allreduce(own, average=False),
         "min": hvd.allreduce(own, op=hvd.Min),
@@ -24,8 +24,7 @@ def sums(own):
         "scaled": hvd.allreduce(own, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
         "fp16": hvd.allreduce(own, compression=hvd.Compression.fp16),
         "scalar": hvd.allreduce(tf.constant(rank + 1.0)),
-        "grouped_0": hvd.grouped_allreduce([own, own[0] * 2], op=hvd.Sum)[0],
-        "grouped_1": hvd.grouped_allreduce([own, own[0] * 2], op=hvd.Average)[1],
+        "grouped_0": hvd.grouped_allreduce([own, own[0] * 2], op=hvd.Sum, name="a_name")[0],
         "gathered": hvd.allgather(own[: rank + 1]),
         "broadcast": hvd.broadcast(own, root_rank=1),
         "scattered": hvd.reducescatter(tf.range(6.0) * (rank + 1), op=hvd.Sum),
@@ -62,4 +61,11 @@ assert [int(number) for number in numbers] == [size, rank, rank, size]
 assert hvd.mpi_enabled() and hvd.mpi_built() and hvd.mpi_threads_supported() in (True, False)
 for built in (hvd.nccl_built, hvd.ddl_built, hvd.ccl_built, hvd.cuda_built, hvd.rocm_built, hvd.gloo_enabled):
     assert not built(), built
-report(rank, "by_hand", eager=eager, types=types, dense=dense, others=hvd.allgather_object(eager))
+
+whole = digits(32)[0] * np.float32(3) + np.float32(1)
+layer = hvd.SyncBatchNormalization(momentum=0.5, axis=-1)
+normal = tf.function(lambda: layer(tf.constant(whole[rank::size]), training=True))()
+expected = (whole[rank::size] - whole.mean()) / np.sqrt(whole.var() + 1e-3)
+np.testing.assert_allclose(normal, expected, rtol=1e-3, atol=1e-4)
+numbers = {"types": types, "dense": dense, "moving_mean": layer.moving_mean.numpy().tolist()}
+report(rank, "by_hand", eager=eager, others=hvd.allgather_object(eager), **numbers)

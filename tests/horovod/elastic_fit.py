@@ -16,11 +16,8 @@ model.compile(loss=tf.losses.SparseCategoricalCrossentropy(), optimizer=opt, met
 model.fit(dataset, steps_per_epoch=1, epochs=1, callbacks=None, verbose=0)
 state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 state.register_reset_callbacks([lambda: state.model.optimizer.lr.assign(0.02 * hvd.size())])
-callbacks = [
-    hvd.elastic.UpdateEpochStateCallback(state),
-    hvd.elastic.UpdateBatchStateCallback(state),
-    hvd.elastic.CommitStateCallback(state),
-]
+callbacks = [hvd.elastic.UpdateEpochStateCallback(state), hvd.elastic.UpdateBatchStateCallback(state)]
+callbacks.append(hvd.elastic.CommitStateCallback(state))
 
 
 @hvd.elastic.run

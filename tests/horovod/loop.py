@@ -42,12 +42,5 @@ weights = model.get_weights()
 for gathered in hvd.allgather(tf.constant([fingerprint(weights)])).numpy():
     np.testing.assert_array_equal(gathered, np.float32(fingerprint(weights)))
 if hvd.rank() == 0:
-    saved = checkpoint.save(tempfile.mkdtemp() + "/checkpoint")
-    state = [*model.trainable_variables, *opt.variables]
-    trained = [np.array(variable) for variable in state]
-    for variable in state:
-        variable.assign(tf.zeros_like(variable))
-    checkpoint.restore(saved)
-    for restored, before in zip(state, trained):
-        np.testing.assert_array_equal(np.array(restored), before)
+    checkpoint.save(tempfile.mkdtemp() + "/checkpoint")
 report(hvd.rank(), "loop", weights=fingerprint(weights), loss=losses)

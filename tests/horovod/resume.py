@@ -41,11 +41,9 @@ def run(epochs):
         model = new_model()
         set_weights(model)
         opt = keras.optimizers.SGD(learning_rate=initial_lr, momentum=0.9)
-        opt = hvd.DistributedOptimizer(opt)
-        model.compile(
-            loss=keras.losses.sparse_categorical_crossentropy, optimizer=opt,
-            metrics=["accuracy"],
-        )  # fmt: skip
+        opt = hvd.DistributedOptimizer(opt, backward_passes_per_step=1, average_aggregated_gradients=True)
+        loss = keras.losses.sparse_categorical_crossentropy
+        model.compile(loss=loss, optimizer=opt, metrics=["accuracy"], experimental_run_tf_function=False)
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
@@ -77,6 +75,5 @@ assert second["loss"][0] < 0.5 * first["loss"][0], (first, second)  # rank 0's c
 assert len(hvd.allreduce(model.evaluate(x_test, y_test, verbose=0))) == 2
 for gathered in hvd.allgather([fingerprint(model.get_weights()[:2])]):
     np.testing.assert_array_equal(gathered, np.float32(fingerprint(model.get_weights()[:2])))
-report(
-    hvd.rank(), "resume", weights=fingerprint(trained), lr=first["lr"] + second["lr"], loss=first["loss"],
-)  # fmt: skip
+rates = first["lr"] + second["lr"]
+report(hvd.rank(), "resume", weights=fingerprint(trained), lr=rates, loss=first["loss"])

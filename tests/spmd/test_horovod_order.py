@@ -1,7 +1,4 @@
-"""Collectives of `ringbert.horovod` and their gradients are the same calls in the same order on all ranks.
-
-The referee is the gradient on paper: every rank draws the weights of all ranks.
-"""
+"""Collectives of hvd and their gradients come in one order on all ranks; the referee is the gradient on paper."""
 
 import functools
 
@@ -21,12 +18,12 @@ def gradient_on_paper(kind, weights, rank):
     """The gradient of sum(weights * result) on `rank`, from the weights [ranks, rows] of all ranks."""
     own = slice(rank * ROWS // len(weights), (rank + 1) * ROWS // len(weights))
     return {
-        "allreduce": lambda: np.sum(weights, axis=0),
-        "allgather": lambda: np.mean(weights, axis=0)[rank * ROWS : (rank + 1) * ROWS],  # Horovod takes the mean
-        "reducescatter": lambda: weights.reshape(-1) * len(weights),  # and multiplies by the ranks
-        "broadcast": lambda: np.mean(weights, axis=0) * (rank == 0),
-        "alltoall": lambda: weights[:, own].reshape(-1),
-    }[kind]()
+        "allreduce": np.sum(weights, axis=0),
+        "allgather": np.mean(weights, axis=0)[rank * ROWS : (rank + 1) * ROWS],  # Horovod takes the mean
+        "reducescatter": weights.reshape(-1) * len(weights),  # and multiplies by the ranks
+        "broadcast": np.mean(weights, axis=0) * (rank == 0),
+        "alltoall": weights[:, own].reshape(-1),
+    }[kind]
 
 
 def check_gradients(hvd, where, kinds, model):

@@ -1,0 +1,296 @@
+"""What trains: the tape, the optimizer, models from files, and the places where Keras 3 must know of them."""
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.trainers import trainer
+
+from ringbase.errors import InputError
+from ringbert.horovod.operations import Average, Compression, Sum, allreduce, grouped_allreduce
+from ringbert.horovod.session import Unsupported, as_written, current, is_initialized
+
+# Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
+MOST_DENSE_BYTES = 1 << 26
+
+# What a tape has averaged, by its id; an optimizer does not average it again.
+means_of_tapes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+@dataclass(eq=False, kw_only=True)
+class GradientMean:
+    """Averages lists of gradients over ranks. Its fields are options of the tape and the optimizer."""
+
+    op: str = Average  # or Sum, which does not divide
+    compression: Any = Compression.none  # fp16 and bf16 send half the bytes between machines
+    sparse_as_dense: bool = False  # also sparse gradients of variables of more than 64 MiB
+    local_layers: Any = None  # a layer, or several, whose gradients stay on their rank
+    scale_local_gradients: bool = True  # as an average does with a part of the loss that only one rank has
+    # Without effect: all gradients are summed together, those of half precision in float32.
+    gradient_predivide_factor: float = 1.0
+    device_dense: str = ""
+    device_sparse: str = ""
+    num_groups: int = 0
+    groups: Any = None
+    local: dict[int, Any] = field(default_factory=dict, init=False)  # variables of this rank, by their id
+
+    def __post_init__(self) -> None:
+        if self.op not in (Average, Sum):
+            raise Unsupported(f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}")
+        for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
+            if not isinstance(layer, keras.layers.Layer) or not layer.built:
+                raise InputError(f"local_layers must be layers of Keras that are built, got {layer!r:.100}")
+            self.local |= {id(variable): variable for variable in layer.trainable_weights}
+
+    def __call__(self, gradients: Sequence, variables: Sequence) -> list:
+        """The means over ranks of gradients of `variables`; None stays None.
+
+        Raises InputError if the gradients differ in shape or dtype among the ranks, or if the variables have
+        different values when they get their second gradient: by then they should have been broadcast.
+        """
+        results, own = list(gradients), {}
+        for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if gradient is None:
+                continue
+            if id(variable) not in self.local:
+                is_sparse = isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense
+                is_large = is_sparse and np.prod(variable.shape) * gradient.dtype.size > MOST_DENSE_BYTES
+                own[place] = gradient if is_large else tf.convert_to_tensor(gradient)
+            elif self.scale_local_gradients:
+                results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
+        means = self._means([*own.values()], [variables[place] for place in own])
+        for place, mean in zip(own, means, strict=True):
+            results[place] = mean
+        return results
+
+    def _means(self, own: list, variables: list) -> list:
+        session, key = current(), tuple(map(id, variables))
+        is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
+        if own and not (is_sparse or tf.executing_eagerly() or session.collectives is session.host):
+            wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
+            totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
+            divisor = session.world.size if self.op == Average else 1
+            return [tf.cast(total / divisor, value.dtype) for total, value in zip(totals, own, strict=True)]
+
+        def facts(*dense: tf.Tensor) -> list:
+            session.num_sums[key] += 1
+            if session.num_sums[key] != 2 or not all(hasattr(variable, "assign") for variable in variables):
+                return []
+            named = [(getattr(variable, "path", variable.name), variable) for variable in variables]
+            named += [("", gradient) for gradient in dense]
+            values = ((name, tf.cast(value, tf.float64).numpy()) for name, value in named)
+            return [(name, float(value.sum()), float(np.linalg.norm(value))) for name, value in values]
+
+        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients", facts=facts)
+
+
+class DistributedTape(tf.GradientTape):
+    """A gradient tape whose `gradient` averages over ranks."""
+
+    gradient_mean: GradientMean
+
+    def register_local_source(self, source: Any) -> None:
+        """Lets the gradients of a variable stay on their rank."""
+        self.gradient_mean.local[id(source)] = source
+
+    @as_written
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **options: Any) -> Any:
+        """As `tf.GradientTape.gradient`, averaged over ranks; the same on every rank."""
+        gradients = super().gradient(target, sources, output_gradients, **options)
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        means = self.gradient_mean(flat, tf.nest.flatten(sources))
+        means_of_tapes.update({id(mean): mean for mean in means if mean is not None})
+        return tf.nest.pack_sequence_as(sources, means)
+
+    def get_local_and_global_gradients(self, target: Any, sources: Any, *args: Any) -> tuple[list, list]:
+        """Pairs of variable and gradient: of variables of this rank, and of those of all ranks."""
+        flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
+        pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
+        return [pair for pair in pairs if id(pair[0]) in ids], [pair for pair in pairs if id(pair[0]) not in ids]
+
+
+@as_written
+def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> DistributedTape:
+    """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of `GradientMean`."""
+    tape = DistributedTape.__new__(DistributedTape)
+    tape.__dict__.update(gradtape.__dict__)  # with what it has recorded
+    tape.gradient_mean = GradientMean(**options)
+    return tape
+
+
+class Distributed:
+    """What `DistributedOptimizer` adds to the class of a Keras optimizer."""
+
+    gradient_mean: GradientMean
+    factor = 1.0  # of accumulated gradients, of which Keras takes the mean
+    has_means = False  # a LossScaleOptimizer averages gradients before it looks whether they are finite
+    _to_average: Sequence | None = None  # the variables whose gradients `_clip_gradients` averages
+
+    @as_written
+    def _backend_apply_gradients(self: Any, grads: Sequence, trainable_variables: Sequence) -> None:
+        is_done = self.has_means or all(means_of_tapes.get(id(grad)) is grad for grad in grads)
+        object.__setattr__(self, "_to_average", None if is_done else trainable_variables)
+        if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
+            grads = [tf.convert_to_tensor(grad) for grad in grads]
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self: Any, grads: Sequence) -> Sequence:
+        """Keras calls it right before it uses gradients, so not in steps that only accumulate them."""
+        if self.factor != 1:
+            grads = [grad * self.factor for grad in grads]
+        if self._to_average is not None:
+            grads = self.gradient_mean(grads, self._to_average)
+        return super()._clip_gradients(grads)  # type: ignore[misc]
+
+    def register_local_var(self, var: Any) -> None:
+        """Lets the gradients of a variable stay on their rank."""
+        self.gradient_mean.local[id(var)] = var
+
+
+def DistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    *,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    use_locking: bool = False,
+    **options: Any,
+) -> keras.optimizers.Optimizer:
+    """Makes a Keras optimizer average gradients over ranks before it applies them, in `fit` and `apply_gradients`.
+
+    The optimizer itself is changed and returned: its state stays, and it is saved as what it was, so that plain
+    Keras loads it. Call it before `model.compile`. The gradients of `backward_passes_per_step` calls are added up
+    on each rank before a sum over ranks, and divided by it with `average_aggregated_gradients`. `name` and
+    `use_locking` are without effect; the options are those of `GradientMean`.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise InputError(f"hvd.DistributedOptimizer needs an optimizer of Keras 3, got {type(optimizer)}")
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if isinstance(inner, Distributed):
+        raise InputError("this optimizer is distributed already: call hvd.DistributedOptimizer once")
+    own = type(inner)
+    attributes = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    attributes["gradient_mean"] = GradientMean(**options)
+    if backward_passes_per_step > 1:
+        if inner.built:
+            raise InputError("backward_passes_per_step needs a new optimizer, which has applied no gradients")
+        inner.gradient_accumulation_steps = backward_passes_per_step * (inner.gradient_accumulation_steps or 1)
+        attributes["factor"] = 1 if average_aggregated_gradients else backward_passes_per_step
+        attributes["iterations"] = property(lambda self: self._iterations)  # as Horovod, Keras counts the updates
+    inner.__class__ = type(own.__name__, (Distributed, own), attributes)
+    return optimizer
+
+
+@keras.saving.register_keras_serializable(package="ringbert")
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks in training.
+
+    As in Horovod, all ranks' batches count the same. Its arguments are those of Keras; `fused` is without effect.
+    """
+
+    def __init__(self, fused: bool = False, **options: Any):
+        super().__init__(**options)
+
+    def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, variance = super()._moments(inputs, mask)
+        if current().world.size == 1:
+            return mean, variance
+        own = tf.stack([mean, variance + tf.square(mean)])
+        mean, mean_of_square = tf.unstack(allreduce(own, name=f"moments of {self.name}"))
+        return mean, mean_of_square - tf.square(mean)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Any = None,
+    custom_objects: Any = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> keras.Model:
+    """As `keras.models.load_model`, with an optimizer that is distributed, in the state in which it was saved.
+
+    `custom_optimizers`: classes of optimizers that the file names. `legacy_opts` is without effect.
+    """
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects)
+    if getattr(model, "optimizer", None) is not None:
+        if Path(filepath).suffix in (".h5", ".hdf5"):
+            _restore_optimizer(model, filepath)
+        DistributedOptimizer(model.optimizer, compression=compression)
+        model.jit_compile = model.jit_compile and trainer.model_supports_jit(model)
+    return model
+
+
+def _restore_optimizer(model: keras.Model, path: Any) -> None:
+    """Keras 3.15 builds the optimizer of an HDF5 file for no variables, so that `fit` fails."""
+    model.optimizer = optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
+    optimizer.build(model.trainable_variables)
+    with h5py.File(path) as file:
+        saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
+        # If not, the file is of another Keras, and Keras has warned that the optimizer starts anew.
+        if [value.shape for value in saved] == [tuple(variable.shape) for variable in optimizer.variables]:
+            optimizer.set_weights([value[()] for value in saved])
+
+
+class CallableList(list):
+    """A list that returns itself when it is called: `optimizer.variables()` is `optimizer.variables`."""
+
+    def __call__(self) -> "CallableList":
+        return self
+
+
+def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Lets `owner.name` be `wrapper(original, …)`."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(lambda *args, **options: wrapper(original, *args, **options)))
+
+
+def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
+    """XLA cannot compile a sum that MPI computes on the host."""
+    optimizer = getattr(model, "optimizer", None)
+    is_distributed = isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed)
+    sums_on_host = is_distributed and is_initialized() and not current().collectives.in_graph
+    return not sums_on_host and original(model)
+
+
+def _without_obsolete(original: Callable[..., Any], model: keras.Model, *args: Any, **options: Any) -> Any:
+    """Arguments of `compile` and `fit` that Keras 3 has dropped are ignored with a note."""
+    obsolete = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
+    dropped = sorted(obsolete & options.keys())
+    if dropped and not (is_initialized() and current().world.rank):
+        place = f"{original.__name__}(…, {', '.join(dropped)}=…)"
+        print(f"note: {place} does not exist in Keras 3: ignored", file=sys.stderr)
+    return original(model, *args, **{name: value for name, value in options.items() if name not in dropped})
+
+
+def _averaged_first(original: Callable, optimizer: Any, grads: Sequence, trainable_variables: Any = None) -> None:
+    """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks agree."""
+    inner = optimizer.inner_optimizer
+    if isinstance(inner, Distributed):
+        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        grads = inner.gradient_mean(list(grads), list(variables))
+        object.__setattr__(inner, "has_means", True)
+    original(optimizer, grads, trainable_variables)
+
+
+# What Keras 3 has no argument for, and names of Keras 2 that the scripts of Horovod's guides use.
+_replace(trainer, "model_supports_jit", _supports_jit)
+# On the base class: a class with a `compile` of its own is not compiled when it is loaded.
+_replace(trainer.Trainer, "compile", _without_obsolete)
+_replace(TensorFlowTrainer, "fit", _without_obsolete)
+_replace(LossScaleOptimizer, "apply", _averaged_first)
+for _owner in (BaseOptimizer, LossScaleOptimizer):
+    _owner.lr = _owner.learning_rate
+    _owner.variables = property(lambda self, get=_owner.variables.fget: CallableList(get(self)))  # type: ignore[misc]
