@@ -32,7 +32,7 @@ from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
 from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import alone, in_turn, last_error, ratio
+from tasks.bench.timing import alone, in_turn, last_error, ratios
 from tasks.environment import set_environment
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
@@ -201,7 +201,8 @@ def compare_training(contest: Contest) -> dict[str, Any]:
         if name in absent:
             contest.say(f"  {label}: left out: {absent[name]}")
             continue
-        rate, times = statistics.median(rates[name]), ratio(rates["ringbert"], rates[name]).median
+        rate = statistics.median(rates[name])
+        times = statistics.median(ratios(rates["ringbert"], rates[name]))
         figures[name] = {"windows_per_s": rate, "ratio": times}
         comparison = "" if name == "ringbert" else f", bert-squad is {times:.2f} times as fast"
         contest.say(f"  {label}: {rate:.2f} windows/s{comparison}")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.bench.timing import in_turn, medians, ratio
+from tasks.bench.timing import in_turn, medians, ratios
 
 if TYPE_CHECKING:
     from benchmarks.compare import Contest
@@ -53,9 +53,15 @@ def compare_job(contest: "Contest", name: str) -> dict[str, Any]:
         scores = " ".join(f"{score:.4g}" for turn in turns for score in turn["scores"])
         second = f"second step after {middle['second_step']:.1f} s"
         contest.say(f"  {who}: {middle['seconds']:.1f} s, {second}; scores {scores}")
-    times = ratio(*([turn["seconds"] for turn in runs[who]] for who in ("pytorch", "ours")))
-    contest.say(f"  ours is {times.median:.2f} times as fast ({times.lowest:.2f} to {times.highest:.2f})")
-    return {**runs, "ratio": times.median}
+    times = ratios(*([turn["seconds"] for turn in runs[who]] for who in ("pytorch", "ours")))
+    return {**runs, "ratio": said_ratio(contest, times)}
+
+
+def said_ratio(contest: "Contest", times: list[float]) -> float:
+    """Prints and returns how many times as fast ours is, the median over the turns."""
+    middle = statistics.median(times)
+    contest.say(f"  ours is {middle:.2f} times as fast ({times[0]:.2f} to {times[-1]:.2f})")
+    return middle
 
 
 def ours(contest: "Contest", job: Job) -> dict[str, Any]:
@@ -145,15 +151,12 @@ def compare_prediction(contest: "Contest") -> dict[str, Any]:
 
     turns = in_turn({"ours": our_prediction, "pytorch": pytorchs_prediction}, config.turns.repeat)
     rates = {who: [turn["windows"] / turn["seconds"] for turn in each] for who, each in turns.items()}
-    times = ratio(rates["ours"], rates["pytorch"])
     contest.say(f"prediction of {turns['ours'][0]['windows']:,} windows")
     for who, each in turns.items():
-        names = "files_s", "command_s"
-        files_s, command_s = (statistics.median(turn[name] for turn in each) for name in names)
+        files_s, command_s = medians(each, ("files_s", "command_s")).values()
         contest.say(
             f"  {who}: {statistics.median(rates[who]):.1f} windows/s, answers and scores {files_s:.2f} s after "
             f"the last window; {command_s:.1f} s in all"
         )
-    contest.say(f"  ours is {times.median:.2f} times as fast ({times.lowest:.2f} to {times.highest:.2f})")
     shutil.rmtree(folder)
-    return {**turns, "ratio": times.median}
+    return {**turns, "ratio": said_ratio(contest, ratios(rates["ours"], rates["pytorch"]))}

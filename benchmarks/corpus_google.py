@@ -2,11 +2,12 @@
 
     python -m benchmarks.corpus_google --google_dir bert --input_file text.txt --vocab_file vocab.txt
 
-Both programs read the same file (one sentence per line, a blank line after each document) and run on one core. One
-MB is 10^6 bytes of the text.
+Both programs read the same file (one sentence per line, a blank line after each document) and run on one core. The
+start-up is what a command takes for a few lines. One MB is 10^6 bytes of the text.
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -17,84 +18,54 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from tasks.bench.timing import in_turn, last_error, ratio
+from tasks import SITE
+from tasks.bench.timing import in_turn, last_error, ratios
 
-PROGRAM = Path(__file__).with_name("timed_process.py")
 SETTINGS = {
     "max_seq_length": 128, "max_predictions_per_seq": 20, "short_seq_prob": 0.1, "masked_lm_prob": 0.15,
     "random_seed": 12345,
 }  # fmt: skip
-MB = 1e6
-FORMATS = {  # name -> label, flags of bert-corpus build
-    "tfrecord": ("bert-corpus build, static masks once, TFRecord", ["--format=tfrecord", "--dupe_factor=1"]),
-    "static": ("bert-corpus build, static masks once, Arrow", ["--masking=static", "--dupe_factor=1"]),
-    "arrow": ("bert-corpus build, defaults (dynamic masks, Arrow)", []),
+# Google's script in today's TensorFlow. Its package says `from bert import tokenization`, its repository
+# `import tokenization`.
+GOOGLE = """
+import runpy, sys, types
+import tensorflow.compat.v1
+
+folder = sys.argv.pop(1)
+sys.modules.update({"tensorflow": tensorflow.compat.v1, "bert": types.ModuleType("bert")})
+sys.modules["bert"].__path__ = [folder]
+sys.path.insert(0, folder)
+runpy.run_path(f"{folder}/create_pretraining_data.py", run_name="__main__")
+"""
+OURS = [sys.executable, "-m", "tasks.corpus", "build", "--num_workers=1"]
+GOOGLES = "google-research/bert, static masks once, TFRecord"
+FEW_LINES = 200  # of the text, which take no time: what they take is start-up
+CONTENDERS = {  # label -> flags of bert-corpus build
+    GOOGLES: None,
+    "bert-corpus build, static masks once, TFRecord": ["--format=tfrecord", "--dupe_factor=1"],
+    "bert-corpus build, static masks once, Arrow": ["--masking=static", "--dupe_factor=1"],
+    "bert-corpus build, defaults (dynamic masks, Arrow)": [],
 }
-LABELS = {name: label for name, (label, _) in FORMATS.items()}
-LABELS |= {"google": "google-research/bert, static masks once, TFRecord"}
 
 
-class Timing(NamedTuple):
-    """One run: the time of the work (flags, vocabulary, text, files, worker processes), the whole time with
-    interpreter, imports and exit, and the largest resident memory of a process."""
-
-    seconds: float
-    whole_s: float
-    peak_bytes: int
-
-
-def run(folder: Path, google_dir: Path, flags: list[str], name: str) -> Timing:
-    """One turn of a contender, into an empty folder."""
-    output, report = folder / name, folder / "report.json"
-    shutil.rmtree(output, ignore_errors=True)
-    report.unlink(missing_ok=True)
-    if name == "google":
-        output.mkdir()
-        words = ["google", str(google_dir), f"--output_file={output}/records", "--dupe_factor=1", *flags]
+def run(folder: Path, google_dir: str, flags: list[str], text: Path, label: str) -> float:
+    """The seconds of a contender's whole command, which writes an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    own = CONTENDERS[label]
+    if own is None:
+        command = [sys.executable, "-c", GOOGLE, google_dir, f"--output_file={folder}/records", "--dupe_factor=1"]
     else:
-        words = ["bert-corpus", "build", f"--output_dir={output}", "--num_workers=1", *flags, *FORMATS[name][1]]
-    command = [sys.executable, "-P", str(PROGRAM), str(report), *words]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [*OURS, f"--output_dir={folder}/shards", *own]
+    command += [f"--input_file={text}", *flags]
+    environment, core = os.environ | {"PYTHONPATH": str(SITE)}, min(os.sched_getaffinity(0))
+    on_one_core = partial(os.sched_setaffinity, 0, [core])
     start_s = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    whole_s = time.perf_counter() - start_s
-    if done.returncode or not report.is_file():
-        raise SystemExit(f"benchmarks.corpus_google: error: {name}: {last_error(done)}")
-    seconds, peak_bytes = json.loads(report.read_text())
-    return Timing(seconds, whole_s, peak_bytes)
-
-
-def measured(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Prints and returns the speed, start-up time and peak memory of each contender, and the ratios."""
-    text, google = Path(options.input_file).resolve(), Path(options.google_dir).resolve()
-    values = {"input_file": text, "vocab_file": Path(options.vocab_file).resolve(), **SETTINGS}
-    flags = [f"--{name}={value}" for name, value in values.items()] + [f"--do_lower_case={options.do_lower_case}"]
-    turns = in_turn({name: partial(run, folder, google, flags, name) for name in LABELS}, options.repeat)
-    megabytes = text.stat().st_size / MB
-    figures: dict[str, object] = {"mb": megabytes}
-    print(f"one core, {megabytes:.3g} MB, medians of {options.repeat} turns:")
-    for name, timings in turns.items():
-        work, whole = (
-            ratio((getattr(turn, of) for turn in turns["google"]), (getattr(turn, of) for turn in timings))
-            for of in ("seconds", "whole_s")
-        )
-        speed = megabytes / statistics.median(timing.seconds for timing in timings)
-        startup_s = statistics.median(timing.whole_s - timing.seconds for timing in timings)
-        peak_mb = max(timing.peak_bytes for timing in timings) / MB
-        figures[name] = {
-            "mb_per_s": speed,
-            "startup_s": startup_s,
-            "peak_mb": peak_mb,
-            "ratio": work,
-            "whole": whole,
-        }
-        print(
-            f"  {LABELS[name]}: {speed:.2f} MB/s, {work.median:.1f} times Google's ({work.lowest:.1f} to "
-            f"{work.highest:.1f}); {startup_s:.1f} s start-up, {whole.median:.1f} times with it; {peak_mb:.0f} MB"
-        )
-    return figures
+    done = subprocess.run(command, env=environment, preexec_fn=on_one_core, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"benchmarks.corpus_google: error: {label}: {last_error(done)}")
+    return time.perf_counter() - start_s
 
 
 def main() -> None:
@@ -106,8 +77,29 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="turns (default: 3)")
     parser.add_argument("--output_file", help="JSON file for the figures")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
-        figures = measured(options, Path(folder))
+    text, google = Path(options.input_file).resolve(), str(Path(options.google_dir).resolve())
+    if text.stat().st_size < 1e6:
+        parser.error("--input_file must have at least 1 MB: its time is compared with that of a few lines")
+    values = {"vocab_file": Path(options.vocab_file).resolve(), "do_lower_case": options.do_lower_case, **SETTINGS}
+    flags = [f"--{name}={value}" for name, value in values.items()]
+    with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder, text.open() as lines:
+        small = Path(folder, "small.txt")
+        small.write_text("".join(itertools.islice(lines, FEW_LINES)))
+        each = partial(run, Path(folder, "out"), google, flags)
+        turns = in_turn({label: partial(each, text, label) for label in CONTENDERS}, options.repeat)
+        startup_s = {label: min(each(small, label) for _ in range(options.repeat)) for label in CONTENDERS}
+    megabytes, figures = text.stat().st_size / 1e6, {}
+    work = {label: [whole - startup_s[label] for whole in turns[label]] for label in CONTENDERS}
+    print(f"one core, {megabytes:.3g} MB, medians of {options.repeat} turns:")
+    for label in CONTENDERS:
+        speed = megabytes / statistics.median(work[label])
+        times, whole = (ratios(seconds[GOOGLES], seconds[label]) for seconds in (work, turns))
+        middle, with_startup = statistics.median(times), statistics.median(whole)
+        figures[label] = {"mb_per_s": speed, "ratio": middle, "startup_s": startup_s[label], "whole": with_startup}
+        print(
+            f"  {label}: {speed:.2f} MB/s, {middle:.1f} times Google's ({times[0]:.1f} to {times[-1]:.1f}); "
+            f"{startup_s[label]:.1f} s start-up, {with_startup:.1f} times with it"
+        )
     if options.output_file:
         Path(options.output_file).write_text(json.dumps(figures, indent=1))
 

@@ -25,41 +25,30 @@ PARTS = {"slice", "dynamic-slice", "gather"}  # read a part of their first opera
 KINDS = {"dot": "product", "scatter": "scatter", "reduce": "reduction"}  # of a kernel with this operation
 INSTRUCTION = re.compile(r"\s*(?:ROOT )?%([\w.$\-]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)$")
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$\-]+) \([^\n]*\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
-NUM_GROUPS = 12  # of kernels that are shown
 
 
-class Gpu(NamedTuple):
-    """Peaks of a GPU: bytes of memory, bytes/s, and FLOP/s of matrix products by dtype."""
-
-    memory_bytes: float
-    bandwidth: float
-    flops: dict[str, float]
-
-
-# NVIDIA's data sheet, without sparsity. float32 products use no tensor cores, as TF32 is off.
-H200 = Gpu(141e9, 4.8e12, {"bf16": 989e12, "f16": 989e12, "f32": 67e12, "f64": 67e12})
+# An H200 on NVIDIA's data sheet, without sparsity: bytes of memory, bytes/s, and FLOP/s of matrix products. Those
+# of float32 use no tensor cores, as TF32 is off.
+MEMORY_BYTES, BANDWIDTH = 141e9, 4.8e12
+FLOPS = {"bf16": 989e12, "f16": 989e12, "f32": 67e12, "f64": 67e12}
 
 
 class Kernel(NamedTuple):
-    """What one kernel does.
-
-    Attributes:
-      kind: product, reduction, scatter or other.
-      bytes_moved, flops: read and written; of its matrix products, whose operands have this `dtype`.
-    """
+    """What one kernel does: bytes that it reads and writes, FLOP of its matrix products of this `dtype`."""
 
     name: str
-    kind: str
-    shape: str
+    kind: str  # product, reduction, scatter or other
     bytes_moved: int
     flops: int
     dtype: str
 
-    def seconds(self, gpu: Gpu) -> float:
-        return max(self.bytes_moved / gpu.bandwidth, self.product_seconds(gpu))
+    @property
+    def seconds(self) -> float:
+        return max(self.bytes_moved / BANDWIDTH, self.product_seconds)
 
-    def product_seconds(self, gpu: Gpu) -> float:
-        return self.flops / gpu.flops[self.dtype] if self.flops else 0.0
+    @property
+    def product_seconds(self) -> float:
+        return self.flops / FLOPS[self.dtype] if self.flops else 0.0
 
 
 # -- the text of a module -----------------------------------------------------------------------------------------
@@ -144,7 +133,6 @@ def kernels_of(computations: dict[str, Computation], name: str) -> Iterator[Kern
         yield Kernel(
             name=each.name,
             kind="product" if flops else kind,
-            shape=re.sub(r"\{[^}]*\}", "", each.shape),
             bytes_moved=bytes_of(each, fusion, computation),
             flops=flops,
             dtype=dtype,
@@ -199,30 +187,22 @@ def product(instruction: Instruction, contracted: str, around: Computation) -> t
 # -- sums over kernels --------------------------------------------------------------------------------------------
 
 
-def predict(text: str, gpu: Gpu = H200) -> str:
-    """A table: all kernels, those of each kind, and the groups of one name and shape that move the most bytes."""
-    every = kernels(text)
-    kinds, groups = defaultdict[str, list[Kernel]](list), defaultdict[str, list[Kernel]](list)
+def predict(text: str) -> str:
+    """A table: all kernels, and those of each kind."""
+    every, kinds = kernels(text), defaultdict[str, list[Kernel]](list)
     for kernel in every:
         kinds[kernel.kind].append(kernel)
-        groups[f"{kernel.kind}: {re.sub(r'[0-9.]+$', '', kernel.name)} {kernel.shape}"].append(kernel)
-    largest = sorted(groups, key=lambda name: -sum(kernel.bytes_moved for kernel in groups[name]))[:NUM_GROUPS]
-    share = sum(kernel.product_seconds(gpu) for kernel in every) / sum(kernel.seconds(gpu) for kernel in every)
-    lines = [row("all", every, gpu), *(row(kind, kinds[kind], gpu) for kind in sorted(kinds))]
-    lines += [
-        "",
-        "the groups of kernels that move the most bytes:",
-        *(row(name, groups[name], gpu) for name in largest),
-    ]
+    share = sum(kernel.product_seconds for kernel in every) / sum(kernel.seconds for kernel in every)
+    lines = [row("all", every), *(row(kind, kinds[kind]) for kind in sorted(kinds))]
     lines += ["", f"products alone, at their peak: {share:.0%} of the predicted time;"]
     return "\n".join([*lines, "the model's error is unknown until it is measured on a GPU"])
 
 
-def row(name: str, some: list[Kernel], gpu: Gpu) -> str:
+def row(name: str, some: list[Kernel]) -> str:
     return (
-        f"{name[:60]:<60} {len(some):>5} kernels {sum(kernel.bytes_moved for kernel in some) / 1e9:>8.2f} GB "
+        f"{name:<10} {len(some):>5} kernels {sum(kernel.bytes_moved for kernel in some) / 1e9:>8.2f} GB "
         f"{sum(kernel.flops for kernel in some) / 1e12:>7.2f} TFLOP "
-        f"{sum(kernel.seconds(gpu) for kernel in some) * 1e3:>7.2f} ms"
+        f"{sum(kernel.seconds for kernel in some) * 1e3:>7.2f} ms"
     )
 
 

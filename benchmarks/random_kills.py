@@ -22,20 +22,12 @@ import time
 import uuid
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 MARK = "RINGBERT_RANDOM_KILLS"  # bert-launch forwards variables with this prefix to all ranks
 RANK = "OMPI_COMM_WORLD_RANK"
 SAMPLE_S = 5.0
 WARM_S = 120.0  # a rank's first minutes, in which it grows
-
-
-class Sample(NamedTuple):
-    """What is seen of the process of a rank: when, resident MiB, open files."""
-
-    time_s: float
-    mib: float
-    files: int
 
 
 def ranks_of(name: str) -> dict[int, int]:
@@ -67,7 +59,7 @@ class Trial:
 
     def __init__(self, every_s: float, seed: int):
         self.every_s, self.chance, self.name = every_s, random.Random(seed), uuid.uuid4().hex
-        self.lives = defaultdict[int, list[Sample]](list)
+        self.lives = defaultdict[int, list[tuple[float, int, int]]](list)  # (s, resident MiB, open files) of each
         self.kills: list[dict[str, object]] = []
         self.runs: list[dict[str, Any]] = []
         self.began_s = time.monotonic()
@@ -82,8 +74,8 @@ class Trial:
             for number in ranks:
                 with contextlib.suppress(OSError, IndexError):  # it is gone
                     pages = int(Path(f"/proc/{number}/statm").read_text().split()[1])
-                    mib = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-                    self.lives[number].append(Sample(now_s, mib, len(os.listdir(f"/proc/{number}/fd"))))
+                    mib = pages * os.sysconf("SC_PAGE_SIZE") >> 20
+                    self.lives[number].append((now_s, mib, len(os.listdir(f"/proc/{number}/fd"))))
             if now_s >= due_s and ranks:
                 due_s = now_s + self.chance.expovariate(1 / self.every_s)
                 self.kill(*self.chance.choice(sorted(ranks.items())))
@@ -102,14 +94,14 @@ class Trial:
 
     def report(self) -> dict[str, object]:
         """Runs and kills; what the ranks that lived long enough gained after their first minutes."""
-        warm = [[each for each in life if each.time_s - life[0].time_s >= WARM_S] for life in self.lives.values()]
+        warm = [[each for each in life if each[0] - life[0][0] >= WARM_S] for life in self.lives.values()]
         return {
             "minutes": round((time.monotonic() - self.began_s) / 60, 1),
             "runs": self.runs,
             "kills": self.kills,
-            "most_mib": round(max((each.mib for life in self.lives.values() for each in life), default=0)),
-            "growth_mib": [round(life[-1].mib - life[0].mib, 1) for life in warm if life],
-            "growth_files": [life[-1].files - life[0].files for life in warm if life],
+            "most_mib": max((mib for life in self.lives.values() for _, mib, _ in life), default=0),
+            "growth_mib": [life[-1][1] - life[0][1] for life in warm if life],
+            "growth_files": [life[-1][2] - life[0][2] for life in warm if life],
         }
 
 
@@ -118,7 +110,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120, help="run again until so many have passed")
     parser.add_argument("--every", type=float, default=180, metavar="SECONDS", help="mean time between kills")
     parser.add_argument("--seed", type=int, default=1, help="of the times and the ranks")
-    parser.add_argument("--output_file", type=Path, help="where the report goes as JSON")
     parser.add_argument("command", nargs="+", help="after --: a command that carries on by itself")
     options = parser.parse_args()
     trial, before, command = Trial(options.every, options.seed), left_behind(), options.command
@@ -127,10 +118,7 @@ def main() -> int:
     time.sleep(2)
     survivors = sorted(ranks_of(trial.name))
     left = {"left_in_shm_and_tmp": sorted(left_behind() - before), "processes_left": survivors}
-    text = json.dumps({"command": options.command, **trial.report(), **left}, indent=2)
-    print(text)
-    if options.output_file:
-        options.output_file.write_text(text + "\n")
+    print(json.dumps({"command": options.command, **trial.report(), **left}, indent=2))
     return int(any(run["status"] for run in trial.runs) or bool(survivors))
 
 

@@ -9,21 +9,26 @@ predict_result.json), and needs neither TensorFlow nor MPI. It also works while 
 import base64
 import html
 import io
+import math
+import os
 import shlex
+import statistics
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ringbase.errors import InputError
-from ringbase.files import write_text
+from ringbase.files import read_text, write_text
+from ringbase.json_files import parse_json, read_object
 from tasks import flags
-from tasks.run_files import RunFiles, read_runs
+from tasks.environment import result_file
 
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
-MOST_LINES = 50  # in a picture
 LONGEST_LABEL = 24  # characters
+LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
 PANELS = {
     "loss": "loss (mean over all ranks)",
     "learning_rate": "learning rate",
@@ -43,6 +48,89 @@ def main(argv: Sequence[str] | None = None) -> None:
     with flags.reporting("bert-report"):
         write_text(path, make_page(read_runs(folders)))
     flags.stop(str(path), 0)
+
+
+# -- a run's files ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The contents of a run's files.
+
+    Attributes:
+      plan: steps, size, global_batch_size and learning_rate, as in run.json.
+      steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
+      num_damaged: how many lines of metrics.jsonl were left out.
+      scores: from result.json or, where it has none, predict_result.json; None before the end of the run.
+    """
+
+    name: str
+    plan: dict[str, float]
+    machine: str
+    command: list[str]
+    steps: list[dict[str, float]]
+    evaluations: list[dict[str, float]]
+    num_damaged: int
+    scores: dict[str, float] | None
+
+    def median(self, key: str) -> float:
+        """The median of a figure over the logged steps; 0 if it was not logged."""
+        values = [line[key] for line in self.steps if key in line and math.isfinite(line[key])]
+        # The first line holds the compilation, unless it is the only one.
+        return statistics.median(values[1:] or values) if values else 0.0
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunFiles]:
+    """Reads the runs and names each by its folder, or by its whole path if two folders have the same name."""
+    names = [folder.resolve().name for folder in folders]
+    shown = names if len(set(names)) == len(names) else map(str, folders)
+    readable = [os.fsencode(name).decode(errors="replace") for name in shown]
+    return [read_run(folder, name) for folder, name in zip(folders, readable, strict=True)]
+
+
+def read_run(folder: Path, name: str) -> RunFiles:
+    """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is damaged."""
+    path = folder / "run.json"
+    for needed in (path, folder / "metrics.jsonl"):
+        if not needed.is_file():
+            raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
+    metrics, num_damaged = read_metrics(folder / "metrics.jsonl")
+    steps = [line for line in metrics if "loss" in line]
+    if not steps:
+        raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
+    files = [path, *(file for trains in (True, False) if (file := folder / result_file(trains)).is_file())]
+    run, *results = [read_object(file) for file in files]
+    try:
+        plan = {key: int(run["plan"][key]) for key in ("steps", "size", "global_batch_size")}
+        rate, environment = float(run["plan"]["learning_rate"]), run["environment"]
+        machine, command = str(environment.get("machine", "")), [str(word) for word in environment["command"]]
+        scores = [{name: _figure(float(value)) for name, value in each["scores"].items()} for each in results]
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise InputError(f"{', '.join(map(str, files))}: damaged: {error!r:.200}") from error
+    best = next(filter(None, scores), {}) if scores else None
+    others = [line for line in metrics if "loss" not in line]
+    return RunFiles(name, {**plan, "learning_rate": rate}, machine, command, steps, others, num_damaged, best)
+
+
+def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
+    """The lines of a metrics.jsonl, each a step and its figures, and how many others it has.
+
+    A full disk or a kill may leave a part of a line. The last one, without its end, is being written.
+    """
+    metrics, num_damaged = [], 0
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            figures = parse_json(line)
+            step = int(figures["step"])
+            metrics.append({**{name: _figure(float(value)) for name, value in figures.items()}, "step": step})
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            num_damaged += bool(line.strip()) and number < len(lines)
+    return metrics, num_damaged
+
+
+def _figure(value: float) -> float:
+    return value if abs(value) < LARGEST else math.nan
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
@@ -120,23 +208,31 @@ def draw(runs: Sequence[RunFiles]) -> bytes:
     except ImportError as error:
         raise InputError("plots need matplotlib: pip install matplotlib (ringbert's extra `report`)") from error
     figure = Figure(figsize=(11, 10.5), layout="constrained")
-    axes = figure.subplots(3, 2)
-    for axis, (key, label) in zip(axes.flat, PANELS.items(), strict=False):
-        for number, run in enumerate(runs):
-            name = label_of(run.name if len(runs) > 1 else key)
-            axis.plot(*points_of(run.steps, key), label=name, linewidth=1.3, color=f"C{number}")
-        label_steps(axis, label)
-        if key != "learning_rate":
-            axis.set_ylim(bottom=0)
+    *panels, parts, scores = figure.subplots(3, 2).flat
+    for axis, (key, title) in zip(panels, PANELS.items(), strict=True):
+        for run in runs:
+            draw_curve(axis, run.steps, key, run.name, linewidth=1.3)
+        axis.set(title=title, ylim=(None if key == "learning_rate" else 0, None))
     if len(runs) > 1:
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), fontsize=8, ncols=5, loc="outside upper center")
-    draw_parts(axes[2, 0], runs)
+        figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, ncols=5, loc="outside upper center")
+    for run in runs:
+        for name in sorted({name for line in run.evaluations for name in line} - {"step", "time", "rows"}):
+            axis = panels[0] if name.endswith("loss") else scores if is_score(name) else None
+            if axis:
+                names = [run.name, name] if len(runs) > 1 else [name]
+                draw_curve(axis, run.evaluations, name, *names, linestyle="--", marker="o", markersize=3)
+    for axis in (*panels, scores):
+        axis.set_xlabel("step")
+        axis.locator_params("x", integer=True)
+        axis.grid(alpha=0.3)
+    for axis in (panels[0], scores):
+        if dashed := [line for line in axis.lines if line.get_linestyle() == "--"]:
+            axis.legend(handles=dashed, fontsize=8)
     if any(run.evaluations for run in runs):
-        draw_evaluations(axes[0, 0], runs, losses=True)
-        draw_evaluations(axes[2, 1], runs, losses=False)
-        label_steps(axes[2, 1], "scores on held-out data")
+        scores.set_title("scores on held-out data")
     else:
-        axes[2, 1].set_axis_off()
+        scores.set_axis_off()
+    draw_parts(parts, runs)
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # names in any script
@@ -144,16 +240,10 @@ def draw(runs: Sequence[RunFiles]) -> bytes:
     return buffer.getvalue()
 
 
-def label_steps(axis: Any, title: str) -> None:
-    axis.set(title=title, xlabel="step")
-    axis.locator_params("x", integer=True)
-    axis.grid(alpha=0.3)
-
-
-def points_of(lines: Iterable[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:
-    """The steps and the values of a figure."""
+def draw_curve(axis: Any, lines: Iterable[Mapping[str, float]], key: str, *names: str, **style: Any) -> None:
+    """Draws a figure over steps, from the lines that have it."""
     present = [line for line in lines if key in line]
-    return [line["step"] for line in present], [line[key] for line in present]
+    axis.plot([line["step"] for line in present], [line[key] for line in present], label=label_of(*names), **style)
 
 
 def label_of(*names: str) -> str:
@@ -163,27 +253,14 @@ def label_of(*names: str) -> str:
     return f"{' ' * name.startswith('_')}{name}".replace("$", r"\$")
 
 
-def draw_evaluations(axis: Any, runs: Sequence[RunFiles], losses: bool) -> None:
-    """Draws the evaluations during training over steps: a dashed line for each loss, or for each score."""
-    lines: list[Any] = []
-    for run in runs:
-        names = {name for line in run.evaluations for name in line} - {"step", "time", "rows"}
-        chosen = [name for name in sorted(names) if (name.endswith("loss") if losses else is_score(name))]
-        for name in chosen[:MOST_LINES]:
-            label = label_of(*([run.name] if len(runs) > 1 else []), name)
-            lines += axis.plot(
-                *points_of(run.evaluations, name), "o--", label=label, markersize=3, color=f"C{len(lines) + 1}"
-            )
-    axis.legend(handles=lines, fontsize=8)
-
-
 def draw_parts(axis: Any, runs: Sequence[RunFiles]) -> None:
-    places, left = range(len(runs)), [0.0] * len(runs)
+    """A bar for each run, of the median milliseconds that each part of a step takes."""
+    left = [0.0] * len(runs)
     for part in PARTS:
         widths = [1e3 * run.median(part) for run in runs]
-        axis.barh(places, widths, left=left, label=part.removesuffix("_s"), height=0.5)
+        axis.barh(range(len(runs)), widths, left=left, label=part.removesuffix("_s"), height=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    axis.set_yticks(places, [label_of(run.name) for run in runs])
+    axis.set_yticks(range(len(runs)), [label_of(run.name) for run in runs])
     axis.set(title="where a step's time goes (median)", xlabel="ms", ylim=(len(runs) - 0.4, -0.6))
     axis.legend(ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 

@@ -6,6 +6,7 @@ speed divided by N times the speed of one rank on one core.
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from ringbase.settings import flat
 from tasks import SITE
 from tasks.bench.settings import LoadSettings, ScalingConfig
 from tasks.bench.step import PARTS
-from tasks.bench.timing import alone, in_turn, last_error, medians, ratio
+from tasks.bench.timing import alone, in_turn, last_error, medians, ratios
 
 
 class Layout(NamedTuple):
@@ -33,15 +34,16 @@ class Layout(NamedTuple):
     units: int
 
 
-def layouts(max_ranks: int | None, cores: Sequence[int], num_gpus: int) -> list[Layout]:
+def layouts(max_ranks: int | None) -> list[Layout]:
     """Layouts of 1, 2, 4, … N ranks. Without GPUs each rank has one core, and the last layout is one rank on N
     cores."""
+    cores, num_gpus = sorted(os.sched_getaffinity(0)), len(visible_gpus())
     largest = max_ranks or num_gpus or len(cores)
     counts = [1 << power for power in range(largest.bit_length()) if 1 << power < largest] + [largest]
     labels = {count: f"{count} rank{'s' * (count > 1)}" for count in counts}
     if num_gpus:
         return [Layout(label, count, cores, count) for count, label in labels.items()]
-    rows = [Layout(f"{label}, a core each", n, cores[:n], n) for n, label in labels.items()]
+    rows = [Layout(f"{label}, a core each", count, cores[:count], count) for count, label in labels.items()]
     used = cores[:largest]
     return [*rows, Layout(f"1 rank, {len(used)} threads", 1, used, len(used))] if len(used) > 1 else rows
 
@@ -52,7 +54,7 @@ def run(config: ScalingConfig) -> None:
 
 def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:
     """Runs every layout in turn, prints the medians as a table and returns them."""
-    rows = layouts(config.max_ranks, sorted(os.sched_getaffinity(0)), len(visible_gpus()))
+    rows = layouts(config.max_ranks)
     turns = in_turn({row.label: partial(figures_of, config.load, row) for row in rows}, config.turns.repeat)
     rates = {label: [turn["examples_per_s"] for turn in turns[label]] for label in turns}
     world.say(f"{config.load}; medians of {config.turns.repeat} turns")
@@ -60,15 +62,13 @@ def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:
     world.say(f"{'':26s}{columns}")
     figures: dict[str, Any] = {}
     for row in rows:
-        speedup = ratio(rates[row.label], rates[rows[0].label]).median
+        speedup = statistics.median(ratios(rates[row.label], rates[rows[0].label]))
         values = medians(turns[row.label], ("examples_per_s", "deviation", "tokens_per_s", *PARTS))
         counts = {"ranks": row.ranks, "units": row.units}
         figures[row.label] = values | counts | {"speedup": speedup, "efficiency": speedup / row.units}
+        speed = f"{values['examples_per_s']:8.2f} ±{values['deviation']:5.2f}{values['tokens_per_s']:9.0f}"
         parts = ", ".join(f"{values[name] * 1e3:.0f}" for name in PARTS)
-        world.say(
-            f"{row.label:26s}{values['examples_per_s']:8.2f} ±{values['deviation']:5.2f}"
-            f"{values['tokens_per_s']:9.0f}{speedup / row.units:12.1%}   {parts}"
-        )
+        world.say(f"{row.label:26s}{speed}{speedup / row.units:12.1%}   {parts}")
     return {"layouts": figures}
 
 

@@ -1,7 +1,7 @@
 """The flags of bert-bench, without TensorFlow."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from bert.settings import PassSettings
 from distributed.collectives import BackendSettings, CollectivesSettings
@@ -17,11 +17,6 @@ SIZES = {
     "base": (768, 12, 12, 3072),
     "large": (1024, 24, 16, 4096),
 }
-VOCABULARY = 30522
-
-
-def output_file() -> Any:
-    return setting(None, "JSON file to write the figures to", "machine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +24,7 @@ class TurnSettings(Settings):
     """How often a benchmark measures, and where it writes what it measured."""
 
     repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
-    output_file: str | None = output_file()
+    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +56,7 @@ class StepConfig(Settings):
     """SQuAD training steps on full rows of random tokens."""
 
     load: LoadSettings
-    output_file: str | None = output_file()
+    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +83,13 @@ class AllreduceConfig(Settings):
     backend: BackendSettings
 
     def check(self) -> None:
-        try:
-            is_possible = all(0 < size <= MOST_MEGABYTES for size in self.sizes())
-        except ValueError:
-            is_possible = False
-        if not is_possible:
-            raise ValueError(
-                f"--megabytes must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas, got "
-                f"{self.megabytes!r}"
-            )
+        if not all(0 < size <= MOST_MEGABYTES for size in self.sizes() or [0]):
+            needed = f"must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas"
+            raise ValueError(f"--megabytes {needed}, got {self.megabytes!r}")
 
     def sizes(self) -> list[float]:
-        """In units of 10^6 bytes. Raises ValueError: they are not numbers."""
-        return [float(size) for size in self.megabytes.split(",")]
+        """In units of 10^6 bytes; none if one is no number."""
+        try:
+            return [float(size) for size in self.megabytes.split(",")]
+        except ValueError:
+            return []

@@ -17,13 +17,12 @@ from bert import configuration
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import StepClock
 from distributed.order import Order
-from distributed.plan import Plan, PlanSettings, make_plan
-from distributed.rows import Feed, Rows, prefetched, ragged
+from distributed.plan import make_plan
+from distributed.rows import Rows, prefetched, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat, made
-from tasks.bench.inputs import model_config
-from tasks.bench.settings import LoadSettings, StepConfig
+from tasks.bench.settings import SIZES, LoadSettings, StepConfig
 from tasks.bench.timing import line_up, medians, write
 from tasks.fit import OPTIMIZED_FROM, feed_of, training_step
 from tasks.job import Job, set_precision
@@ -33,84 +32,78 @@ from tasks.squad.task import SpanTask
 SEED = 0
 PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 PEAK_SIZES = {"cpu": 2048, "gpu": 8192}  # rows and columns of the matrices of the large product
-PEAK_S, CALLS = 0.1, 4  # how long the product is repeated; calls for one time measurement
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+PEAK_TURNS, CALLS = {"cpu": 3, "gpu": 20}, 4  # how often it is timed; products for one time measurement
 
 
 def run(config: StepConfig) -> None:
-    with World.join(config.load.machine.device, "bert-bench") as world:
-        collectives = open_collectives(world, config.load.machine.backend.backend)
-        figures = step_figures(config.load, world, collectives)
-        show(config.load, figures, world, collectives.name)
-        world.on_first(write, config.output_file, figures)
-
-
-def show(load: LoadSettings, figures: dict[str, Any], world: World, backend: str) -> None:
     """Prints the speed of all ranks, and the parts of a step on rank 0."""
-    world.say(
-        f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, backend {backend}, "
-        f"{world.device.threads} threads per rank"
-    )
-    for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
-        world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")
-    times = {name.removesuffix("_s"): figures[name] for name in PARTS}
-    parts = [
-        f"{name} {part_s * 1e3:.0f} ms ({part_s / sum(times.values()):.0%})" for name, part_s in times.items()
-    ]
-    world.say(f"step (median): {', '.join(parts)}")
-    flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
-    world.say(f"rank 0: {flop / 1e9:.0f} GFLOP/s, {flop / peak:.0%} of the {peak / 1e9:.0f} of one large product")
-    world.say(f"peak memory of a rank on the host: {figures['peak_host_bytes'] / 1e9:.2f} GB")
-    world.say(f"total tokens/sec: {figures['tokens_per_s']:.0f}")
-    world.say(
-        f"total examples/sec: {figures['examples_per_s']:.2f} +- {figures['deviation']:.2f} "
-        f"on {world.size} rank{'s' * (world.size > 1)}"
-    )
+    load = config.load
+    with World.join(load.machine.device, "bert-bench") as world:
+        collectives = open_collectives(world, load.machine.backend.backend)
+        figures = step_figures(load, world, collectives)
+        place = f"backend {collectives.name}, {world.device.threads} threads per rank"
+        world.say(f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, {place}")
+        for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
+            world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")
+        times = {part.removesuffix("_s"): figures[part] for part in PARTS}
+        parts = (
+            f"{name} {part_s * 1e3:.0f} ms ({part_s / sum(times.values()):.0%})" for name, part_s in times.items()
+        )
+        world.say(f"step (median): {', '.join(parts)}")
+        flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
+        share = f"{flop / peak:.0%} of the {peak / 1e9:.0f} of one large product"
+        world.say(f"rank 0: {flop / 1e9:.0f} GFLOP/s, {share}")
+        world.say(f"peak memory of a rank on the host: {figures['peak_host_bytes'] / 1e9:.2f} GB")
+        world.say(f"total tokens/sec: {figures['tokens_per_s']:.0f}")
+        total = f"{figures['examples_per_s']:.2f} +- {figures['deviation']:.2f}"
+        world.say(f"total examples/sec: {total} on {world.size} rank{'s' * (world.size > 1)}")
+        world.on_first(write, config.output_file, figures)
 
 
 def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict[str, Any]:
     """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per second, of rank 0."""
-    config = config_of(load)
-    job = Job(world, collectives, Run(Path(), is_writer=False))
+    config, job = config_of(load), Job(world, collectives, Run(Path(), is_writer=False))
     measured = measured_steps(load, config, job)
-    rows = load.batch_size * load.gradient_accumulation_steps
-    rates = [rows / step["seconds"] for step in measured]
+    rates = [step["examples_per_s"] for step in measured]
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
     examples, deviation = (float(value) for value in np.sum(of_ranks, axis=0))
-    work = rows * model_flop(config, load.seq_length)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "world_size": world.size, "examples_per_s": examples, "deviation": deviation, "of_ranks": of_ranks,
         "tokens_per_s": examples * load.seq_length, **medians(measured, PARTS),
-        "flop_per_s": work * len(measured) / sum(step["seconds"] for step in measured),
-        "peak_flop_per_s": matrix_peak(load.machine.precision, world),
+        "flop_per_s": of_ranks[0][0] * model_flop(config, load.seq_length),
+        "peak_flop_per_s": matrix_peak(job.model.compute_dtype, world),
         "parameters": sum(math.prod(variable.shape) for variable in job.model.trainable_variables),
         "peak_host_bytes": max(world.all_gather(peak_bytes)),
     }  # fmt: skip
 
 
 def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dict[str, float]]:
-    """Trains on every rank. Returns for each measured step the seconds of the whole step and of its parts
-    (`seconds`, `PARTS`)."""
+    """Trains on every rank. Returns the seconds of each measured step's parts, and the rank's examples/s."""
+    world, rows_of_rank = job.world, load.batch_size * load.gradient_accumulation_steps
+    values = flat(load.passes) | flat(load.collectives) | {
+        "global_batch_size": rows_of_rank * world.size, "xla": load.xla,
+        "gradient_accumulation_steps": load.gradient_accumulation_steps,
+        "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),  # graphs of a long training
+    }  # fmt: skip
+    settings, task = made(TrainingSettings, values), SpanTask(load.seq_length)
+    rows = random_rows(rows_of_rank * world.size, load.seq_length, config.vocab_size)
+    plan = make_plan(settings.plan, len(rows), world.size)
+    feed = feed_of(task, rows, Order(len(rows), SEED), plan, config, load.passes.packing, load.xla == "on")
     set_precision(load.machine.precision, load.machine.tf32)
-    settings = made(TrainingSettings, flat(load.passes) | flat(load.collectives) | {"xla": load.xla})
-    world = job.world
-    feed, plan = feed_and_plan(load, config, world.size)
-    job.make_model(config, "span", SEED)
-    step = training_step(SpanTask(load.seq_length), feed, plan, settings, job)
+    job.make_model(config, task.head, SEED)
+    step = training_step(task, feed, plan, settings, job)
     step.synchronize()
-    clock = StepClock(plan.global_batch_size, world.device.is_gpu)
-    make = lambda number: feed.micro_batches(plan, world.rank, number * plan.global_batch_size)  # noqa: E731
-    measured, numbers = [], range(load.num_warmup + load.num_steps)
-    with closing(prefetched(make, numbers)) as batches_of_steps:
-        for number in numbers:
+    clock, measured = StepClock(rows_of_rank, world.device.is_gpu), []
+    make = lambda number: feed.micro_batches(plan, world.rank, number * len(rows))  # noqa: E731
+    with closing(prefetched(make, range(load.num_warmup + load.num_steps))) as batches_of_steps:
+        for number in range(load.num_warmup + load.num_steps):
             line_up(world)
             clock.skip()
-            start_s = time.perf_counter()
             batches = next(batches_of_steps)
             clock.mark("data_s")
             step.take(batches, number, (), clock)
-            measured.append({"seconds": time.perf_counter() - start_s, **clock.read()})
+            measured.append(clock.read())
     return measured[load.num_warmup :]
 
 
@@ -118,29 +111,26 @@ def config_of(load: LoadSettings) -> BertConfig:
     """The model's configuration. Raises InputError: --bert_config_file has none."""
     if load.bert_config_file:
         return configuration.config_from_file(load.bert_config_file)
-    return model_config(load.model_size, load.seq_length)
+    return model_config(load.model_size, max_position_embeddings=max(512, load.seq_length))
 
 
-def feed_and_plan(load: LoadSettings, config: BertConfig, num_ranks: int) -> tuple[Feed, Plan]:
-    """Full rows of random tokens, as the feed of `bert-squad`, and the plan of the steps."""
-    length, count = load.seq_length, load.batch_size * load.gradient_accumulation_steps * num_ranks
-    plan_settings = PlanSettings(
-        global_batch_size=count,
-        num_train_steps=max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),  # graphs of a long training
-        gradient_accumulation_steps=load.gradient_accumulation_steps,
-    )
+def model_config(size: str, **others: Any) -> BertConfig:
+    """The configuration of a published size, uncased."""
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return BertConfig(**dict(zip(names, SIZES[size], strict=True)), **others)
+
+
+def random_rows(count: int, length: int, vocab_size: int) -> Rows:
+    """Full rows for the task of `bert-squad`, of random tokens, the same in every call."""
     generator = np.random.default_rng(SEED)
-    tokens = generator.integers(0, config.vocab_size, (count, length), dtype=np.int32)
-    starts, ends = (pa.array(generator.integers(0, length, count, dtype=np.int32)) for _ in range(2))
+    tokens = generator.integers(0, vocab_size, (count, length), dtype=np.int32)
     columns = {
         "input_ids": ragged(list(tokens), pa.int32()),
-        "question_tokens": pa.array(np.full(count, length // 8, np.int32)),
-        "start_position": starts,
-        "end_position": ends,
+        "question_tokens": np.full(count, length // 8, np.int32),
+        "start_position": generator.integers(0, length, count, dtype=np.int32),
+        "end_position": generator.integers(0, length, count, dtype=np.int32),
     }
-    plan, rows = make_plan(plan_settings, count, num_ranks), Rows(pa.table(columns))
-    task, order = SpanTask(length), Order(count, SEED)
-    return feed_of(task, rows, order, plan, config, load.passes.packing, load.xla == "on"), plan
+    return Rows(pa.table(columns))
 
 
 def model_flop(config: BertConfig, length: int) -> float:
@@ -152,14 +142,14 @@ def model_flop(config: BertConfig, length: int) -> float:
     return float(3 * config.num_hidden_layers * (linear + attention))
 
 
-def matrix_peak(precision: str, world: World) -> float:
+def matrix_peak(dtype: str, world: World) -> float:
     """FLOP/s of one large matrix product, on all ranks at the same time. Reading a number waits for a GPU."""
     size = PEAK_SIZES[world.device.kind]
-    x = tf.cast(tf.random.normal([size, size]), DTYPES[precision])
+    x = tf.cast(tf.random.normal([size, size]), dtype)
     tf.matmul(x, x)[:1, :1].numpy()
     line_up(world)
-    times: list[float] = []
-    while sum(times) * CALLS < PEAK_S or len(times) < 3:
+    times = []
+    for _ in range(PEAK_TURNS[world.device.kind]):
         start_s = time.perf_counter()
         products = [tf.matmul(x, x) for _ in range(CALLS)]
         products[-1][:1, :1].numpy()

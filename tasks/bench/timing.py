@@ -6,9 +6,9 @@ and a ratio is the median of the ratios within each turn, not the ratio of two m
 
 import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from distributed.launcher import launched_size
 from distributed.world import World
@@ -18,19 +18,9 @@ from ringbase.files import write_json
 Result = TypeVar("Result")
 
 
-class Ratio(NamedTuple):
-    """Ratios of pairs: the median, the lowest and the highest."""
-
-    median: float
-    lowest: float
-    highest: float
-
-
 def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> dict[str, list[Result]]:
-    """What each contender returns in each turn.
-
-    Every second turn is in the opposite order, because the first contender may warm up the machine for the next.
-    """
+    """What each contender returns in each turn. Every second turn is in the opposite order, because the first
+    contender may warm up the machine for the next."""
     results: dict[str, list[Result]] = {name: [] for name in contenders}
     for turn in range(num_turns):
         for name in list(contenders)[:: -1 if turn % 2 else 1]:
@@ -38,16 +28,14 @@ def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> d
     return results
 
 
-def medians(turns: Iterable[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
+def medians(turns: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
     """The median of each of these figures over the turns."""
-    turns = list(turns)
     return {name: statistics.median(turn[name] for turn in turns) for name in names}
 
 
-def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> Ratio:
-    """The ratios of two contenders' figures, turn by turn."""
-    ratios = [one / other for one, other in zip(numerators, denominators, strict=True)]
-    return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+def ratios(numerators: Iterable[float], denominators: Iterable[float]) -> list[float]:
+    """The ratios of two contenders' figures, turn by turn, the lowest first."""
+    return sorted(one / other for one, other in zip(numerators, denominators, strict=True))
 
 
 def line_up(world: World) -> None:
@@ -71,6 +59,6 @@ def write(output_file: str | None, figures: Any) -> None:
 
 def last_error(done: "subprocess.CompletedProcess[str]") -> str:
     """The error of a failed program: its last line that contains "error", else its last line."""
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or [f"exit status {done.returncode}"])[-1]
+    lines = done.stderr.split("\n") if done.stderr.strip() else [f"exit status {done.returncode}"]
+    lines = [line for line in lines if line.strip()]
+    return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])

@@ -14,8 +14,7 @@ import ringbase
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 
-MARKS = {"ok": "ok", "warning": "!!", "failed": "XX"}
-SEVERITY = tuple(MARKS)
+MARKS = {"ok": "ok", "warning": "!!", "failed": "XX"}  # the worst last
 MAX_WIDTH, NAME_WIDTH = 99, 20
 UNKNOWN = (
     "this should not happen on a healthy machine: the same command on one rank, with --device cpu, or with "
@@ -39,7 +38,7 @@ class Page:
     """
 
     def __init__(self, world: World, as_json: bool):
-        self.world, self.as_json = world, as_json
+        self.world, self.is_shown = world, world.rank == 0 and not as_json
         self.results: list[dict[str, Any]] = []  # name, status, text, advice and seconds
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
@@ -71,28 +70,27 @@ class Page:
         """Prints the verdict, or everything as JSON. Returns the exit status."""
         counts = Counter(result["status"] for result in self.results)
         verdict, seconds = "red" if counts["failed"] else "green", round(time.monotonic() - self._began, 1)
-        if self.as_json and self.world.rank == 0:
+        if self.world.rank == 0 and not self.is_shown:
             facts = {"ringbert": ringbase.__version__, "ranks": self.world.size, "hosts": self.world.num_nodes}
             whole = {"verdict": verdict, **facts, "seconds": seconds, "counts": counts, "checks": self.results}
             print(json.dumps(whole, indent=1), flush=True)
-        numbers = ", ".join(f"{counts[status]} {status}" for status in reversed(SEVERITY) if counts[status])
+        numbers = ", ".join(f"{counts[status]} {status}" for status in reversed(MARKS) if counts[status])
         self._print(f"\n{verdict}: {numbers}; {seconds:.0f} s")
         return int(verdict == "red")
 
     def _print(self, text: str) -> None:
-        if self.world.rank == 0 and not self.as_json:
+        if self.is_shown:
             print(text, flush=True)
 
 
 def combined(findings: list[Finding]) -> Finding:
     """The worst of the ranks' findings; if not all ranks have it, each with the ranks that have it."""
-    worst = max((finding.status for finding in findings), key=SEVERITY.index)
+    worst = max((finding.status for finding in findings), key=list(MARKS).index)
     ranks: dict[Finding, list[str]] = {}
     for rank, finding in enumerate(findings):
         if finding.status == worst:
             ranks.setdefault(finding, []).append(str(rank))
-    first = next(iter(ranks))
-    if worst == "ok" or len(ranks[first]) == len(findings):
-        return first
+    if worst == "ok" or len(set(findings)) == 1:
+        return next(iter(ranks))
     text = "; ".join(f"rank {','.join(at)}: {finding.text}" for finding, at in ranks.items())
     return Finding(worst, text, "; ".join(dict.fromkeys(finding.advice for finding in ranks)))

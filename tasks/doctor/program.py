@@ -9,6 +9,10 @@ looks at the software, the hosts, the disks and the GPUs, opens the backend, and
 needs one that failed is left out.
 """
 
+import contextlib
+import hashlib
+import io
+import json
 import os
 import platform
 import shutil
@@ -17,26 +21,47 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from distributed.collectives import Collectives, open_collectives
 from distributed.collectives.tensorflow import host_address
 from distributed.joining import started
 from distributed.mpirun import OPEN_MPI, find_mpi
+from distributed.order import Order
+from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, shortened
-from tasks.doctor import training
+from ringbase.settings import made
+from tasks.bench.settings import LoadSettings
+from tasks.bench.step import model_config, random_rows, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
 from tasks.environment import cache_folder
+from tasks.fit import TrainingData, fit
+from tasks.job import Job, set_precision
+from tasks.settings import MachineSettings, TrainingSettings
+from tasks.squad.task import SpanTask
+from tasks.start import Start, newest_checkpoint
 
 WRITTEN_BYTES = 1 << 26
 # A checkpoint holds weights and two moments in float32: 4 GB for BERT-large. A run keeps five.
 FEW_BYTES, SLOW_BYTES_PER_S = 25e9, 30e6
+SIZE = 300_001  # numbers in a sum: odd, and more than one piece of every backend
+STEPS, LENGTH = 4, 64  # of a training; tokens of its rows
+# How far losses and gradient norms may be apart, as a share: sums in another order; other number formats.
+ROUNDING, OTHER_FORMAT = 1e-3, 3e-2
+LOW_SHARE = 0.2  # of the speed of one large product
+WRONG = (
+    "training cannot be right here: update the driver and TensorFlow with its CUDA libraries, try another GPU, "
+    "--device cpu, --backend mpi or another --precision, and report it with this page"
+)
 
 
 def run(config: DoctorConfig) -> None:
@@ -48,9 +73,9 @@ def run(config: DoctorConfig) -> None:
         page.check("hosts", partial(check_hosts, world))
         page.check("devices", partial(check_devices, world))
         other = "give another folder as --output_dir, or free some space"
-        can_write = page.check("output folder", lambda: world.on_first(check_disk, output_dir, other))
+        can_write = page.check("output folder", partial(world.on_first, check_disk, output_dir, other))
         other, cache = "set RINGBERT_CACHE to a folder on another disk, or free some space", cache_folder()
-        can_write &= page.check("cache folder", lambda: world.on_each_machine(check_disk, cache, other))
+        page.check("cache folder", partial(world.on_each_machine, check_disk, nearest_folder(cache), other))
         opened: list[Collectives] = []
 
         def open_backend() -> Finding:
@@ -59,13 +84,17 @@ def run(config: DoctorConfig) -> None:
 
         can_sum = page.check("backend", open_backend)
         if can_sum and world.size > 1:
-            can_sum = page.check("sums", partial(training.check_sums, world, opened[0]))
-        if can_sum and can_write and not config.quick:
-            training.check_trainings(world, opened[0], output_dir, page)
-            page.check("BERT-base", partial(training.check_speed, world, opened[0], config.machine))
+            can_sum = page.check("sums", partial(check_sums, world, opened[0]))
+        if can_sum and not config.quick:
+            if can_write:
+                check_trainings(world, opened[0], output_dir, page)
+            page.check("BERT-base", partial(check_speed, world, opened[0], config.machine))
         status = page.end()
     if status:
         sys.exit(status)
+
+
+# -- the machine --------------------------------------------------------------------------------------------------
 
 
 def check_versions() -> Finding:
@@ -128,8 +157,7 @@ def check_devices(world: World) -> Finding:
 
 
 def check_disk(folder: Path, advice: str) -> Finding:
-    """Writes a file of 64 MiB to the folder, or to the nearest one above it that exists."""
-    folder = nearest_folder(folder)
+    """Writes a file of 64 MiB to the folder."""
     data = os.urandom(WRITTEN_BYTES)  # not zeros, which may be free
     place, start_s = f"{folder} on {socket.gethostname()}", time.perf_counter()
     try:
@@ -149,3 +177,101 @@ def check_disk(folder: Path, advice: str) -> Finding:
 def nearest_folder(path: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+
+
+# -- what training does -------------------------------------------------------------------------------------------
+
+
+def check_sums(world: World, collectives: Collectives) -> Finding:
+    """The backend's sum of float32 against NumPy's, and the same bits on every rank."""
+    parts = [np.random.default_rng(rank).standard_normal(SIZE).astype(np.float32) for rank in range(world.size)]
+    with world.operation("a sum on trial"):
+        total = np.array(collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0])
+    bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), axis=0, dtype=np.float64)
+    error = float(np.max(np.abs(total - np.sum(parts, axis=0, dtype=np.float64)) / bound))
+    world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
+    if not error <= 1:
+        return Finding("failed", f"the error is {error:.3g} times what rounding allows", WRONG)
+    return Finding("ok", "NumPy's to rounding, with the same bits on every rank")
+
+
+def check_trainings(world: World, collectives: Collectives, output_dir: Path, page: Page) -> None:
+    """The losses and gradient norms of a training, and of others that must have the same to rounding: of a small
+    model without dropout on random tokens."""
+    tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
+    folder = Path(world.on_first(lambda: tempfile.mkdtemp(prefix=".bert-doctor.", dir=output_dir)))
+    num_rows, expected = max(8, 2 * world.size), np.empty((0, 2))
+    train = partial(train_on_trial, folder, num_rows, world, collectives)
+
+    def run_once() -> Finding:
+        nonlocal expected
+        expected = train()
+        return Finding("ok", f"a small model trains, {STEPS} steps")
+
+    def compare(name: str, tolerance: float, training: Callable[[], np.ndarray]) -> None:
+        def find() -> Finding:
+            difference = float(np.max(np.abs(expected / training() - 1)))
+            text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
+            if not difference <= tolerance:
+                return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
+            return Finding("ok", text)
+
+        page.check(name, find)
+
+    def resume() -> np.ndarray:
+        """Goes on from the checkpoint before the last."""
+        world.on_first(lambda: shutil.rmtree(max(folder.glob(f"{world.size}-fp32-off/checkpoints/rows-*"))))
+        return train()
+
+    try:
+        if not page.check("a training", run_once):
+            return
+        if world.size > 1:
+            one = World(device=world.device)
+            alone = partial(train_on_trial, folder, num_rows, one, open_collectives(one))
+            compare("ranks against one", ROUNDING, lambda: world.on_first(alone))
+        compare("save and resume", ROUNDING if world.device.is_gpu else 0.0, resume)
+        compare("fp32 --xla on", ROUNDING, partial(train, "fp32", "on"))
+        for precision, xla in (("bf16", "off"), ("bf16", "on"), *[("fp16", "on")] * world.device.is_gpu):
+            compare(f"{precision} --xla {xla}", OTHER_FORMAT, partial(train, precision, xla))
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def train_on_trial(
+    folder: Path, num_rows: int, world: World, collectives: Collectives, precision: str = "fp32", xla: str = "off"
+) -> np.ndarray:
+    """Trains, or goes on from the last checkpoint. Returns every step's loss and gradient norm."""
+    values = {
+        "global_batch_size": num_rows, "num_train_steps": STEPS, "num_warmup_steps": 0, "log_steps": 1,
+        "save_checkpoints_steps": STEPS // 2, "xla": xla,
+    }  # fmt: skip
+    config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    rows = random_rows(num_rows, LENGTH, config.vocab_size)
+    set_precision(precision)
+    output_dir = folder / f"{world.size}-{precision}-{xla}"
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.closing(Run(output_dir, world.rank == 0)) as run:
+        job, start = Job(world, collectives, run), Start(config)
+        job.make_model(config, "span", seed=0)
+        if saved := world.on_first(newest_checkpoint, "auto", output_dir, run.say):
+            path, state = saved
+            start = replace(start, weights=path, checkpoint=path, state=state)
+        data = TrainingData(rows=rows, order=Order(num_rows, seed=0), key="random tokens")
+        fit(SpanTask(LENGTH), data, start, made(TrainingSettings, values), job)
+    lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()
+    return np.array([[line["loss"], line["gradient_norm"]] for line in map(json.loads, lines)])
+
+
+def check_speed(world: World, collectives: Collectives, machine: MachineSettings) -> Finding:
+    """A few steps of BERT-base on random tokens: 32 x 384 on a GPU, 1 x 128 on a CPU."""
+    values: dict[str, object] = {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
+    if world.device.is_gpu:
+        values = {"batch_size": 32, "seq_length": 384, "xla": "on"}
+    load = replace(made(LoadSettings, values | {"model_size": "base"}), machine=machine)
+    figures = step_figures(load, world, collectives)
+    share = figures["flop_per_s"] / figures["peak_flop_per_s"]
+    text = f"{load}: {figures['examples_per_s']:.3g} examples/s, {share:.0%} of the speed of one large product"
+    if world.device.is_gpu and share < LOW_SHARE:
+        return Finding("warning", text, "see bert-bench step, which shows where the time of a step goes")
+    return Finding("ok", text)

@@ -9,9 +9,8 @@ folder that transformers loads.
 Shapes, as suffixes: B rows, T tokens of the longest row, L labels, H hidden size. Ids are int32, scores float32.
 """
 
-import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from bert import weights
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
-from ringbase.files import replace_folder
+from ringbase.files import replace_folder, write_json
 from tasks import flags
 from tasks.classifier.task import labels_of
 from tasks.export.__main__ import ExportConfig
@@ -40,36 +39,28 @@ GOOGLES_KEYS = (
 GOOGLES_EPSILON = 1e-12  # of LayerNorm, which Google's code does not read from the configuration
 GOOGLES_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
-Tensors = dict[str, tf.Tensor]
+Tensors = Mapping[str, np.ndarray]
 
 
 def run(config: ExportConfig) -> None:
+    folder = Path(config.out).expanduser()
     with flags.reporting("bert-export"):
-        lines = export(config)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"OUT {folder} exists already: give a new folder")
+        with about_arguments(config.folder):
+            start = find_model(config.folder, config.model_revision)
+            assert start.weights is not None
+            there = weights.read(start.weights)
+            model = load(start, head_of(there, config.format)).model
+        pooler = {name: there[name] for name in POOLER if name in there}
+        if config.format == "saved_model":
+            lines = save_model(Exported(model, pooler), start.words, folder)
+        else:
+            lines = save_checkpoint(model, pooler, start.words, folder)
     flags.stop("\n".join(lines), 0)
 
 
-def export(config: ExportConfig) -> list[str]:
-    """Writes the folder. Returns what to tell the user. Raises InputError."""
-    folder = Path(config.out).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"OUT {folder} exists already: give a new folder")
-    with about_arguments(config.folder):
-        start = find_model(config.folder, config.model_revision)
-        assert start.weights is not None
-        there = weights.read(start.weights)
-        head = head_of(there, config.format)
-        model = load(start, head).model
-    pooler = {name: there[name] for name in POOLER if name in there}
-    if config.format == "saved_model":
-        return save_model(Exported(model, pooler), start.words, folder)
-    tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()} | pooler
-    replace_folder(folder, lambda new: save_checkpoint(new, tensors, model.config, start.words))
-    notes = [f"note: {note}" for note in notes_on(model.config, start.words)]
-    return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
-
-
-def head_of(tensors: Mapping[str, np.ndarray], format: str) -> str:
+def head_of(tensors: Tensors, format: str) -> str:
     """The head of a model, by the names of its tensors. A SavedModel of a pretrained one holds the encoder."""
     if "cls/squad/output_weights" in tensors:
         return "span"
@@ -83,13 +74,10 @@ def head_of(tensors: Mapping[str, np.ndarray], format: str) -> str:
 
 
 class Exported(tf.Module):
-    """A model as the function of a SavedModel, which needs nothing of ours.
+    """A model as the function of a SavedModel, which needs nothing of ours. `pooler` holds the kernel [H, H] and
+    the bias [H] of an encoder that has one."""
 
-    Args:
-      pooler: kernel [H, H] and bias [H] of an encoder that has one.
-    """
-
-    def __init__(self, model: Bert, pooler: Mapping[str, np.ndarray]):
+    def __init__(self, model: Bert, pooler: Tensors):
         super().__init__(name="bert")
         self._head, self._config = model.head_name, model.config
         object.__setattr__(self, "_model", model)  # Keras' own parts of it would be saved too
@@ -99,19 +87,18 @@ class Exported(tf.Module):
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
 
-    def outputs(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor) -> Tensors:
+    def outputs(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor) -> dict:
         """What the model says about rows [B, T]; `attention_mask` is 0 for padding, else 1."""
         most = int(self._config.max_position_embeddings)
         batch, length = tf.unstack(tf.shape(input_ids))
         message = f"a row has more tokens than the model's {most} positions"
         with tf.control_dependencies([tf.debugging.assert_less_equal(length, most, message)]):
             position_ids = tf.tile(tf.range(length), [batch])
+        given = zip(INPUTS, (input_ids, token_type_ids, attention_mask), strict=True)
         scores = self._model(
             {
-                "input_ids": tf.reshape(input_ids, [-1]),
-                "token_type_ids": tf.reshape(token_type_ids, [-1]),
+                **{name: tf.reshape(values_BT, [-1]) for name, values_BT in given},
                 "position_ids": position_ids,
-                "attention_mask": tf.reshape(attention_mask, [-1]),
                 "groups": (tf.stack([batch, length]),),
                 "first_tokens": tf.range(batch) * length,
             }
@@ -120,11 +107,11 @@ class Exported(tf.Module):
             start_BT, end_BT = tf.unstack(tf.reshape(scores, [batch, length, 2]), axis=2)
             return {"start_logits": start_BT, "end_logits": end_BT}
         if self._head == "features":
-            hidden_BTH = tf.reshape(scores, [batch, length, self._config.hidden_size])
-            outputs = {"sequence_output": hidden_BTH}
+            outputs = {"sequence_output": tf.reshape(scores, [batch, length, self._config.hidden_size])}
             if self.pooler:
                 kernel, bias = self.pooler
-                outputs["pooled_output"] = tf.math.tanh(tf.matmul(hidden_BTH[:, 0], kernel) + bias)
+                first_BH = outputs["sequence_output"][:, 0]
+                outputs["pooled_output"] = tf.math.tanh(tf.matmul(first_BH, kernel) + bias)
             return outputs
         if not self.labels:
             return {"value": scores[:, 0]}
@@ -154,21 +141,25 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
 # -- Google's checkpoint ------------------------------------------------------------------------------------------
 
 
-def save_checkpoint(
-    folder: Path, tensors: Mapping[str, np.ndarray], config: BertConfig, tokenizer: Tokenizer
-) -> None:
-    """Writes `bert_model.ckpt`, `bert_config.json` and the vocabulary. `tensors` are the weights by Google's
-    names, which are ours."""
+def save_checkpoint(model: Bert, pooler: Tensors, tokenizer: Tokenizer, folder: Path) -> list[str]:
+    """Writes `bert_model.ckpt`, whose names are Google's as ours are, `bert_config.json` and the vocabulary.
+    Returns what to tell the user."""
+    tensors = {**{name: variable.numpy() for name, variable in model.named_tensors().items()}, **pooler}
     names = sorted(tensors)
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / weights.PUBLISHED_PREFIX),
-        tensor_names=names,
-        shape_and_slices=[""] * len(names),
-        tensors=[tf.constant(tensors[name]) for name in names],
-    )
-    text = json.dumps(google_config(config), indent=2, ensure_ascii=False)
-    (folder / "bert_config.json").write_text(text + "\n", encoding="utf-8")
-    tokenizer.save(folder)
+
+    def fill(new: Path) -> None:
+        tf.raw_ops.SaveV2(
+            prefix=str(new / weights.PUBLISHED_PREFIX),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.constant(tensors[name]) for name in names],
+        )
+        write_json(new / "bert_config.json", google_config(model.config), indent=2)
+        tokenizer.save(new)
+
+    replace_folder(folder, fill)
+    notes = [f"note: {note}" for note in notes_on(model.config, tokenizer)]
+    return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
 
 
 def google_config(config: BertConfig) -> dict[str, Any]:
@@ -182,19 +173,15 @@ def google_config(config: BertConfig) -> dict[str, Any]:
     return values
 
 
-def notes_on(config: BertConfig, tokenizer: Tokenizer) -> list[str]:
+def notes_on(config: BertConfig, tokenizer: Tokenizer) -> Iterator[str]:
     """What the user of Google's scripts must know about this checkpoint."""
-    notes = []
     if config.layer_norm_eps != GOOGLES_EPSILON:
-        notes.append(
-            f"layer_norm_eps is {config.layer_norm_eps:g}, and Google's code always uses {GOOGLES_EPSILON:g}"
-        )
+        yield f"layer_norm_eps is {config.layer_norm_eps:g}, and Google's code always uses {GOOGLES_EPSILON:g}"
     if config.hidden_act not in GOOGLES_ACTIVATIONS:
-        notes.append(f"Google's code does not know hidden_act {config.hidden_act}; its own gelu is gelu_new")
+        yield f"Google's code does not know hidden_act {config.hidden_act}; its own gelu is gelu_new"
     elif config.hidden_act == "gelu":
-        notes.append("hidden_act gelu is exact, as in Google's first release; its last approximates it by tanh")
+        yield "hidden_act gelu is exact, as in Google's first release; its last approximates it by tanh"
     if tokenizer.kind != "wordpiece":
-        notes.append("the tokenizer is a SentencePiece model, which Google's code does not read")
+        yield "the tokenizer is a SentencePiece model, which Google's code does not read"
     elif not tokenizer.lower_case:
-        notes.append("the vocabulary is cased: give Google's scripts --do_lower_case=False")
-    return notes
+        yield "the vocabulary is cased: give Google's scripts --do_lower_case=False"

@@ -1,22 +1,17 @@
 """bert-doctor on one process: a green page, and red ones that say what to do (more in tests/soak/install)."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
-from harness.parsing import ROOT
+from harness.jobs import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 def doctor(*flags, **variables):
     """A quick run."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1", "COLUMNS": "80", **variables}
-    command = [sys.executable, "-m", "tasks.doctor", "--quick", *flags]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=140)
+    done = run([sys.executable, "-m", "tasks.doctor", "--quick", *flags], COLUMNS="80", **variables)
     assert "Traceback" not in done.stderr
     return done
 
@@ -24,7 +19,7 @@ def doctor(*flags, **variables):
 def test_a_healthy_machine_is_green_and_nothing_is_left(tmp_path):
     done = doctor("--json", f"--output_dir={tmp_path}/new/run", RINGBERT_CACHE=f"{tmp_path}/cache")
     whole = json.loads(done.stdout)
-    assert (done.returncode, whole["verdict"]) == (0, "green"), done
+    assert (done.status, whole["verdict"]) == (0, "green"), done
     found = {check["name"]: check for check in whole["checks"]}
     assert found["MPI"]["status"] == "ok"
     assert "CPU" in found["devices"]["text"]
@@ -35,7 +30,7 @@ def test_a_healthy_machine_is_green_and_nothing_is_left(tmp_path):
 def test_a_folder_that_cannot_be_written_is_red_with_what_to_do_in_a_narrow_page_of_ascii():
     done = doctor("--output_dir=/proc/self/run", PYTHONIOENCODING="ascii")
     lines = done.stdout.splitlines()
-    assert done.returncode == 1
+    assert done.status == 1
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("RingBERT ")
     assert lines[-1].startswith("red: 1 failed")

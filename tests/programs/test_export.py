@@ -58,12 +58,10 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     for head, folder in trained.items():
         export(folder, tmp_path / head)
         assert AutoTokenizer.from_pretrained(tmp_path / head / "assets.extra")(texts, padding=True) == encoded
-    given = json.dumps({str(tmp_path / head): inputs for head in HEADS})
-    done = subprocess.run(
-        [sys.executable, "-c", SERVER, given], capture_output=True, text=True, timeout=200, cwd=tmp_path
-    )
+    served = [sys.executable, "-c", SERVER, json.dumps(dict.fromkeys(HEADS, inputs))]
+    done = subprocess.run(served, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = {head: json.loads(done.stdout.splitlines()[-1])[str(tmp_path / head)] for head in HEADS}
+    found = json.loads(done.stdout.splitlines()[-1])
     mask = np.array(inputs["attention_mask"], bool)
 
     expected = ringbert.Classifier(trained["classifier"])(texts)
@@ -97,9 +95,8 @@ def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
     assert sorted(reader.get_variable_to_shape_map()) == sorted(names)
     for name in names:
         np.testing.assert_array_equal(reader.get_tensor(name), there[name])
-    assert {name for name in names if name.startswith("bert/embeddings")} == {
-        name for name in published_shapes() if name.startswith("bert/embeddings")
-    }
+    published = {name for name in published_shapes() if name.startswith("bert/embeddings")}
+    assert {name for name in names if name.startswith("bert/embeddings")} == published
     assert json.loads((tmp_path / "out/bert_config.json").read_text())["hidden_size"] == 64
     assert (tmp_path / "out/vocab.txt").read_text() == (trained[head] / "vocab.txt").read_text()
     source = weights.find(str(tmp_path / "out"))
@@ -113,10 +110,8 @@ def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
 @pytest.mark.parametrize(
     ("argv", "status", "named"),
     [
-        (["{span}"], 2, ["OUT"]),
         (["{span}", "{span}"], 1, ["OUT", "{span}"]),
         (["{span}x", "out"], 1, ["{span}x"]),
-        (["{span}", "out", "--format=onnx"], 2, ["--format", "onnx"]),
         (["{span}", "out", "--signature=texts"], 2, ["--signature", "ids", "assets.extra"]),
     ],
 )

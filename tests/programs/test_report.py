@@ -6,28 +6,22 @@ import shutil
 from pathlib import Path
 
 import pytest
-from harness.parsing import the_error
+from harness.program_runs import refusal
 
 from tasks import report
 
-SQUAD_V2 = {
-    "exact": 61.25, "f1": 65.5, "total": 11873, "HasAns_exact": 55.0, "HasAns_f1": 62.5, "HasAns_total": 5928,
-    "best_exact": 63.0, "best_exact_thresh": -2.5,
-}  # fmt: skip
+SQUAD_V2 = {"exact": 61.25, "f1": 65.5, "total": 11873, "best_exact": 63.0, "best_exact_thresh": -2.5}
 
 
-def make_run(folder, size=2, scores=None, evaluations=()):
+def make_run(folder, scores=None, evaluations=()):
     """A run folder with three logged steps, and a line of the fourth that is being written."""
     folder.mkdir(parents=True)
-    plan = {"steps": 40, "size": size, "global_batch_size": 64, "learning_rate": 1e-3}
-    environment = {
-        "command": ["/venv/bin/bert-squad", "--do_train", "--train_file=my data.json"],
-        "machine": "2 cores",
-    }
+    plan = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3}
+    command = ["/venv/bin/bert-squad", "--do_train", "--train_file=my data.json"]
+    environment = {"command": command, "machine": "2 cores"}
     (folder / "run.json").write_text(json.dumps({"plan": plan, "environment": environment}))
-    figures = {"learning_rate": 1e-4, "gradient_norm": 1.0, "examples_per_s": 480.0}
-    parts = {"data_s": 0.0, "compute_s": 0.1, "reduce_s": 0.02, "apply_s": 0.01}
-    lines = [{"step": step, "loss": 4 - step / 20, **figures, **parts} for step in (1, 20, 40)]
+    figures = {"learning_rate": 1e-4, "gradient_norm": 1.0, "examples_per_s": 480.0, "compute_s": 0.1}
+    lines = [{"step": step, "loss": 4 - step / 20, **figures} for step in (1, 20, 40)]
     lines += [{"step": step, "rows": 1, "time": 1.0, **scores} for step, scores in evaluations]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 4')
     if scores is not None:
@@ -97,9 +91,7 @@ def test_evaluations_are_drawn_long_names_fit_and_the_last_loss_stays(tmp_path):
     ("name", "text"),
     [
         ("run.json", None),
-        ("run.json", '{"plan": {'),
         ("run.json", '{"plan": {}}'),
-        ("run.json", "[]"),
         ("result.json", '{"scores": {"f1": "high"}}'),
         ("metrics.jsonl", ""),
     ],
@@ -107,8 +99,4 @@ def test_evaluations_are_drawn_long_names_fit_and_the_last_loss_stays(tmp_path):
 def test_a_missing_or_damaged_file_is_one_line_that_names_it(tmp_path, capsys, name, text):
     folder = make_run(tmp_path / "some_run")
     (folder / name).write_text(text) if text is not None else (folder / name).unlink()
-    with pytest.raises(SystemExit) as stop:
-        report.main([str(folder)])
-    line = the_error(capsys, stop.value.code, "bert-report", 1)
-    assert str(folder) in line
-    assert name in line
+    refusal(capsys, "bert-report", lambda: report.main([str(folder)]), folder, name)

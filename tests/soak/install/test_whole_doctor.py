@@ -1,4 +1,4 @@
-"""bert-doctor with all its checks, on two ranks and two hosts; the examples as their README says."""
+"""bert-doctor with all its checks, on two ranks and two hosts; the examples that CI does not run."""
 
 import json
 import re
@@ -13,13 +13,6 @@ from harness.mpi import ENVIRONMENT, ROOT
 DOCTOR = (sys.executable, "-m", "tasks.doctor")
 
 
-def failed_in(done) -> dict:
-    """The failed checks of a page in JSON, by name."""
-    failed = {check["name"]: check for check in json.loads(done.stdout)["checks"] if check["status"] == "failed"}
-    assert bool(failed) == bool(done.status), done
-    return failed
-
-
 def test_two_healthy_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "WAIT_S", 900)  # it computes for a minute or two
     done = run(launch(2, *DOCTOR, "--backend=ring", f"--output_dir={tmp_path}"))
@@ -30,12 +23,18 @@ def test_two_healthy_ranks(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir()), "something is left in --output_dir"
 
 
+def failed_in(done) -> dict:
+    """The failed checks of a page in JSON, by name."""
+    failed = {check["name"]: check for check in json.loads(done.stdout)["checks"] if check["status"] == "failed"}
+    assert bool(failed) == bool(done.status), done
+    return failed
+
+
 def test_a_full_disk(tmp_path):
     """A file system of 32 MiB, mounted for this process only."""
     mount = f'mount -t tmpfs -o size=32m tmpfs {tmp_path} && exec "$@"'
     command = [*DOCTOR, "--quick", "--json", f"--output_dir={tmp_path}"]
-    done = run(["unshare", "--mount", "sh", "-c", mount, "sh", *command])
-    failed = failed_in(done)
+    failed = failed_in(run(["unshare", "--mount", "sh", "-c", mount, "sh", *command]))
     assert list(failed) == ["output folder"]
     assert "--output_dir" in failed["output folder"]["advice"]
 
@@ -48,30 +47,22 @@ def test_closed_ports_between_hosts():
         for rule in ("add pref 100 lookup local", "add pref 50 iif eth0 ipproto tcp dport 15000-31999 blackhole",
                      "del pref 0"):  # fmt: skip
             assert two.run(1, ["ip", "rule", *rule.split()], timeout=20).status == 0
-        for backend in ("ring", "mpi"):
-            command = two.launch(1, *DOCTOR, "--quick", "--json", "--device=cpu", f"--backend={backend}")
-            failed = failed_in(two.run(0, command, env=ENVIRONMENT))
-            assert list(failed) == (["backend"] if backend == "ring" else []), backend
-            if failed:
-                assert "host1 cannot reach 10.99.0.2:" in failed["backend"]["text"]
-                assert "RINGBERT_NETWORK" in failed["backend"]["text"]
+        command = two.launch(1, *DOCTOR, "--quick", "--json", "--device=cpu")
+        failed = failed_in(two.run(0, [*command, "--backend=ring"], env=ENVIRONMENT))
+        assert list(failed) == ["backend"]
+        assert "host1 cannot reach 10.99.0.2:" in failed["backend"]["text"]
+        assert "RINGBERT_NETWORK" in failed["backend"]["text"]
+        assert not failed_in(two.run(0, [*command, "--backend=mpi"], env=ENVIRONMENT))
 
 
 @pytest.mark.parametrize(
     ("example", "last"),
     [
-        ("lenet_loop.py", r"2 rank\(s\): 9[\d.]+% of 360 digits are right"),
-        (
-            "lenet_fit.py --model_file={tmp}/digits.keras",
-            r"\S+digits\.keras: 9[\d.]+% of the test digits are right",
-        ),
         ("lstm_text.py", r"0\.[01]\d praise: i found it never funny"),
         ("resnet_synthetic.py", r"Total img/sec on 2 rank\(s\): [\d.]+ \+-[\d.]+"),
-        ("metrics_by_rank.py", r"mean over all digits: loss 0\.\d+, accuracy 0\.[89]\d+"),
     ],
 )
-def test_the_examples(example, last, tmp_path):
-    name, *flags = example.format(tmp=tmp_path).split()
-    done = run(launch(2, sys.executable, ROOT / "examples" / name, *flags))
+def test_the_examples_that_ci_does_not_run(example, last):
+    done = run(launch(2, sys.executable, ROOT / "examples" / example))
     assert done.status == 0, done
     assert re.fullmatch(last, done.stdout.splitlines()[-1]), done

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness.batches import Computer, Row
-from harness.texts import write_model
+from harness.models import save_model
 
 from bert import configuration, weights
 from bert.model import Bert
 from bert.text import tokenizer
 
+MODELS = {"span": "AutoModelForQuestionAnswering", "classifier": "AutoModelForSequenceClassification"}
 TORCH = ("torch==2.13.0+cpu", "sympy", "mpmath", "networkx", "jinja2", "markupsafe")
 PAIRS = [("the animal", "a crow and the red axe"), ("who?", "Near the brown fox, two: A Cat 1 ☃")]
 # Prints transformers' inputs and scores for the folder and class in argv.
@@ -29,7 +30,7 @@ assert not any(report.values()), report
 with torch.no_grad():
     outputs = model.eval()(**encoded)
 scores = [outputs[name].tolist() for name in ("start_logits", "end_logits", "logits") if name in outputs]
-print(json.dumps({"inputs": {name: value.tolist() for name, value in encoded.items()}, "scores": scores}))
+print(json.dumps({"input_ids": encoded["input_ids"].tolist(), "scores": scores}))
 """
 
 
@@ -43,32 +44,25 @@ def torch_folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("head", "kind"),
-    [("span", "AutoModelForQuestionAnswering"), ("classifier", "AutoModelForSequenceClassification")],
-)
-def test_pytorch_computes_the_same_scores(torch_folder, tmp_path, head, kind):
-    write_model(tmp_path, num_layers=2)
-    words = tokenizer.load(str(tmp_path / "vocab.txt"))
-    model = Bert(configuration.config_from_file(tmp_path / "bert_config.json"), head, seed=3)
-    weights.copied(model, words)(tmp_path / "model")
+@pytest.mark.parametrize("head", MODELS)
+def test_pytorch_computes_the_same_scores(torch_folder, tmp_path, head):
+    folder = save_model(tmp_path, head, num_hidden_layers=2)
+    words, model = tokenizer.load(None, folder), Bert(configuration.read_config(folder), head)
+    weights.load(model, folder)
     path = os.pathsep.join([str(torch_folder), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "model"), kind, json.dumps(PAIRS)],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    command = [sys.executable, "-c", SCRIPT, str(folder), MODELS[head], json.dumps(PAIRS)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout.splitlines()[-1])
-    ids, mask = (np.array(there["inputs"][name]) for name in ("input_ids", "attention_mask"))
-    first, second = words.encode_ids([pair[0] for pair in PAIRS]), words.encode_ids([pair[1] for pair in PAIRS])
-    rows = []
-    for number in range(len(PAIRS)):
-        expected = [words.cls_id, *first[number], words.sep_id, *second[number], words.sep_id]
-        assert ids[number, mask[number] == 1].tolist() == expected
-        rows.append(Row(expected, len(first[number]) + 2))
-    ours = Computer(model)(rows, "by length").scores
+    firsts, seconds = (words.encode_ids(texts) for texts in zip(*PAIRS, strict=True))
+    rows = [
+        Row([words.cls_id, *first, words.sep_id, *second, words.sep_id], len(first) + 2)
+        for first, second in zip(firsts, seconds, strict=True)
+    ]
+    longest = max(len(row.input_ids) for row in rows)
+    assert there["input_ids"] == [[*row.input_ids] + [0] * (longest - len(row.input_ids)) for row in rows]
     theirs = np.stack(np.array(there["scores"]), -1) if head == "span" else np.array(there["scores"][0])
-    for number, scores in enumerate(ours):
-        right = theirs[number][: len(scores)]
-        np.testing.assert_allclose(scores, right, atol=1e-5)  # float32 sums
-        assert np.ptp(right) > 0.1
+    for ours, right in zip(Computer(model)(rows, "by length").scores, theirs, strict=True):
+        np.testing.assert_allclose(ours, right[: len(ours)], atol=1e-5)  # float32 sums
+        assert np.ptp(ours) > 0.1
