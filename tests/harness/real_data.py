@@ -22,7 +22,7 @@ def _folder() -> tuple[Path, str]:
         return Path(given), f"RINGBERT_DATA is {given}"
     folder = Path.home() / ".cache" / "ringbert-data"
     if not UNPACK.is_file():
-        return folder, "RINGBERT_DATA is not set and ../shared/data/unpack.sh does not exist"
+        return folder, "public data, not part of this repository; RINGBERT_DATA names a folder with it"
     with (Path(tempfile.gettempdir()) / "ringbert-real-data.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests run in several processes
         done = subprocess.run(["bash", UNPACK, "--model"], capture_output=True, text=True, timeout=280)
