@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -106,7 +106,12 @@ class Result:
     output_dir: Path  # of the run; its "model" is the trained model
     seconds: float  # without the time until the ranks had started
     ranks: int  # at the end
-    details: dict[str, Any] = field(repr=False)  # all of result.json, or of predict_result.json without training
+    details: dict[str, Any]  # all of result.json, or of predict_result.json without training
+
+    def __repr__(self) -> str:
+        shown = [f"{name} = {value:.4f}" for name, value in self.scores.items()] or ["no scores"]
+        count = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
+        return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
 
 
 def launch(

@@ -47,11 +47,8 @@ class Tokenizer:
         ids = [vocabulary[name] for name in names]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
         self.vocab_size = max(vocabulary.values()) + 1
-        if len(set(ids)) < len(ids) or self.vocab_size > MOST_IDS:
-            raise InputError(
-                f"{source}: ids must be below {MOST_IDS:,}, got {self.vocab_size - 1:,}, and those of the special "
-                f"tokens must differ, got {ids}"
-            )
+        if len(set(ids)) < len(ids):
+            raise InputError(f"{source}: the ids of the special tokens must differ, got {ids}")
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
         # A token that the vocabulary lists twice has its last id.
         self._tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
@@ -186,6 +183,8 @@ def _wordpiece(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
 def _saved(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
     """What a tokenizer.json holds, ours or another's. Raises InputError: neither WordPiece nor SentencePiece."""
     backend = RustTokenizer.from_file(str(path))
+    if (largest := max(backend.get_vocab().values(), default=0)) >= MOST_IDS:  # `to_str` takes 4 bytes for each
+        raise InputError(f"--model {path}: ids must be below {MOST_IDS:,}, got {largest:,}")
     if backend.normalizer:  # a damaged character map panics when it meets a character
         backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
     backend.encode(TRIAL)
