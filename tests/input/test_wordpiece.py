@@ -2,6 +2,8 @@
 what decides on lower-casing."""
 
 import functools
+import json
+import resource
 
 import hypothesis.strategies as st
 import pytest
@@ -111,6 +113,17 @@ def test_bad_vocabularies_are_refused(tmp_path):
     for content in ('{"model": ', '{"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}}'):
         (tmp_path / "tokenizer.json").write_text(content)
         refused(lambda: tokenizer.load(folder=tmp_path), tmp_path / "tokenizer.json")
+
+
+def test_a_huge_id_is_refused_before_it_takes_memory(tmp_path):
+    tokenizer.load(str(write_vocabulary(tmp_path, "a"))).save(tmp_path / "saved")
+    path = tmp_path / "saved" / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    saved["model"]["vocab"]["a"] = 1 << 31
+    path.write_text(json.dumps(saved))
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(lambda: tokenizer.load(folder=path.parent), path, f"{1 << 31:,}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak_kib + (1 << 20)  # once it took 8 GiB
 
 
 def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
