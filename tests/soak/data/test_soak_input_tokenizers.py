@@ -1,17 +1,50 @@
-"""All of SQuAD's windows, and the quickstart."""
+"""Tokenizers on 10,000 random strings, all of SQuAD's windows, and bert-squad and bert-classifier on real data."""
 
 import json
 import os
+import random
 import subprocess
 import sys
 
 import pytest
-from harness.program_runs import ROOT
+from harness.program_runs import ROOT, command, shell
 from harness.real_data import real
-from harness.real_tokenizers import uncased
+from harness.real_tokenizers import albert, kobert, multilingual, nsmc, processor, uncased
 from harness.squad_files import compare_windows, read_file
+from transformers import BertTokenizer
 
 from tasks.squad.settings import WindowSettings
+
+
+def strings(number: int) -> list[str]:
+    """Of all planes of Unicode, beside plain words, spaces, controls and Hangul."""
+    draw = random.Random(1)
+    places = [*range(1, 0xD800), *range(0xE000, 0x20000)]
+    pools = [list("abc the ,. "), [*" \t\u00a0\u3000\u200b\x07"], list("한국어ㅋ①ﬁ½")]
+    return [
+        "".join(
+            chr(draw.choice(places)) if draw.random() < 0.3 else draw.choice(draw.choice(pools))
+            for _ in range(draw.randrange(60))
+        )
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize("load", [uncased, multilingual])
+def test_wordpiece_of_10_000_strings_is_transformers_own(load):
+    theirs = BertTokenizer(load().source, do_lower_case=load().lower_case)
+    texts = strings(10_000)
+    assert [ids.tolist() for ids in load().encode_ids(texts)] == theirs(texts, add_special_tokens=False).input_ids
+
+
+@pytest.mark.parametrize(("load", "name"), [(albert, "albert_base_v1"), (kobert, "kobert")])
+def test_sentencepiece_of_10_000_strings_and_reviews_is_the_library_s_own_but_for_ties(load, name):
+    texts = [*strings(10_000), *nsmc(20_000)]
+    words, found = load(), processor(name).encode(texts, out_type=str)
+    number = {piece: n for n, piece in enumerate(words.pieces(range(words.vocab_size)))}
+    expected = [[number.get(piece, words.unk_id) for piece in pieces] for pieces in found]
+    same = sum(own.tolist() == their for own, their in zip(words.encode_ids(texts), expected, strict=True))
+    assert same > 0.99 * len(texts)
 
 
 @pytest.mark.timeout(3000)
@@ -22,6 +55,23 @@ def test_all_training_windows_of_squad_are_google_s(run, max_seq_length, expecte
     assert len(examples.questions) == 87_599
     settings = WindowSettings(max_seq_length=max_seq_length)
     assert compare_windows(settings, examples, uncased(), run, step=10) == expected
+
+
+@pytest.mark.timeout(1800)
+def test_real_mrpc_and_a_slice_of_squad_with_a_pretrained_bert(tmp_path):
+    shared = [f"--model={real('minilm')}", "--num_train_epochs=1", "--train_batch_size=8"]
+    shared += ["--do_train", "--do_predict"]
+    mrpc = [f"--data_dir={real('glue_data')}", "--task_name=MRPC", "--max_seq_length=64", "--do_eval"]
+    limits = ["--max_train_examples=48", "--max_predict_examples=40"]
+    shell(command("tasks.classifier", *shared, *mrpc, *limits, f"--output_dir={tmp_path}/mrpc", ranks=2))
+    scores = json.loads((tmp_path / "mrpc/result.json").read_text())["scores"]
+    assert set(scores) == {"eval_accuracy", "eval_f1", "eval_acc_and_f1", "eval_loss"}
+    assert len((tmp_path / "mrpc/MRPC.tsv").read_text().splitlines()) == 41
+    names = {"train_file": "squad/train-v1.1.json", "predict_file": "squad/dev-v1.1.json"}
+    files = [f"--{flag}={real(name)}" for flag, name in names.items()]
+    shell(command("tasks.squad", *shared, *files, *limits, f"--output_dir={tmp_path}/squad", ranks=2))
+    assert set(json.loads((tmp_path / "squad/result.json").read_text())["scores"]) == {"exact_match", "f1"}
+    assert len(json.loads((tmp_path / "squad/predictions.json").read_text())) == 40
 
 
 @pytest.mark.timeout(1800)

@@ -32,6 +32,14 @@ def test_a_slow_rank_is_no_stall(tmp_path, fault):
     assert "error" not in done.stderr, done
 
 
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGTERM])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_any_signal_that_ends_a_rank_ends_the_job(tmp_path, number, rank):
+    with held(tmp_path, 3) as job:
+        job.strike(tmp_path / f"rank-{rank}", number)
+        assert re.search(rf"rank {rank}\b", job.fail().stderr)
+
+
 def test_a_signal_between_two_starts_ends_the_job(tmp_path):
     with held(tmp_path, 2, "--restarts=9") as job:
         job.strike(tmp_path / "rank-0")
@@ -76,6 +84,17 @@ def test_deaths_at_any_time_change_nothing(tmp_path, seed, undisturbed):
         (tmp_path / "fast").touch()
         done = job.end()
     assert_same_training(done, tmp_path, undisturbed, 1, lost=2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_that_stops_at_any_time_ends_the_training(tmp_path, seed):
+    chance = random.Random(seed)
+    rank = chance.randrange(2)
+    with started(launch(2, *program("training.py", tmp_path, "impatient"))) as job:
+        job.wait_for((tmp_path / "metrics.jsonl").exists)
+        time.sleep(chance.random())
+        job.strike(tmp_path / f"rank-{rank}", signal.SIGSTOP)
+        assert re.search(rf"prog: error: .*rank {rank}, process \d+ on", job.fail().stderr)
 
 
 def test_a_death_while_a_training_saves_on_request(tmp_path, undisturbed):

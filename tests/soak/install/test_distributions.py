@@ -1,7 +1,8 @@
-"""The sdist and its wheel in new environments: what they hold, types for users; a notebook."""
+"""The sdist and its wheel in new environments: what they hold, types for users, Dask beside them, a notebook."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,14 +34,14 @@ ringbert.Classifier("folder", batchsize=3)
 answers(3, "context")
 wrong: int = one.text
 """
-# Executes a notebook with the cell of argv, and prints its outputs as JSON.
+# Executes the cells of argv in a kernel, and prints their outputs as JSON.
 EXECUTE = """
 import json, sys
 import nbclient, nbformat
 
-notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(sys.argv[1])])
-nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
-print(json.dumps(notebook.cells[0].outputs))
+notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in sys.argv[1:]])
+nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", allow_errors=True).execute()
+print(json.dumps([cell.outputs for cell in notebook.cells]))
 """
 TRAIN = """
 import tensorflow
@@ -51,6 +52,7 @@ sizes = {"max_seq_length": 40, "doc_stride": 9, "max_query_length": 9, "global_b
 job = ringbert.Squad(train_file="train.json", output_dir="out", num_train_epochs=1.0, **files, **sizes)
 ringbert.launch(job, ranks=2)
 """
+REFUSED = 'ringbert.launch(ringbert.Squad(train_file="nowhere.json", output_dir="no", **files, **sizes))'
 
 
 def run(*command, cwd, path="", status=0):
@@ -75,6 +77,23 @@ def built(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def environment(built, tmp_path):
+    """Installs packages in a new environment, which also sees this one's libraries without editable installs."""
+    venv.create(tmp_path / "environment", with_pip=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def install(*packages):
+        for package in packages:
+            wanted = ["--no-deps", *built.glob("*.whl")] if package == "ringbert" else [package]
+            pip = (tmp_path / "environment/bin/python", "-m", "pip", "install", "--quiet")
+            run(*pip, *wanted, cwd=tmp_path)
+        return tmp_path / "environment/bin"
+
+    return install
+
+
 def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     with tarfile.open(*built.glob("*.tar.gz")) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -85,14 +104,9 @@ def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     run(sys.executable, "-m", "pytest", "-q", "tests/package/test_docs.py", "tests/flags", path=folder, cwd=folder)
 
 
-def test_types_for_a_users_script(built, tmp_path):
-    """mypy takes the types of an installed wheel, and so finds a user's mistakes."""
-    venv.create(tmp_path / "environment", with_pip=True)
-    python, script = tmp_path / "environment/bin/python", tmp_path / "script.py"
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", *built.glob("*.whl"), cwd=tmp_path)
-    # It also sees this environment's libraries, without its editable installs.
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+def test_types_for_a_users_script(environment, tmp_path):
+    """mypy takes the types of the installed packages, and so finds a user's mistakes."""
+    script, python = tmp_path / "script.py", environment("ringbert") / "python"
     command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python, script)
     script.write_text(USERS_SCRIPT)
     run(*command, cwd=tmp_path)
@@ -101,18 +115,26 @@ def test_types_for_a_users_script(built, tmp_path):
     assert len({line.split(":")[1] for line in errors}) == USERS_MISTAKES.count("\n") - 1, errors
 
 
+def test_dask_over_our_files_stops_with_one_line(environment, tmp_path):
+    program = environment("ringbert", "dask[distributed]") / "bert-squad"
+    error = run(program, "--output_dir=x", "--do_predict", "--predict_file=y", cwd=tmp_path, status=1).stderr
+    assert re.fullmatch("bert-squad: error: .*distributed.*: install ringbert in an environment.*\n", error)
+
+
 def test_a_notebook_shows_progress_and_scores(tmp_path):
     jupyter = tmp_path / "jupyter"
     run(sys.executable, "-m", "pip", "install", "-q", f"--target={jupyter}", "ipykernel", "nbclient", cwd=tmp_path)
     write_model(tmp_path, num_layers=1)
     for name, count in (("train", 200), ("dev", 20)):
         write_squad(tmp_path / f"{name}.json", make_entries(count, count))
-    execute = (sys.executable, "-W", "ignore", "-c", EXECUTE, TRAIN)
-    done = run(*execute, cwd=tmp_path, path=f"{jupyter}:{ROOT}")
-    outputs = json.loads(done.stdout.splitlines()[-1])
-    shown = "".join(output["text"] for output in outputs if output.get("name") == "stdout")
+    python = (sys.executable, "-W", "ignore", "-c", EXECUTE)
+    done = run(*python, TRAIN, REFUSED, cwd=tmp_path, path=f"{jupyter}:{ROOT}")
+    trained, refused = json.loads(done.stdout.splitlines()[-1])
+    shown = "".join(output["text"] for output in trained if output.get("name") == "stdout")
     assert "\rtraining: " in shown  # a bar that moves
     assert "done: out, exact_match" in shown
     scores = json.loads((tmp_path / "out/result.json").read_text())["scores"]
-    (value,) = (output for output in outputs if output["output_type"] == "execute_result")
+    (value,) = (output for output in trained if output["output_type"] == "execute_result")
     assert value["data"]["text/plain"].startswith(f"exact_match = {scores['exact_match']:.4f}\n")
+    (error,) = (output for output in refused if output["output_type"] == "error")
+    assert (error["ename"], "nowhere.json" in error["evalue"]) == ("InputError", True)
