@@ -1,6 +1,6 @@
 """SPMD: the toy of harness/toy.py trains while a test disturbs it.
 
-Usage: training.py FOLDER [RANK@PLACE@STEP… torn]
+Usage: training.py FOLDER [RANK@PLACE@STEP… torn impatient]
 Each rank writes its process id to FOLDER/rank-N. A step takes a while until the file FOLDER/fast is there. Rank 0
 prints the result as JSON.
 
@@ -8,6 +8,7 @@ When rank RANK (its number at the start) comes to PLACE in step STEP or later, i
 FOLDER/RANK@PLACE@STEP, unless that is there, and waits to be killed. Places: "weights", "sum" and "summed" in a
 step, "evaluation", "save" and "write", where rank 0 copies and writes a checkpoint. "torn": in step 8 rank 2 has
 the sum, and waits for the death of rank 1 before the update.
+"impatient": a rank that does not come is given up after 10 s.
 """
 
 import json
@@ -23,10 +24,12 @@ from distributed import elastic
 from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings
 from distributed.train import HeldOut
+from distributed.watchdog import StallSettings
 from distributed.world import World
 
 STEPS, TORN = 40, 8
 folder, arguments = Path(sys.argv[1]), sys.argv[2:]
+stalls = StallSettings(stall_warning=2, stall_timeout=10) if "impatient" in arguments else StallSettings()
 step = 0  # of the training, as long as nobody has died
 
 
@@ -82,7 +85,7 @@ def watched_checkpoints(*args: Any, make: Any = toy.make_checkpoints) -> Any:
 
 
 toy.make_checkpoints = watched_checkpoints
-with World.join(DeviceSettings(device="cpu"), program="prog") as world:
+with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as world:
     first_rank = str(world.rank)
     (folder / f"rank-{first_rank}").write_text(str(os.getpid()))
     elastic.enable(world)
