@@ -21,6 +21,7 @@ from ringbase.ragged import Ragged, gather, offsets_of
 
 PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file may have more
 BATCH_CHARACTERS = 1 << 20  # tokenized at once
+SENTENCE_CHARACTERS = 32  # counted for each sentence besides its own: what it takes in memory
 MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
 
 
@@ -46,7 +47,7 @@ def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[lis
     batch, size = [], 0
     for document in documents:
         batch.append(document)
-        size += sum(map(len, document))
+        size += sum(map(len, document)) + SENTENCE_CHARACTERS * len(document)
         if size >= characters:
             yield batch
             batch, size = [], 0
