@@ -42,8 +42,9 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
             break
         world.barrier()
         if world.local_rank == 0:
-            (folder / "new").write_text(json.dumps(ports()))
-            (folder / "new").rename(folder / f"ports-{world.node}")
+            new = folder / f"new-{world.node}"
+            new.write_text(json.dumps(ports()))
+            new.rename(folder / f"ports-{world.node}")
         while not (folder / "tried").exists():
             time.sleep(0.02)
     places = world.gather([world.rank, world.local_rank, world.local_size, world.node, socket.gethostname()])
