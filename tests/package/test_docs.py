@@ -108,7 +108,7 @@ def test_the_commands_are_found():
 def flags() -> set[str]:
     """The flags in the help of all programs, and the old ones that they accept; `-` is written as `_`."""
     text = "".join(help_of(command) for command in {*SETTINGS, *PROJECT["scripts"]})
-    for name in ("compare", "horovod_sums"):
+    for name in ("allreduce", "compare", "horovod_sums", "scaling"):
         text += help_of(name, named(f"benchmarks.{name}:main"))
     names = {name.replace("-", "_") for name in re.findall(r"--(?:\[no\])?(\w[\w-]*)", text)}
     return names | {f"no{name}" for name in names} | set(IGNORED)

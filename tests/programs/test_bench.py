@@ -6,6 +6,8 @@ import pytest
 from harness.parsing import main_of
 from harness.program_runs import command, refusal, shell
 
+from benchmarks import scaling
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
@@ -36,6 +38,8 @@ def test_the_figures_of_a_step_on_two_ranks(tmp_path):
         (["stpe"], "step?"),
         (["corpus"], "bert-corpus build"),
         (["start", "--ranks=1,2"], "RINGBERT_PHASES"),
+        (["allreduce"], "benchmarks.allreduce"),
+        (["scaling"], "bert-bench step"),
         (["step", "--train_file=squad.json"], "bert-squad"),
     ],
 )
@@ -46,4 +50,4 @@ def test_what_is_no_longer_there_is_one_line_that_names_another(argv, named, cap
 
 def test_what_starts_ranks_by_itself_refuses_a_launcher(monkeypatch, capsys):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    refusal(capsys, "bert-bench", lambda: main_of("bert-bench")(["scaling"]), "mpirun")
+    refusal(capsys, "benchmarks.scaling", lambda: scaling.main([]), "mpirun")

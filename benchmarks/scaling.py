@@ -1,4 +1,6 @@
-"""bert-bench scaling: runs bert-bench step on 1 to N ranks of this machine, and gives the efficiency.
+"""Runs bert-bench step on 1 to N ranks of this machine, and gives the efficiency.
+
+    python -m benchmarks.scaling --model_size minilm --precision bf16
 
 One rank is measured on one core and on all cores, or with GPUs on one GPU. The efficiency of N ranks is their
 speed divided by N times the speed of one rank on one core.
@@ -11,18 +13,32 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.timing import TurnSettings, alone, in_turn, last_error, ratios
 from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.settings import flat
-from tasks import SITE
-from tasks.bench.settings import LoadSettings, ScalingConfig
-from tasks.bench.step import PARTS
-from tasks.bench.timing import alone, in_turn, last_error, medians, ratios
+from ringbase.settings import Settings, flat, setting
+from tasks import SITE, flags
+from tasks.bench.settings import LoadSettings
+from tasks.bench.step import PARTS, medians
+from tasks.environment import set_environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingConfig(Settings):
+    """Training steps on 1 to N ranks of this machine, as a table."""
+
+    load: LoadSettings
+    turns: TurnSettings
+    max_ranks: int | None = setting(
+        None, "largest number of ranks", "load", shown_default="one for each GPU, else one for each core",
+        at_least=1, at_most=4096,
+    )  # fmt: skip
 
 
 class Layout(NamedTuple):
@@ -48,8 +64,11 @@ def layouts(max_ranks: int | None) -> list[Layout]:
     return [*rows, Layout(f"1 rank, {len(used)} threads", 1, used, len(used))] if len(used) > 1 else rows
 
 
-def run(config: ScalingConfig) -> None:
-    alone(config.turns.output_file, partial(bench_scaling, config))
+def main(argv: Sequence[str] | None = None) -> None:
+    prog = "benchmarks.scaling"
+    config = flags.parse(ScalingConfig, argv, prog=prog, description=str(__doc__))
+    set_environment()
+    alone(config.turns.output_file, partial(bench_scaling, config), prog)
 
 
 def bench_scaling(config: ScalingConfig, world: World) -> dict[str, Any]:
@@ -76,12 +95,16 @@ def figures_of(load: LoadSettings, layout: Layout) -> dict[str, Any]:
     """The figures that `bert-bench step` writes. Raises InputError: it failed."""
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         path = Path(folder, "figures.json")
-        flags = [f"--{name}={value}" for name, value in flat(load).items() if value is not None]
+        given = [f"--{name}={value}" for name, value in flat(load).items() if value is not None]
         launch = ("distributed.launch", f"-np={layout.ranks}", "--", sys.executable, "-m", "tasks.bench", "step")
-        command = [sys.executable, "-m", *launch, *flags, f"--output_file={path}"]
+        command = [sys.executable, "-m", *launch, *given, f"--output_file={path}"]
         environment = {**os.environ, "PYTHONPATH": str(SITE)}
         on_cores = partial(os.sched_setaffinity, 0, layout.cores)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=on_cores)
         if done.returncode:
             raise InputError(f"bert-bench step on {layout.label} failed: {last_error(done)}")
         return json.loads(path.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,21 +1,29 @@
-"""What benchmarks share: contenders measured in turn, medians and ratios over the turns, and programs run alone.
+"""What comparisons share: contenders measured in turn, ratios over the turns, and programs run alone.
 
 The speed of a machine changes within a minute. So the contenders run one after the other in each of several turns,
 and a ratio is the median of the ratios within each turn, not the ratio of two medians.
 """
 
-import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from distributed.launcher import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.files import write_json
+from ringbase.settings import Settings, setting
+from tasks.bench.step import write
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnSettings(Settings):
+    """How often a benchmark measures, and where it writes what it measured."""
+
+    repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
+    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
 def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> dict[str, list[Result]]:
@@ -28,33 +36,17 @@ def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> d
     return results
 
 
-def medians(turns: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
-    """The median of each of these figures over the turns."""
-    return {name: statistics.median(turn[name] for turn in turns) for name in names}
-
-
 def ratios(numerators: Iterable[float], denominators: Iterable[float]) -> list[float]:
     """The ratios of two contenders' figures, turn by turn, the lowest first."""
     return sorted(one / other for one, other in zip(numerators, denominators, strict=True))
 
 
-def line_up(world: World) -> None:
-    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would start late."""
-    if world.comm is not None:
-        world.comm.Barrier()
-
-
-def alone(output_file: str | None, measure: Callable[[World], Any], program: str = "bert-bench") -> None:
+def alone(output_file: str | None, measure: Callable[[World], Any], program: str) -> None:
     """Calls `measure(world)` in a process without MPI, which may start others, and writes the figures."""
     with World(program=program) as world:
         if launched_size()[1] > 1:
             raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
         write(output_file, measure(world))
-
-
-def write(output_file: str | None, figures: Any) -> None:
-    if output_file:
-        write_json(Path(output_file).expanduser(), figures, indent=1)
 
 
 def last_error(done: "subprocess.CompletedProcess[str]") -> str:

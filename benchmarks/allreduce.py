@@ -1,29 +1,63 @@
-"""bert-bench allreduce: how long it takes to sum a buffer over all ranks."""
+"""Times the sum of a float32 buffer over all ranks, and one plain MPI Allreduce of the whole buffer, in turn.
+
+bert-launch -np 2 -- python -m benchmarks.allreduce
+"""
 
 import statistics
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from distributed.collectives import Collectives, open_collectives
+from benchmarks.timing import TurnSettings, in_turn, ratios
+from distributed.collectives import BackendSettings, Collectives, open_collectives
+from distributed.devices import DeviceSettings
 from distributed.world import World
 from ringbase.errors import InputError
-from tasks.bench.settings import AllreduceConfig
-from tasks.bench.timing import in_turn, line_up, ratios, write
+from ringbase.settings import Settings, setting
+from tasks import flags
+from tasks.bench.step import line_up, write
+from tasks.environment import set_environment
+
+MOST_MEGABYTES = 100_000
 
 
-def run(config: AllreduceConfig) -> None:
-    """Times the backend's sum and one plain Allreduce in turn; medians in seconds for each size.
+@dataclass(frozen=True, kw_only=True)
+class AllreduceConfig(Settings):
+    """Sums of float32 buffers over all ranks, compared with one plain MPI Allreduce of the whole buffer."""
 
-    Raises InputError: there is only one rank.
-    """
+    megabytes: str = setting(
+        "1,16,88,440", "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas", "load"
+    )
+    turns: TurnSettings
+    device: DeviceSettings
+    backend: BackendSettings
+
+    def check(self) -> None:
+        if not all(0 < size <= MOST_MEGABYTES for size in self.sizes() or [0]):
+            needed = f"must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas"
+            raise ValueError(f"--megabytes {needed}, got {self.megabytes!r}")
+
+    def sizes(self) -> list[float]:
+        """In units of 10^6 bytes; none if one is no number."""
+        try:
+            return [float(size) for size in self.megabytes.split(",")]
+        except ValueError:
+            return []
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints medians for each size. Raises InputError: there is only one rank."""
+    config = flags.parse(AllreduceConfig, argv, prog="benchmarks.allreduce", description=str(__doc__))
+    set_environment()
     repeat, figures = config.turns.repeat, {}
-    with World.join(config.device, "bert-bench") as world:
+    with World.join(config.device, "benchmarks.allreduce") as world:
         if world.size == 1:
-            raise InputError("bert-bench allreduce needs several ranks: mpirun -np 2 bert-bench allreduce")
+            raise InputError("the sum needs several ranks: bert-launch -np 2 -- python -m benchmarks.allreduce")
         collectives = open_collectives(world, config.backend.backend)
         world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
         for size in config.sizes():
@@ -63,3 +97,7 @@ def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int
     ours_s, plain_s = turns["ours"][1:], turns["plain"][1:]  # the first pair allocates
     middle = statistics.median
     return {"ours_s": middle(ours_s), "plain_s": middle(plain_s), "ratio": middle(ratios(plain_s, ours_s))}
+
+
+if __name__ == "__main__":
+    main()
