@@ -108,17 +108,16 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     old = final.with_name(f"{final.name}.old")
     with filled_beside(final, fill) as new:
         if final.exists():
-            if old.exists():  # left by a kill between the two renames
-                remove_folder(old)
+            remove_folder(old)  # left by a kill between the two renames
             final.rename(old)
         new.rename(final)
-    if old.exists():
-        remove_folder(old)
+    remove_folder(old)
 
 
 def remove_folder(folder: Path) -> None:
-    """Renames a folder and then removes it, so that a kill never leaves half of it under its own name."""
-    shutil.rmtree(folder.rename(_temporary_name(folder)))
+    """Renames a folder, if there is one, and then removes it: a kill leaves no half of it under its own name."""
+    if folder.exists():
+        shutil.rmtree(folder.rename(_temporary_name(folder)))
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> bool:

@@ -40,9 +40,7 @@ def parse_json(text: str) -> Any:
     """The value that a text stands for. Raises InputError; the message does not say where the text comes from."""
     try:
         value = _DECODER.decode(text)
-    except RecursionError:
-        raise InputError("lists or objects are nested too deep") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON ({error})") from error
     if _ESCAPED.search(text) and (half := SURROGATE.search(json.dumps(value, ensure_ascii=False))):
         raise InputError(f"{half[0]!a} is half a surrogate pair, which is not Unicode")

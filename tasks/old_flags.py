@@ -8,14 +8,6 @@ INSTEAD = {
     "elastic_batch": "after a death the global batch stays; to change it, start again with fewer ranks",
     "sweep": "start the program once per file of flags, in a loop of the shell",
     "attention": "there is one way to compute attention: leave the flag out",
-    "compare": "python -m benchmarks.compare, in a checkout of the sources",
-    "corpus": "`time bert-corpus build …` measures it",
-    "start": "any training writes when its phases end to the file that the variable RINGBERT_PHASES names",
-    "predict_format": "standard input has a text per line; give a file with columns as --predict_file",
-    "train_file": "this program takes no training file; bert-squad logs how long its steps take",
-    "num_pairs": "its products are no longer timed alone; the share of one large product's speed is printed",
-    "picture": "--output_file writes the figures",
-    "megabytes": "bert-bench allreduce measures sums",
     "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",
     "max_seq_length": "no texts are cut here; a SavedModel takes rows of up to the model's number of positions",
 }
@@ -34,4 +26,3 @@ IGNORED: dict[str, tuple[type, str]] = {
     "amp": (bool, "use --precision bf16 or fp16"),
     "use_xla": (bool, "the programs decide by themselves where XLA pays off"),
 }
-REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision

@@ -24,7 +24,7 @@ def run(config: AllreduceConfig) -> None:
     with World.join(config.device, "bert-bench") as world:
         if world.size == 1:
             raise InputError("bert-bench allreduce needs several ranks: mpirun -np 2 bert-bench allreduce")
-        collectives = open_collectives(world, config.backend.backend)
+        collectives = open_collectives(world, config.device.backend)
         world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
         for size in config.sizes():
             sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert.settings import PassSettings
-from distributed.collectives import BackendSettings, CollectivesSettings
 from distributed.devices import DeviceSettings
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
-from tasks.settings import MachineSettings
+from tasks.settings import MachineSettings, StepSettings
 
 MOST_MEGABYTES, MOST_RANKS = 100_000, 4096
 # hidden size, layers, heads, intermediate size
@@ -41,8 +39,7 @@ class LoadSettings(Settings):
     num_warmup: int = setting(3, "steps before the measurement", "load", at_least=0, at_most=MOST_STEPS)
     num_steps: int = setting(10, "measured steps", "load", at_least=1, at_most=MOST_STEPS)
     xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
-    passes: PassSettings
-    collectives: CollectivesSettings
+    step: StepSettings
     machine: MachineSettings
 
     def __str__(self) -> str:
@@ -80,7 +77,6 @@ class AllreduceConfig(Settings):
     )
     turns: TurnSettings
     device: DeviceSettings
-    backend: BackendSettings
 
     def check(self) -> None:
         if not all(0 < size <= MOST_MEGABYTES for size in self.sizes() or [0]):

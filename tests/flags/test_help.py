@@ -65,7 +65,7 @@ def test_commands_have_help_and_a_version_and_unknown_ones_a_hint(capsys):
         with pytest.raises(SystemExit, match="0"):
             main_of("bert-corpus")(line.split())
         assert capsys.readouterr().out.startswith(text)
-    for word, named in (("biuld", "build?"), ("--do_train", "vocab")):
+    for word, named in (("biuld", "build"), ("--do_train", "vocab")):
         with pytest.raises(SystemExit) as stop:
             main_of("bert-corpus")([word])
         message = the_error(capsys, stop.value.code, "bert-corpus")

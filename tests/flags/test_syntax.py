@@ -164,8 +164,8 @@ def test_a_file_sets_flags_and_the_command_line_wins(tmp_path):
     [
         ("training", "[training]\ndo_train = true"), ("seed", "seed = [[1], {a = 2}]"),
         ("--max_seq_length", "max_seq_length = 384.0"), ("--learning_rate", f"learning_rate = 1{'0' * 400}"),
-        ("--do_train", "do_train = 2"), ("TOML", "do_train: true"), ("TOML", "a = " + "[" * 5000),
-        ("TOML", "seed = " + "9" * 5000), ("UTF-8", "\xff\xfe"), ("xxxxxxxx", "x" * 5000 + " = 1"),
+        ("--do_train", "do_train = 2"), ("line 1", "do_train: true"), ("recursion", "a = " + "[" * 5000),
+        ("digits", "seed = " + "9" * 5000), ("UTF-8", "\xff\xfe"), ("xxxxxxxx", "x" * 5000 + " = 1"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_one_line_that_names_it(named, text, tmp_path, capsys):
