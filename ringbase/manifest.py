@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from ringbase.errors import InputError
-from ringbase.files import sha256, write_json
-from ringbase.json_files import read_object
+from ringbase.files import read_object, sha256, write_json
 
 FORMAT = 1
 NAME = "manifest.json"

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from distributed.launcher import TERMINAL, launched_size
 from ringbase.errors import InputError
-from ringbase.json_files import read_object
+from ringbase.files import read_object
 from ringbase.settings import fields_of, flat
 from tasks import flags
 from tasks.classifier.settings import ClassifierConfig

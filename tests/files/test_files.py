@@ -13,8 +13,7 @@ import pytest
 from harness.mpi import ROOT
 from harness.refusals import refused
 
-from ringbase.files import build_folder, read_text, replace_folder, replacing
-from ringbase.json_files import parse_json, read_json, read_object
+from ringbase.files import build_folder, parse_json, read_json, read_object, read_text, replace_folder, replacing
 
 BUILDER = """
 import sys, time
