@@ -72,12 +72,12 @@ def main_of(program: str) -> Callable:
     return named(PROJECT["scripts"][program])
 
 
-def help_of(command: str, main: Callable | None = None) -> str:
+def help_of(command: str) -> str:
     """What `command --help` prints."""
     program, *words = command.split()
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        (main or main_of(program))([*words, "--help"])
+        main_of(program)([*words, "--help"])
     return output.getvalue()
 
 
