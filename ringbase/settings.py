@@ -16,9 +16,6 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
-GROUPS = (  # headings of --help, in this order
-    "data", "output", "model", "examples", "masks", "training", "evaluation", "prediction", "machine",
-)  # fmt: skip
 # Limits beyond which a setting is a mistake: it would fill the memory, or never end, before the first step.
 MOST_SEED = (1 << 32) - 1
 MOST_ROWS = 1 << 20  # of a step or of a batch of predictions

@@ -23,8 +23,8 @@ from typing import Any, NoReturn, TextIO, TypeVar
 import ringbase
 from distributed.launcher import launched_rank
 from ringbase.errors import InputError, one_line
-from ringbase.files import read_text
-from ringbase.settings import BOOLEAN_WORDS, GROUPS, LONGEST_SHOWN, Field, alternatives, fields_of, from_text, made
+from ringbase.files import SMALL_BYTES, read_text
+from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, alternatives, fields_of, from_text, made
 from tasks.old_flags import IGNORED, INSTEAD
 
 Config = TypeVar("Config")
@@ -38,7 +38,6 @@ UNLISTED = (Field("help", bool, aliases=("h",)), Field("version", bool), Field("
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 FIRST_RANK_S = 5.0  # mpirun ends the job when any rank fails: the others wait for the first one's error
-MOST_CONFIG_BYTES = 1 << 24
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
 EPILOG = f"""
 Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag, --flag=false or --flag false. The
@@ -108,8 +107,7 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
         formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=8),
     )  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    headings = dict.fromkeys(["", *GROUPS, *(field.group for field in fields)])
-    groups = {heading: parser.add_argument_group(heading) if heading else parser for heading in headings}
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(field.group for field in fields)}
     for field in sorted((*FILES, *fields), key=lambda field: not field.is_required):
         kinds = [PLACEHOLDERS.get(kind, str(kind)) for kind in alternatives(field.type) if kind is not None]
         form: Any = {"action": "store_true"} if field.is_boolean else {"metavar": "|".join(kinds)}
@@ -117,7 +115,8 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
         note = "required" if field.is_required else f"default: {field.shown_default or default}"
         text = field.help if note in ("default: None", "default: ") else f"{field.help} ({note})"
         names = [f"--{'[no]' * field.is_boolean}{name}" for name in field.names]
-        groups[field.group].add_argument(*names, help=text.replace("%", "%%"), **form)
+        group = groups[field.group] if field.group else parser
+        group.add_argument(*names, help=text.replace("%", "%%"), **form)
     return parser.format_help().rstrip()
 
 
@@ -172,7 +171,7 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
             if value in files:
                 raise InputError(f"--flagfile {value} is read a second time")
             files.append(value)
-            text = read_text(Path(value).expanduser(), f"--flagfile {value}", MOST_CONFIG_BYTES)
+            text = read_text(Path(value).expanduser(), f"--flagfile {value}", SMALL_BYTES)
             lines = [line.strip() for line in reversed(text.splitlines())]
             tokens.extendleft(line for line in lines if line and not line.startswith(("#", "//")))
         elif field.name in REDUCED_PRECISIONS:
@@ -199,7 +198,7 @@ def _split(word: str) -> tuple[str, str | None]:
 def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
     """The values that a TOML file gives, each line as the flag of its name. Raises InputError."""
     where = f"--config {path}"
-    text = read_text(Path(path), where, MOST_CONFIG_BYTES)
+    text = read_text(Path(path), where, SMALL_BYTES)
     try:
         table = tomllib.loads(text)
         if others := [key for key, value in table.items() if not isinstance(value, str | int | float)]:

@@ -96,7 +96,6 @@ def test_words_that_are_missing_or_too_many(capsys):
 
 PREDICTS = "squad --output_dir=x --do_predict"
 GLUE = "classifier --output_dir=x --do_eval --task_name=MRPC"
-SHARDS = "pretraining --output_dir=x --input_file=x"
 TOGETHER = {  # flags that are missing or do not fit each other -> what the message names; + is for LEAST
     "squad --output_dir=x": "--do_train --do_predict",
     PREDICTS: "--do_predict --predict_file",
@@ -112,9 +111,9 @@ TOGETHER = {  # flags that are missing or do not fit each other -> what the mess
     f"{GLUE} --data_dir=d --regression": "--regression",
     "classifier+ --from_hub": "--from_hub --task_name",
     "classifier+ --seeds=1,2,01": "--seeds 1,2,01",
-    SHARDS: "--do_train",
-    f"{SHARDS} --do_train --num_train_steps=5 --num_train_epochs=1": "--num_train_steps --num_train_epochs",
-    f"{SHARDS} --do_train --init_moments": "--init_moments --init_checkpoint",
+    "pretraining --output_dir=x --input_file=x": "--do_train",
+    "pretraining+ --num_train_steps=5 --num_train_epochs=1": "--num_train_steps --num_train_epochs",
+    "pretraining+ --init_moments": "--init_moments --init_checkpoint",
     "features --input_file=i --output_file=o": "--init_checkpoint --model",
     "features+ --layers=last": "--layers last",
     "corpus build+ --dataset_name=x": "--input_file --dataset_name",
