@@ -39,11 +39,10 @@ REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precis
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 FIRST_RANK_S = 5.0  # mpirun ends the job when any rank fails: the others wait for the first one's error
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
-EPILOG = f"""
-Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag, --flag=false or --flag false. The
-last value of a flag counts. Flags may have one dash or two, and "-" for "_". --flag=null unsets a flag that may be
-unset. Where there is --precision, --fp16 and --bf16 are short for it. Accepted from old command lines and ignored:
-{" ".join(IGNORED)}."""
+EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag, --flag=false or
+--flag false. The last value of a flag counts. Flags may have one dash or two, and "-" for "_". --flag=null unsets
+a flag that may be unset. Where there is --precision, --fp16 and --bf16 are short for it. Accepted from old command
+lines and ignored: {" ".join(IGNORED)}."""
 
 
 def parse(

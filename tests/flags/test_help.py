@@ -51,9 +51,8 @@ def test_help_lists_each_flag_with_its_default_and_fits_the_terminal(monkeypatch
     monkeypatch.setenv("COLUMNS", "60")
     text = help_of("bert-squad")
     assert max(len(line) for line in text.splitlines() if not line.startswith("usage")) <= 60
-    flags = {"--max_seq_length N": "384", "--learning_rate X": "5e-05", "--[no]do_train": "false"}
-    for flag, default in flags.items():
-        assert f"(default: {default})" in text.partition(f"  {flag}\n")[2].partition("\n  -")[0]
+    for flag, default in {"max_seq_length N": "384", "learning_rate X": "5e-05", "[no]do_train": "false"}.items():
+        assert f"(default: {default})" in text.partition(f"  --{flag}\n")[2].partition("\n  -")[0]
     assert "FOLDER QUESTION CONTEXT" in " ".join(help_of("bert-ask").split())
 
 

@@ -3,8 +3,6 @@
 import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
-COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-ask",
-            "bert-corpus build", "bert-corpus vocab", "bert-bench step"]  # fmt: skip
 MAY_BE_0 = {"learning_rate", "num_train_epochs", "num_warmup_steps", "num_warmup", "warmup_proportion", "seed",
             "save_checkpoints_minutes", "random_seed", "short_seq_prob", "min_frequency", "stall_warning",
             "stall_timeout", "null_score_diff_threshold"}  # fmt: skip
@@ -13,10 +11,10 @@ MOST = {"learning_rate": 10, "seed": (1 << 32) - 1, "train_batch_size": 1 << 20,
         "num_train_epochs": 1e9, "n_best_size": 1000, "top_k": 1000}  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", LEAST)
 def test_every_number_has_a_range(command, capsys):
     numbers = {name: value for name, value in flags_of(command).items() if value.startswith(("N", "X"))}
-    assert len(numbers) > 2
+    assert numbers or command in ("bert-corpus verify", "bert-export")
     for name, kind in numbers.items():
         wrong = [1 << 64, "nan", "inf"] + ["1.5"] * kind.startswith("N") + [1.001] * (name in SHARES)
         wrong += [] if name == "null_score_diff_threshold" else [-1] if name in MAY_BE_0 else [0]

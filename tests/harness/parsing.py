@@ -83,6 +83,6 @@ def help_of(command: str) -> str:
 
 def flags_of(command: str) -> dict[str, str]:
     """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; "" for a boolean."""
-    lines = re.findall(r"^  (?:[A-Z]+, )?(-.*)$", help_of(command), re.MULTILINE)
+    lines = re.findall(r"^  (-.*)$", help_of(command), re.MULTILINE)
     parts = [part.lstrip("-").removeprefix("[no]").partition(" ") for part in ", ".join(lines).split(", ")]
     return {name: value for name, _, value in parts}
