@@ -21,10 +21,9 @@ class DeviceSettings(Settings):
         False, "compute the same bits in every run on GPUs too, more slowly; on CPUs every run does", "machine"
     )
     backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
-        "auto",
-        "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU, else mpi",
+        "auto", "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU, else mpi",
         "machine",
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

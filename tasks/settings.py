@@ -54,10 +54,9 @@ class MachineSettings(Settings):
         "machine",
     )  # fmt: skip
     tf32: bool = setting(
-        False,
-        "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
+        False, "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
         "machine",
-    )
+    )  # fmt: skip
     stalls: StallSettings
 
 

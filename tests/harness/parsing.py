@@ -83,6 +83,7 @@ def help_of(command: str) -> str:
 
 def flags_of(command: str) -> dict[str, str]:
     """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; "" for a boolean."""
-    lines = re.findall(r"^  (-.*)$", help_of(command), re.MULTILINE)
-    parts = [part.lstrip("-").removeprefix("[no]").partition(" ") for part in ", ".join(lines).split(", ")]
-    return {name: value for name, _, value in parts}
+    lines = re.findall(
+        r"^  (-.*?)( [^-\n]*)?$", help_of(command), re.MULTILINE
+    )  # "--a X, --b X"; "--a, --b X" in 3.13
+    return {name: value.strip() for names, value in lines for name in re.findall(r"--?(?:\[no\])?(\w+)", names)}
