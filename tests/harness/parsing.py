@@ -83,7 +83,6 @@ def help_of(command: str) -> str:
 
 def flags_of(command: str) -> dict[str, str]:
     """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; "" for a boolean."""
-    lines = re.findall(
-        r"^  (-.*?)( [^-\n]*)?$", help_of(command), re.MULTILINE
-    )  # "--a X, --b X"; "--a, --b X" in 3.13
+    # "--a X, --b X"; in Python 3.13 "--a, --b X"
+    lines = re.findall(r"^  (-.*?)( [^-\n]*)?$", help_of(command), re.MULTILINE)
     return {name: value.strip() for names, value in lines for name in re.findall(r"--?(?:\[no\])?(\w+)", names)}
