@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.timing import TurnSettings, in_turn, ratios
-from distributed.collectives import BackendSettings, Collectives, open_collectives
+from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
 from distributed.world import World
 from ringbase.errors import InputError
@@ -35,7 +35,6 @@ class AllreduceConfig(Settings):
     )
     turns: TurnSettings
     device: DeviceSettings
-    backend: BackendSettings
 
     def check(self) -> None:
         if not all(0 < size <= MOST_MEGABYTES for size in self.sizes() or [0]):
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with World.join(config.device, "benchmarks.allreduce") as world:
         if world.size == 1:
             raise InputError("the sum needs several ranks: bert-launch -np 2 -- python -m benchmarks.allreduce")
-        collectives = open_collectives(world, config.backend.backend)
+        collectives = open_collectives(world, config.device.backend)
         world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
         for size in config.sizes():
             sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import BertConfig
 
 from ringbase.errors import InputError, shortened
-from ringbase.json_files import read_object
+from ringbase.files import read_object
 from ringbase.settings import shown
 
 REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

@@ -7,8 +7,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bert.settings import OptimizerSettings
-
 COMPILED_FROM = 1 << 15  # numbers in a variable; for smaller ones, calling compiled code costs more than it saves
 
 
@@ -158,11 +156,9 @@ def _norm(x: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # abs keeps XLA from merging the two sums into one
 
 
-def make_optimizer(
-    settings: OptimizerSettings, learning_rate: float, train_steps: int, warmup_steps: int
-) -> AdamWeightDecay:
-    """The optimizer of the settings, with BERT's schedule. Call `bert.set_xla_flags` before, for its speed."""
-    kind = LAMB if settings.optimizer == "lamb" else AdamWeightDecay
+def make_optimizer(name: str, learning_rate: float, train_steps: int, warmup_steps: int) -> AdamWeightDecay:
+    """The optimizer "adamw" or "lamb" with BERT's schedule. Call `bert.set_xla_flags` before, for its speed."""
+    kind = {"lamb": LAMB, "adamw": AdamWeightDecay}[name]
     return kind(WarmupDecay(learning_rate, train_steps, warmup_steps))
 
 

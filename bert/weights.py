@@ -17,7 +17,7 @@ from transformers import BertConfig
 
 from bert import hub
 from ringbase.errors import InputError, shortened
-from ringbase.json_files import read_object
+from ringbase.files import read_object
 
 ARCHITECTURES = {
     "span": "BertForQuestionAnswering",

@@ -29,8 +29,7 @@ from distributed.run import replaced
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
-from ringbase.files import remove_folder, replace_folder, write_json
-from ringbase.json_files import read_object
+from ringbase.files import read_object, remove_folder, replace_folder, write_json
 
 WriteModel = Callable[[Path], None]
 

@@ -11,7 +11,7 @@ from ringbase.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSettings(Settings):
-    """What a rank computes on."""
+    """What a rank computes on, and what sums over ranks."""
 
     device: Literal["auto", "gpu", "cpu"] = setting(
         "auto", "device to compute on; auto takes a GPU if there is one", "machine"
@@ -20,6 +20,10 @@ class DeviceSettings(Settings):
     deterministic: bool = setting(
         False, "compute the same bits in every run on GPUs too, more slowly; on CPUs every run does", "machine"
     )
+    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
+        "auto", "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU, else mpi",
+        "machine",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from tqdm import tqdm
 from distributed import launcher
 from distributed.devices import imported_tensorflow
 from ringbase.errors import InputError, one_line
-from ringbase.files import replace_folder, write_json, write_text
-from ringbase.json_files import parse_json
+from ringbase.files import parse_json, replace_folder, write_json, write_text
 
 LOCK = ".lock"
 LINE_INTERVAL_S = 30.0

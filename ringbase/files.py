@@ -1,7 +1,8 @@
-"""Writes files and folders that appear whole or not at all, reads text, and makes digests.
+"""Writes files and folders that appear whole or not at all, reads text and JSON, and makes digests.
 
 All is written beside its place, synced to disk and renamed. Temporary names hold host and process, so that jobs do
-not collide and the remains of a killed one are recognised.
+not collide and the remains of a killed one are recognised. JSON is read as Python does, except that integers too
+large for a float, and half a surrogate pair, are refused. NaN and infinities are read, because Python writes them.
 """
 
 import contextlib
@@ -11,19 +12,24 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
+import re
 import shutil
 import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ringbase.errors import InputError
+from ringbase.settings import SURROGATE, shown
 
 MOST_BYTES = 4 << 30  # of a text that is read into memory
+SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
 READ_BYTES = 1 << 20
+ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, for characters beyond U+FFFF
 
 
 @contextlib.contextmanager
@@ -88,6 +94,44 @@ def _bytes_of(file: BinaryIO | gzip.GzipFile, where: str, most_bytes: int) -> by
     return raw
 
 
+def read_json(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> Any:
+    """The value in a JSON file, plain or gzip. Raises InputError, its message starting with `where` (default: the
+    path), like `read_text` and `parse_json`."""
+    text = read_text(path, where, most_bytes)
+    try:
+        return parse_json(text)
+    except InputError as error:
+        raise InputError(f"{where or path}: {error}") from error
+
+
+def read_object(path: Path, where: str = "") -> dict[str, Any]:
+    """The object in a small JSON file, such as a configuration. Raises InputError also for any other value."""
+    value = read_json(path, where, SMALL_BYTES)
+    if not isinstance(value, dict):
+        raise InputError(f"{where or path}: expected a JSON object, got {shown(value)}")
+    return value
+
+
+def parse_json(text: str) -> Any:
+    """The value that a text stands for. Raises InputError; the message does not say where the text comes from."""
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON ({error})") from error
+    if ESCAPED.search(text) and (half := SURROGATE.search(json.dumps(value, ensure_ascii=False))):
+        raise InputError(f"{half[0]!a} is half a surrogate pair, which is not Unicode")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if math.isinf(float(digits)):
+        raise ValueError(f"{digits[:24]}, of {len(digits):,} characters, is too large for a number")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer)
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
@@ -108,17 +152,16 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     old = final.with_name(f"{final.name}.old")
     with filled_beside(final, fill) as new:
         if final.exists():
-            if old.exists():  # left by a kill between the two renames
-                remove_folder(old)
+            remove_folder(old)  # left by a kill between the two renames
             final.rename(old)
         new.rename(final)
-    if old.exists():
-        remove_folder(old)
+    remove_folder(old)
 
 
 def remove_folder(folder: Path) -> None:
-    """Renames a folder and then removes it, so that a kill never leaves half of it under its own name."""
-    shutil.rmtree(folder.rename(_temporary_name(folder)))
+    """Renames a folder, if there is one, and then removes it: a kill leaves no half of it under its own name."""
+    if folder.exists():
+        shutil.rmtree(folder.rename(_temporary_name(folder)))
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> bool:

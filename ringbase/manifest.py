@@ -1,11 +1,9 @@
 """The manifest of a checkpoint: the names, sizes and SHA-256 of its files. A folder that matches it is intact."""
 
-import os
 from pathlib import Path
 
 from ringbase.errors import InputError
-from ringbase.files import sha256, write_json
-from ringbase.json_files import read_object
+from ringbase.files import read_object, sha256, write_json
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -38,14 +36,13 @@ def _complete(folder: Path) -> tuple[int, dict[str, str]]:
     for any other folder."""
     match read_object(folder / NAME, NAME):
         case {"format": int(version), "position": int(position), "files": dict(files)} if version == FORMAT:
-            present = os.listdir(folder)
+            regular = (path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+            sizes = {path.name: path.stat().st_size for path in regular}
         case _:
             raise InputError(f"{NAME} is damaged, or of another version of RingBERT")
     for name, facts in files.items():
-        path = folder / name
         match facts:
-            case [int(size), str()] if name in present and path.is_file() and not path.is_symlink():
-                if path.stat().st_size == size:
-                    continue
+            case [int(size), str()] if sizes.get(name) == size:
+                continue
         raise InputError(f"{name} is missing, or no regular file of the size in {NAME}")
     return position, {name: digest for name, (_, digest) in files.items()}

@@ -16,9 +16,6 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
-GROUPS = (  # headings of --help, in this order
-    "data", "output", "model", "examples", "masks", "training", "evaluation", "prediction", "machine",
-)  # fmt: skip
 # Limits beyond which a setting is a mistake: it would fill the memory, or never end, before the first step.
 MOST_SEED = (1 << 32) - 1
 MOST_ROWS = 1 << 20  # of a step or of a batch of predictions
@@ -26,7 +23,7 @@ LONGEST_ROW = 1 << 16  # tokens
 MOST_STEPS = 1_000_000_000
 MOST = (1 << 63) - 1  # of any number
 LONGEST_SHOWN = 80  # characters of a value in a message
-SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair: not UTF-8, but JSON or an argument may hold it
 
 
 class Settings:
@@ -39,9 +36,8 @@ class Settings:
             least, most = (field.metadata.get(key, end) for key, end in (("at_least", -MOST), ("at_most", MOST)))
             if isinstance(value, int | float) and not least <= value <= most:
                 limit = f"at most {most:,}" if value > most else f"at least {least}"
-                limit = f"between {least} and 1" if most == 1 else limit
                 raise ValueError(f"--{field.name} must be {limit}, got {value:,}")
-            if isinstance(value, str) and ("\0" in value or not is_unicode(value)):
+            if isinstance(value, str) and ("\0" in value or SURROGATE.search(value)):
                 raise ValueError(f"--{field.name} must be UTF-8 text without NUL characters, got {shown(value)}")
         self.check()
 
@@ -99,16 +95,12 @@ def fields_of(settings_class: Any) -> tuple[Field, ...]:
 def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
     """The settings with these flat values, each handed to the part that has a field of its name. Raises
     ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown."""
-    values, arguments = dict(values), {}
+    values, parts = dict(values), {}
     for field, annotation, is_part in _annotated(settings_class):
         if is_part:
             names = values.keys() & {part.name for part in fields_of(annotation)}
-            arguments[field.name] = made(annotation, {name: values.pop(name) for name in names})
-        elif field.name in values:
-            arguments[field.name] = values.pop(field.name)
-    if values:
-        raise TypeError(f"{settings_class.__name__} has no {min(values)}")
-    return settings_class(**arguments)
+            parts[field.name] = made(annotation, {name: values.pop(name) for name in names})
+    return settings_class(**values, **parts)
 
 
 def flat(settings: Any) -> dict[str, Any]:
@@ -123,7 +115,7 @@ def flat(settings: Any) -> dict[str, Any]:
 def _annotated(settings_class: Any) -> Iterator[tuple[dataclasses.Field, Any, bool]]:
     """Each field with its type, and whether it is a part."""
     annotations = typing.get_type_hints(settings_class)
-    for field in filter(lambda field: field.init, dataclasses.fields(settings_class)):
+    for field in dataclasses.fields(settings_class):
         kind = annotations[field.name]
         yield field, kind, isinstance(kind, type) and issubclass(kind, Settings)
 
@@ -145,45 +137,27 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
 def of_type(value: Any, annotation: Any) -> Any:
     """Returns `value`, converted to float if the type is float. Raises ValueError unless the type matches exactly:
     True is not an integer, "3" is not a number, and infinity is not allowed."""
-    for choice in alternatives(annotation):
+    choices = alternatives(annotation)
+    for choice in choices:
         if choice is float:
             if type(value) in (int, float) and abs(value) <= sys.float_info.max:
                 return float(value)
         elif type(value) is choice or (type(value) is type(choice) and value == choice):
             return value
-    raise _refusal(value, annotation)
+    words = [_KINDS.get(choice, choice) for choice in choices if choice is not None]
+    expected = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+    raise ValueError(f"must be {expected}, got {shown(value)}")
 
 
 def from_text(text: str, annotation: Any) -> Any:
     """The value that `text` stands for: "null" is None if the type allows it. Raises ValueError."""
-    for choice in sorted(alternatives(annotation), key=lambda choice: isinstance(choice, type)):
-        if not isinstance(choice, type):
-            if text == ("null" if choice is None else str(choice)):
-                return choice
-        elif choice is bool:
-            if text.lower() in BOOLEAN_WORDS:
-                return BOOLEAN_WORDS[text.lower()]
-        else:
-            with contextlib.suppress(ValueError):
-                return of_type(choice(text), choice)
-    raise _refusal(text, annotation)
-
-
-def _refusal(value: Any, annotation: Any) -> ValueError:
-    """An error such as `must be an integer or auto, got 'often'`."""
-    choices = [choice for choice in alternatives(annotation) if choice is not None]
-    words = [_KINDS[choice] if isinstance(choice, type) else str(choice) for choice in choices]
-    expected = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
-    return ValueError(f"must be {expected}, got {shown(value)}")
+    for read in ({"null": None}.__getitem__, lambda text: BOOLEAN_WORDS[text.lower()], int, float):
+        with contextlib.suppress(KeyError, ValueError):
+            return of_type(read(text), annotation)
+    return of_type(text, annotation)
 
 
 def shown(value: Any) -> str:
     """A value as Python writes it, shortened, for a message."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: JSON, or an argument in another encoding, may hold half a surrogate
-    pair."""
-    return not SURROGATE.search(text)

@@ -6,8 +6,7 @@ python scripts/quickstart_summary.py QUICKSTART_DIR
 import sys
 from pathlib import Path
 
-from ringbase.files import write_json
-from ringbase.json_files import read_json
+from ringbase.files import read_json, write_json
 from tasks.squad import metrics as squad_metrics
 from tasks.squad.reading import Source, read
 

@@ -11,18 +11,11 @@ from pathlib import Path
 PACKAGES = ("ringbase", "ringbert", "bert", "distributed", "tasks")
 SITE = Path(__file__).resolve().parent.parent  # the folder that holds the five packages
 
-
-def _check_packages() -> None:
-    """Ends the process with a one-line error if another package hides ours or has put files among ours."""
-    for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
-        file = Path(spec.origin) if spec and spec.origin else None
-        if file is None or b"ringbert" not in file.read_bytes():
-            program, place = Path(sys.argv[0]).name, file.parent if file else "nothing"
-            raise SystemExit(
-                f"{program}: error: `import {name}` finds {place} instead of ringbert's package: "
-                "install ringbert in an environment of its own, or run from a folder without a module of this name"
-            )
-
-
-_check_packages()
+for name in PACKAGES:
+    spec = importlib.util.find_spec(name)
+    file = Path(spec.origin) if spec and spec.origin else None
+    if file is None or b"ringbert" not in file.read_bytes():  # it hides ours, or has put files among ours
+        raise SystemExit(
+            f"{Path(sys.argv[0]).name}: error: `import {name}` finds {file and file.parent} instead of ringbert's "
+            "package: install it in an environment of its own, or run from a folder without a module of this name"
+        )

@@ -70,7 +70,7 @@ def fit(
     run.say(str(plan))
     say_warnings(config, job, plan, held_out)
     is_fixed = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
-    feed = feed_of(task, data.rows, data.order, plan, model.config, config.passes.packing, is_fixed)
+    feed = feed_of(task, data.rows, data.order, plan, model.config, config.step.packing, is_fixed)
     step = job.workspace.step = training_step(task, feed, plan, config, job)
     tensors = [(name, tuple(variable.shape)) for name, variable in model.named_tensors().items()]
     world.agree({"the data": (data.key, len(data.rows)), "the plan": plan, "the tensors": tensors})
@@ -121,7 +121,7 @@ def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldO
         say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
     if job.model.head_name != "pretraining" and (warning := rate_warning(plan)):
         say(warning)
-    if config.collectives.compression != "none" and not job.collectives.compresses:
+    if config.step.compression != "none" and not job.collectives.compresses:
         say(f"note: --compression changes nothing with the backend {job.collectives.name} on these machines")
     if held_out:
         every, patience = held_out.interval(plan), held_out.patience
@@ -171,7 +171,7 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
         step.restart(seed)
         change_schedule(step.optimizer.optimizer, *schedule)
         return step
-    model.copies_layers, model.recomputes = is_optimized, config.passes.recompute
+    model.copies_layers, model.recomputes = is_optimized, config.step.recompute
     optimizer = AllreduceOptimizer(
         make_optimizer(config.optimizer, *schedule),
         model.trainable_variables,
@@ -179,7 +179,7 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
         job.collectives,
         task.terms,
         scales_loss=model.compute_dtype == "float16",
-        compression=config.collectives.compression,
+        compression=config.step.compression,
     )
     job.run.say("building the training step: the first step takes longer")
 

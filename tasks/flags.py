@@ -1,11 +1,13 @@
-"""A frozen dataclass of settings from a command line and a TOML file.
+"""A frozen dataclass of settings from a command line and a TOML file, and `--help`.
 
 The syntax is that of absl, which read the flags of Google's scripts, with one dash or two and "-" for "_". Output
 appears once per job. No TensorFlow, Keras or MPI here.
 """
 
+import argparse
 import contextlib
 import difflib
+import functools
 import os
 import re
 import socket
@@ -14,26 +16,33 @@ import time
 import tomllib
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import ringbase
 from distributed.launcher import launched_rank
 from ringbase.errors import InputError, one_line
-from ringbase.files import read_text
-from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, fields_of, from_text, made
-from tasks import usage
-from tasks.old_flags import IGNORED, INSTEAD, REDUCED_PRECISIONS
+from ringbase.files import SMALL_BYTES, read_text
+from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, alternatives, fields_of, from_text, made
+from tasks.old_flags import IGNORED, INSTEAD
 
 Config = TypeVar("Config")
 
-GENERAL = (Field("help", bool, aliases=("h",)), Field("version", bool), Field("config", str),
-           Field("flagfile", str), Field("undefok", str))  # fmt: skip
-OLD = tuple(Field(name, kind) for name, (kind, _) in IGNORED.items())
+FILES = (
+    Field("config", str, "read flags from a TOML file's lines `flag = value`; the command line wins over it"),
+    Field("flagfile", str, "read flags from a file's lines `--flag=value`, as if they stood on the command line"),
+)
+UNLISTED = (Field("help", bool, aliases=("h",)), Field("version", bool), Field("undefok", str),
+            *(Field(name, kind) for name, (kind, _) in IGNORED.items()))  # fmt: skip
+REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
-SECONDS_FOR_FIRST_RANK = 5.0  # mpirun ends the job when any rank fails: the others wait for the first one's error
-MOST_CONFIG_BYTES = 1 << 24
+FIRST_RANK_S = 5.0  # mpirun ends the job when any rank fails: the others wait for the first one's error
+PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
+EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag, --flag=false or
+--flag false. The last value of a flag counts. Flags may have one dash or two, and "-" for "_". --flag=null unsets
+a flag that may be unset. Where there is --precision, --fp16 and --bf16 are short for it. Accepted from old command
+lines and ignored: {" ".join(IGNORED)}."""
 
 
 def parse(
@@ -49,30 +58,27 @@ def parse(
     try:
         given = read_command_line(sys.argv[1:] if argv is None else argv, fields)
         if "help" in given:
-            stop(usage.of_program(fields, prog, description or str(config_class.__doc__)), 0)
+            stop(help_of(fields, prog, description or str(config_class.__doc__)), 0)
         if "version" in given:
             stop(f"ringbert {ringbase.__version__}", 0)
-        config, notes = configured(config_class, given)
+        config = configured(config_class, given)
     except ValueError as error:
         _refuse(prog, one_line(error))
-    for note in notes:
-        _print_on_first(note, sys.stderr)
+    for name, (_, reason) in IGNORED.items():
+        if name in given:
+            _print_on_first(f"--{name} is ignored: {reason}", sys.stderr)
     return config
 
 
-def configured(config_class: type[Config], given: Mapping[str, Any]) -> tuple[Config, list[str]]:
-    """The configuration of the flags that `read_command_line` gives, and a note on each that is ignored. Raises
-    ValueError."""
-    fields = fields_of(config_class)
-    if "config" in given:
-        given = _read_file(given["config"], fields) | dict(given)
-    values = {field.name: given[field.name] for field in fields if field.name in given}
-    if missing := [usage.name_of(field) for field in fields if field.is_required and field.name not in values]:
-        raise InputError(f"{' and '.join(missing)} must be given")
+def configured(config_class: type[Config], given: Mapping[str, Any]) -> Config:
+    """The configuration of the flags that `read_command_line` gives. Raises ValueError."""
     if given.get("use_tpu"):
         raise InputError("--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs")
-    notes = [f"--{name} is ignored: {reason}" for name, (_, reason) in IGNORED.items() if name in given]
-    return made(config_class, values), notes
+    fields = fields_of(config_class)
+    if missing := [field for field in fields if field.is_required and field.name not in given]:
+        names = [field.name.upper() if field.is_positional else f"--{field.name}" for field in missing]
+        raise InputError(f"{' and '.join(names)} must be given")
+    return made(config_class, {field.name: given[field.name] for field in fields if field.name in given})
 
 
 def parse_command(
@@ -82,13 +88,36 @@ def parse_command(
     name, *argv = (sys.argv[1:] if argv is None else argv) or ["--help"]
     flag, _ = _split(name)
     if flag in ("h", "help"):
-        stop(usage.of_commands(commands, prog, description), 0)
+        entries = [f"  {name:<10}{' '.join(str(each.__doc__).split())}" for name, each in commands.items()]
+        listed = "\n".join(["commands:", *entries])
+        stop(f"usage: {prog} COMMAND [--flag=value ...]\n\n{description.rstrip()}\n\n{listed}", 0)
     if flag == "version":
         stop(f"ringbert {ringbase.__version__}", 0)
     if name not in commands:
-        hint = _hint(name, commands, "", f"the commands are {', '.join(commands)}")
-        _refuse(prog, f"unknown command {name}; {hint}")
+        hint = INSTEAD.get(name, f"the commands are {', '.join(commands)}")
+        _refuse(prog, f"unknown command {name[:LONGEST_SHOWN]}; {hint}")
     return name, parse(commands[name], argv, prog=f"{prog} {name}")
+
+
+def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
+    """Usage, description, the flags by group (required ones at the top of theirs), and notes."""
+    words = [prog, *(field.name.upper() for field in fields if field.is_positional)]
+    parser = argparse.ArgumentParser(
+        usage=f"{' '.join(words)} [--config FILE.toml] [--flag=value ...]", description=description, epilog=EPILOG,
+        formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=8),
+    )  # fmt: skip
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(field.group for field in fields)}
+    for field in sorted((*FILES, *fields), key=lambda field: not field.is_required):
+        kinds = [PLACEHOLDERS.get(kind, str(kind)) for kind in alternatives(field.type) if kind is not None]
+        form: Any = {"action": "store_true"} if field.is_boolean else {"metavar": "|".join(kinds)}
+        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        note = "required" if field.is_required else f"default: {field.shown_default or default}"
+        text = field.help if note in ("default: None", "default: ") else f"{field.help} ({note})"
+        names = [f"--{'[no]' * field.is_boolean}{name}" for name in field.names]
+        group = groups[field.group] if field.group else parser
+        group.add_argument(*names, help=text.replace("%", "%%"), **form)
+    return parser.format_help().rstrip()
 
 
 def stop(text: str, status: int) -> NoReturn:
@@ -101,11 +130,12 @@ def stop(text: str, status: int) -> NoReturn:
 
 
 def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
-    """The value of each flag on the command line; the last value of a repeated flag. `--help` ends the reading.
+    """The value of each flag on the command line, or else in the file of `--config`; the last value of a repeated
+    flag. `--help` ends the reading.
 
     A word without a flag is the value of the next positional field. Raises InputError.
     """
-    known = {name: field for field in (*GENERAL, *OLD, *fields) for name in field.names}
+    known = {name: field for field in (*UNLISTED, *FILES, *fields) for name in field.names}
     if "precision" in known:
         known |= {name: Field(name, bool) for name in REDUCED_PRECISIONS}
     negated = {no + name: field for name, field in known.items() if field.is_boolean for no in ("no", "no_")}
@@ -141,14 +171,12 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
             if value in files:
                 raise InputError(f"--flagfile {value} is read a second time")
             files.append(value)
-            text = read_text(Path(value).expanduser(), f"--flagfile {value}", MOST_CONFIG_BYTES)
+            text = read_text(Path(value).expanduser(), f"--flagfile {value}", SMALL_BYTES)
             lines = [line.strip() for line in reversed(text.splitlines())]
             tokens.extendleft(line for line in lines if line and not line.startswith(("#", "//")))
         elif field.name in REDUCED_PRECISIONS:
-            if value:
-                values["precision"] = field.name
-            elif values.get("precision") == field.name:
-                del values["precision"]
+            if value or values.get("precision") == field.name:
+                values["precision"] = field.name if value else "fp32"
         else:
             values[field.name] = value
     for token in unknown:
@@ -157,9 +185,8 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
             raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
         if name not in values.get("undefok", "").split(","):
             shown = token.partition("=")[0][:LONGEST_SHOWN]
-            hint = _hint(name[:LONGEST_SHOWN], known, "--", "--help lists all flags")
-            raise InputError(f"unknown flag {shown}; {hint}")
-    return values
+            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
+    return _read_file(values["config"], fields) | values if "config" in values else values
 
 
 def _split(word: str) -> tuple[str, str | None]:
@@ -170,30 +197,23 @@ def _split(word: str) -> tuple[str, str | None]:
 
 def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
     """The values that a TOML file gives, each line as the flag of its name. Raises InputError."""
-    where, flags = f"--config {path}", []
-    text = read_text(Path(path), where, MOST_CONFIG_BYTES)
+    where = f"--config {path}"
+    text = read_text(Path(path), where, SMALL_BYTES)
     try:
         table = tomllib.loads(text)
+        if others := [key for key, value in table.items() if not isinstance(value, str | int | float)]:
+            raise InputError(f"{others[0][:LONGEST_SHOWN]}: tables, lists and dates are not supported")
+        return read_command_line([f"--{key}={value}" for key, value in table.items()], fields)
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
-        raise InputError(f"{where}: not a TOML file: {one_line(error)[:200]}") from error
-    for key, value in table.items():
-        if not isinstance(value, str | int | float):
-            raise InputError(f"{where}: {key[:LONGEST_SHOWN]}: tables, lists and dates are not supported")
-        flags.append(f"--{key}={str(value).lower() if isinstance(value, bool) else value}")
-    try:
-        return read_command_line(flags, fields)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{where}: {one_line(error)}") from None
 
 
-def _hint(name: str, known: Iterable[str], dashes: str, otherwise: str) -> str:
+def _hint(name: str, known: Mapping[str, Field]) -> str:
     """What the user may have meant: the first known name that begins with this one, else the most similar."""
-    if name in INSTEAD:
-        return INSTEAD[name]
-    known = [other for other in known if other not in IGNORED]
-    longer = [other for other in known if len(name) > 2 and other.startswith(name)]
-    near = longer or difflib.get_close_matches(name, known, 1)
-    return f"did you mean {dashes}{near[0]}?" if near else otherwise
+    names = [other for other in known if other not in IGNORED]
+    longer = [other for other in names if len(name) > 2 and other.startswith(name)]
+    near = longer or difflib.get_close_matches(name, names, 1)
+    return INSTEAD.get(name, f"did you mean --{near[0]}?" if near else "--help lists all flags")
 
 
 # -- one line per job ---------------------------------------------------------------------------------------------
@@ -204,7 +224,7 @@ def _refuse(prog: str, message: str) -> NoReturn:
     if not is_first():
         # If the launcher does not end this process by then, the first rank has no error: only the file on this
         # machine is wrong.
-        time.sleep(SECONDS_FOR_FIRST_RANK)
+        time.sleep(FIRST_RANK_S)
         print(f"{prog}: error on {socket.gethostname()}: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
 

@@ -97,7 +97,7 @@ def run_on_ranks(
     def attempt() -> None:
         goes_on = any(world.all_gather(has_trained.is_set()))
         products = set_precision(machine.precision, machine.tf32)
-        collectives = open_collectives(world, machine.backend.backend)
+        collectives = open_collectives(world, machine.device.backend)
         world.agree({"the configuration": values, "the versions of packages": versions()})
         with contextlib.closing(Run(Path(folder).expanduser(), world.rank == 0)) as run:
             if "output_dir" in values:  # the folder belongs to this run alone

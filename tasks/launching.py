@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 from distributed.launcher import TERMINAL, launched_size
 from ringbase.errors import InputError
-from ringbase.json_files import read_object
+from ringbase.files import read_object
 from ringbase.settings import fields_of, flat
-from tasks import flags, usage
+from tasks import flags
 from tasks.classifier.settings import ClassifierConfig
 from tasks.environment import result_file
 from tasks.pretraining.settings import PretrainingConfig
@@ -51,7 +51,7 @@ class LaunchedJob:
             for field in fields
         ]
         cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        cls.__doc__ = usage.of_program(fields, program, str(cls.__doc__))
+        cls.__doc__ = flags.help_of(fields, program, str(cls.__doc__))
 
     def __init__(self, /, **arguments: Any) -> None:
         for name, value in arguments.items():
@@ -64,7 +64,7 @@ class LaunchedJob:
                 implied = [part for part, names in self.parts.items() if any(map(given.get, names))]
                 self.argv += [f"--{part}" for part in implied]
                 given |= dict.fromkeys(implied, True)
-            config, _ = flags.configured(self.settings, given)
+            config = flags.configured(self.settings, given)
         except ValueError as error:
             raise InputError(str(error)) from None
         vars(self).update(flat(config))

@@ -36,4 +36,3 @@ IGNORED: dict[str, tuple[type, str]] = {
     "amp": (bool, "use --precision bf16 or fp16"),
     "use_xla": (bool, "the programs decide by themselves where XLA pays off"),
 }
-REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision

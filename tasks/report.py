@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ringbase.errors import InputError
-from ringbase.files import read_text, write_text
-from ringbase.json_files import parse_json, read_object
+from ringbase.files import parse_json, read_object, read_text, write_text
 from tasks import flags
 from tasks.environment import result_file
 

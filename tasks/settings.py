@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert.settings import OptimizerSettings, PassSettings, TokenizerSettings
-from distributed.collectives import BackendSettings, CollectivesSettings
+from bert.settings import TokenizerSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import LoopSettings, PlanSettings
 from distributed.watchdog import StallSettings
@@ -50,17 +49,31 @@ class MachineSettings(Settings):
     """Where and how a program computes."""
 
     device: DeviceSettings
-    backend: BackendSettings
     precision: Precision = setting(
         "fp32", "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
         "machine",
     )  # fmt: skip
     tf32: bool = setting(
-        False,
-        "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
+        False, "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
         "machine",
-    )
+    )  # fmt: skip
     stalls: StallSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings(Settings):
+    """How a training step computes its passes and sums."""
+
+    packing: Literal["auto", "off"] = setting(
+        "auto", "train rows of like length in groups instead of padding all to the longest of a batch", "training"
+    )
+    recompute: bool = setting(
+        False, "keep only the layers' outputs and compute the rest again in the backward pass, which saves memory",
+        "machine",
+    )  # fmt: skip
+    compression: Literal["none", "bf16"] = setting(
+        "none", "bf16 sends gradients between machines in 2 bytes per number, for slow networks", "machine"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,16 +81,17 @@ class TrainingSettings(Settings):
     """How a program trains: names and defaults of Google's scripts, and some more."""
 
     plan: PlanSettings
-    optimizer: OptimizerSettings
-    passes: PassSettings
+    optimizer: Literal["adamw", "lamb"] = setting(
+        "adamw", "adamw is BERT's AdamWeightDecay; lamb is for global batches of thousands of rows", "training"
+    )
+    step: StepSettings
     loop: LoopSettings
-    collectives: CollectivesSettings
     resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
 
     def schedule(self) -> dict[str, object]:
         """Flag -> value for what must stay the same when a run is resumed."""
         plan = self.plan.resolved()
-        values = flat(plan) | flat(self.optimizer) | flat(self.loop)
+        values = flat(self) | flat(plan)
         batch = None if plan.global_batch_size else plan.batch_size
         names = [*SCHEDULE, *(name for name, unset in LATER.items() if values[name] != unset)]
         return {f"--{name}": values[name] for name in names} | {"--train_batch_size": batch}

@@ -16,7 +16,7 @@ from distributed.plan import State
 from distributed.run import Run
 from ringbase import manifest
 from ringbase.errors import InputError
-from ringbase.json_files import read_json, read_object
+from ringbase.files import read_json, read_object
 from tasks.settings import ModelSettings
 
 CHECKPOINTS = "checkpoints"

@@ -30,8 +30,7 @@ from bert.corpus.units import find_units, input_sizes
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer, check_unknown
 from ringbase.errors import InputError
-from ringbase.files import digest, replacing, sha256, write_json
-from ringbase.json_files import read_json
+from ringbase.files import digest, read_json, replacing, sha256, write_json
 from ringbase.settings import flat
 
 # Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers

@@ -14,7 +14,7 @@ import pyarrow.parquet
 from bert.corpus.settings import TextSettings
 from bert.corpus.units import Piece, Unit, find_units, load_data_set, packing_of
 from ringbase.errors import InputError, one_line
-from ringbase.json_files import parse_json
+from ringbase.files import parse_json
 
 MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19

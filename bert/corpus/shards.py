@@ -26,8 +26,7 @@ from bert.corpus.settings import ExampleSettings
 from bert.corpus.tfrecord import write_records
 from bert.corpus.units import find_files
 from ringbase.errors import InputError, one_line
-from ringbase.files import digest, replacing, sha256, write_json
-from ringbase.json_files import read_object
+from ringbase.files import digest, read_object, replacing, sha256, write_json
 from ringbase.ragged import Ragged
 
 # Bump when the meaning of a shard's columns changes. Shards of version 1 have no checksums of batches: they are

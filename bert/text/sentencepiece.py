@@ -17,8 +17,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ringbase.errors import InputError
-from ringbase.files import read_text
-from ringbase.json_files import SMALL_BYTES, read_json
+from ringbase.files import SMALL_BYTES, read_json, read_text
 
 BLANK = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces in sentencepiece_model.proto

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert.text import sentencepiece
 from ringbase.errors import InputError, one_line
-from ringbase.json_files import read_object
+from ringbase.files import read_object
 from ringbase.settings import shown
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers

@@ -6,34 +6,12 @@ TensorFlow's own collectives must be configured by then. Control messages and br
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ringbase.errors import InputError
-from ringbase.settings import Settings, setting
 
 # Name -> module in this folder. With "local" there is one rank, and nothing to send.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackendSettings(Settings):
-    """The backend that sums over ranks."""
-
-    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
-        "auto",
-        "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU, else mpi",
-        "machine",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectivesSettings(Settings):
-    """How gradients are summed over ranks."""
-
-    compression: Literal["none", "bf16"] = setting(
-        "none", "bf16 sends gradients between machines in 2 bytes per number, for slow networks", "machine"
-    )
 
 
 class Collectives:

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert.settings import PassSettings
-from distributed.collectives import CollectivesSettings
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
-from tasks.settings import MachineSettings
+from tasks.settings import MachineSettings, StepSettings
 
 # hidden size, layers, heads, intermediate size
 SIZES = {
@@ -31,8 +29,7 @@ class LoadSettings(Settings):
     num_warmup: int = setting(3, "steps before the measurement", "load", at_least=0, at_most=MOST_STEPS)
     num_steps: int = setting(10, "measured steps", "load", at_least=1, at_most=MOST_STEPS)
     xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
-    passes: PassSettings
-    collectives: CollectivesSettings
+    step: StepSettings
     machine: MachineSettings
 
     def __str__(self) -> str:

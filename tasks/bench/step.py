@@ -40,7 +40,7 @@ def run(config: StepConfig) -> None:
     """Prints the speed of all ranks, and the parts of a step on rank 0."""
     load = config.load
     with World.join(load.machine.device, "bert-bench") as world:
-        collectives = open_collectives(world, load.machine.backend.backend)
+        collectives = open_collectives(world, load.machine.device.backend)
         figures = step_figures(load, world, collectives)
         place = f"backend {collectives.name}, {world.device.threads} threads per rank"
         world.say(f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, {place}")
@@ -82,7 +82,7 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
 def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dict[str, float]]:
     """Trains on every rank. Returns the seconds of each measured step's parts, and the rank's examples/s."""
     world, rows_of_rank = job.world, load.batch_size * load.gradient_accumulation_steps
-    values = flat(load.passes) | flat(load.collectives) | {
+    values = flat(load.step) | {
         "global_batch_size": rows_of_rank * world.size, "xla": load.xla,
         "gradient_accumulation_steps": load.gradient_accumulation_steps,
         "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),  # graphs of a long training
@@ -90,7 +90,7 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
     settings, task = made(TrainingSettings, values), SpanTask(load.seq_length)
     rows = random_rows(rows_of_rank * world.size, load.seq_length, config.vocab_size)
     plan = make_plan(settings.plan, len(rows), world.size)
-    feed = feed_of(task, rows, Order(len(rows), SEED), plan, config, load.passes.packing, load.xla == "on")
+    feed = feed_of(task, rows, Order(len(rows), SEED), plan, config, load.step.packing, load.xla == "on")
     set_precision(load.machine.precision, load.machine.tf32)
     job.make_model(config, task.head, SEED)
     step = training_step(task, feed, plan, settings, job)

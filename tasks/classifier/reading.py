@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 
 from bert.hub import load_data_set
 from ringbase.errors import InputError, one_line
-from ringbase.files import read_standard_input, read_text
-from ringbase.json_files import parse_json
+from ringbase.files import parse_json, read_standard_input, read_text
 from ringbase.settings import shown
 from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Labels, NamedTask, Split
 from tasks.classifier.settings import STANDARD_INPUT, TextSettings

@@ -79,7 +79,7 @@ def run(config: DoctorConfig) -> None:
         opened: list[Collectives] = []
 
         def open_backend() -> Finding:
-            opened.append(open_collectives(world, config.machine.backend.backend))
+            opened.append(open_collectives(world, config.machine.device.backend))
             return Finding("ok", opened[0].name)
 
         can_sum = page.check("backend", open_backend)

@@ -17,7 +17,7 @@ from distributed.collectives import Collectives
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import LONGEST_ROW, Settings, fields_of, is_unicode, made, of_type, setting, shown
+from ringbase.settings import LONGEST_ROW, SURROGATE, Settings, fields_of, made, of_type, setting, shown
 from tasks.fit import load_for_prediction
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings, Precision, batch_size
@@ -145,7 +145,7 @@ def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[lis
     texts = []
     for number, item in enumerate(items):
         one = tuple(item) if takes_pairs and isinstance(item, tuple | list) else (item,)
-        is_valid = all(isinstance(text, str) and text.strip() and is_unicode(text) for text in one)
+        is_valid = all(isinstance(text, str) and text.strip() and not SURROGATE.search(text) for text in one)
         if len(one) not in (1, 2) or not is_valid:
             place, kinds = name if is_single else f"{name}[{number}]", ", or a pair of these" * takes_pairs
             raise InputError(f"{place} must be Unicode text that is not empty{kinds}, got {shown(item)}")

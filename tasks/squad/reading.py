@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bert import hub
 from ringbase.errors import InputError, shortened
-from ringbase.json_files import read_json
+from ringbase.files import read_json
 from ringbase.settings import shown
 from tasks.squad.settings import QuestionSettings
 

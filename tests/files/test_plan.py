@@ -52,7 +52,8 @@ def test_the_rate_is_scaled_by_the_number_of_ranks_with_a_warning_if_it_becomes_
      ({"rows": 5, "global_batch_size": 32}, ["--global_batch_size"]), ({"rows": 0}, ["no rows"]),
      ({"size": 8, "num_train_steps": 7}, ["--num_train_steps", "7", "8"]),
      ({"gradient_accumulation_steps": 33}, ["--gradient_accumulation_steps", "32", "33"]),
-     ({"size": 8, "global_batch_size": 7}, ["--global_batch_size", "8", "7"])],
+     ({"size": 8, "global_batch_size": 7}, ["--global_batch_size", "8", "7"]),
+     ({"num_train_epochs": 1e9}, ["--num_train_epochs"])],
 )  # fmt: skip
 def test_a_plan_without_steps_names_its_flag(flags, parts):
     refused(lambda: plan_of(**{"rows": 1000, "size": 1, **flags}), *parts)

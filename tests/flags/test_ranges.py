@@ -3,11 +3,6 @@
 import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
-from distributed.plan import PlanSettings, make_plan
-from ringbase.errors import InputError
-
-COMMANDS = ["bert-squad", "bert-classifier", "bert-pretraining", "bert-features", "bert-ask",
-            "bert-corpus build", "bert-corpus vocab", "bert-bench step"]  # fmt: skip
 MAY_BE_0 = {"learning_rate", "num_train_epochs", "num_warmup_steps", "num_warmup", "warmup_proportion", "seed",
             "save_checkpoints_minutes", "random_seed", "short_seq_prob", "min_frequency", "stall_warning",
             "stall_timeout", "null_score_diff_threshold"}  # fmt: skip
@@ -16,10 +11,10 @@ MOST = {"learning_rate": 10, "seed": (1 << 32) - 1, "train_batch_size": 1 << 20,
         "num_train_epochs": 1e9, "n_best_size": 1000, "top_k": 1000}  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", LEAST)
 def test_every_number_has_a_range(command, capsys):
     numbers = {name: value for name, value in flags_of(command).items() if value.startswith(("N", "X"))}
-    assert len(numbers) > 2
+    assert numbers or command in ("bert-corpus verify", "bert-export")
     for name, kind in numbers.items():
         wrong = [1 << 64, "nan", "inf"] + ["1.5"] * kind.startswith("N") + [1.001] * (name in SHARES)
         wrong += [] if name == "null_score_diff_threshold" else [-1] if name in MAY_BE_0 else [0]
@@ -33,13 +28,7 @@ def test_every_number_has_a_range(command, capsys):
             assert 0 in parsed(command, *LEAST[command], f"--{name}=0").values()
 
 
-@pytest.mark.parametrize(("least", "commands"), [(68, ["bert-squad"]), (5, ["bert-ask", "bert-corpus build"])])
-def test_a_row_has_room_for_its_special_tokens(least, commands, capsys):
-    for command in commands:
+def test_a_row_has_room_for_its_special_tokens(capsys):
+    for command, least in {"bert-squad": 68, "bert-ask": 5, "bert-corpus build": 5}.items():
         parsed(command, *LEAST[command], f"--max_seq_length={least}")
         assert "--max_seq_length" in refusal(capsys, command, *LEAST[command], f"--max_seq_length={least - 1}")
-
-
-def test_a_plan_of_too_many_steps_names_the_flag():
-    with pytest.raises(InputError, match="--num_train_epochs"):
-        make_plan(PlanSettings(num_train_epochs=1e9), 1000, 1)

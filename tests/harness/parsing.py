@@ -70,17 +70,17 @@ def main_of(program: str) -> Callable:
     return named(PROJECT["scripts"][program])
 
 
-def help_of(command: str, main: Callable | None = None) -> str:
+def help_of(command: str) -> str:
     """What `command --help` prints."""
     program, *words = command.split()
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        (main or main_of(program))([*words, "--help"])
+        main_of(program)([*words, "--help"])
     return output.getvalue()
 
 
 def flags_of(command: str) -> dict[str, str]:
     """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; "" for a boolean."""
-    lines = re.findall(r"^  (?:[A-Z]+, )?(-.*)$", help_of(command), re.MULTILINE)
-    parts = [part.lstrip("-").removeprefix("[no]").partition(" ") for part in ", ".join(lines).split(", ")]
-    return {name: value for name, _, value in parts}
+    # "--a X, --b X"; in Python 3.13 "--a, --b X"
+    lines = re.findall(r"^  (-.*?)( [^-\n]*)?$", help_of(command), re.MULTILINE)
+    return {name: value.strip() for names, value in lines for name in re.findall(r"--?(?:\[no\])?(\w+)", names)}

@@ -3,18 +3,19 @@
 import ast
 from pathlib import Path
 
+from harness.parsing import PACKAGES
+
 TESTS = Path(__file__).resolve().parents[1]
-OURS = ("ringbase", "ringbert", "bert", "distributed", "tasks")
 PATCHING = (".setattr", ".delattr", ".patch", ".object")
 
 
 def test_tests_import_nothing_private_and_patch_nothing_of_ours():
     faults = []
     for path in TESTS.glob("*/**/*.py"):
-        nodes, ours = list(ast.walk(ast.parse(path.read_text()))), set(OURS)
+        nodes, ours = list(ast.walk(ast.parse(path.read_text()))), set(PACKAGES)
         for node in (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)):
             names = [f"{getattr(node, 'module', None) or alias.name}.{alias.name}" for alias in node.names]
-            if names[0].split(".")[0] in OURS:
+            if names[0].split(".")[0] in PACKAGES:
                 ours |= {alias.asname or alias.name for alias in node.names}
                 private = [name for name in names if "._" in name.replace("__", "")]
                 faults += [(path, name) for name in private if TESTS / "referee" not in path.parents]

@@ -35,7 +35,7 @@ def test_the_figures_of_a_step_on_two_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["stpe"], "step?"),
+        (["stpe"], "step"),
         (["corpus"], "bert-corpus build"),
         (["start", "--ranks=1,2"], "RINGBERT_PHASES"),
         (["allreduce"], "benchmarks.allreduce"),

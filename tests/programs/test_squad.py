@@ -12,7 +12,7 @@ from harness.texts import write_model
 from harness.weight_files import write_tf1
 
 from bert import weights
-from ringbase.json_files import read_json
+from ringbase.files import read_json
 
 NUM_DEV, STEPS, BATCH = 40, 24, 32
 TRAIN = ("--do_train", "--do_predict", f"--train_batch_size={BATCH}", f"--num_train_steps={STEPS}",

@@ -9,7 +9,6 @@ import tensorflow as tf
 from harness.google_optimizer import google_rate, google_step
 
 from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay, make_optimizer
-from bert.settings import OptimizerSettings
 
 NAMES = (
     "bert.embeddings.word_embeddings", "bert.encoder.layer_0.attention.self.query.kernel", "some.layer_norm.scale",
@@ -79,7 +78,7 @@ def test_the_schedule_is_that_of_google_at_every_step(train_steps, warmup_steps)
 
 @pytest.mark.parametrize(("name", "kind"), [("adamw", AdamWeightDecay), ("lamb", LAMB)])
 def test_settings_name_the_optimizer_and_keras_can_rebuild_it(name, kind):
-    optimizer = make_optimizer(OptimizerSettings(optimizer=name), 1e-4, train_steps=50, warmup_steps=5)
+    optimizer = make_optimizer(name, 1e-4, train_steps=50, warmup_steps=5)
     assert type(optimizer) is kind
     assert float(optimizer.learning_rate) == 0  # before the first step
     other = kind(1e-3, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.99, epsilon=1e-5, exclude=("x",))

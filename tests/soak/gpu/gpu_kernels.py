@@ -21,7 +21,6 @@ from transformers import BertConfig
 
 from bert.model import COMPILED_WIDTH, Bert
 from bert.optimizer import make_optimizer
-from bert.settings import OptimizerSettings
 from distributed.collectives import Collectives
 from distributed.devices import Device
 from distributed.gradient import StepClock, TrainingStep, traced_once
@@ -96,7 +95,7 @@ def take_step(head: str, precision: str, optimizer_name: str, recomputes: bool) 
     model, task, batch = Bert(CONFIG, head), TASKS[head], batch_of(head, random_rows([60, 9, 30], 50), "by length")
     model.recomputes = recomputes
     optimizer = AllreduceOptimizer(
-        make_optimizer(OptimizerSettings(optimizer=optimizer_name), 1e-4, 2, 0), model.trainable_variables,
+        make_optimizer(optimizer_name, 1e-4, 2, 0), model.trainable_variables,
         World(device=Device("gpu")), Collectives(), task.terms, scales_loss=precision == "fp16",
     )  # fmt: skip
 
