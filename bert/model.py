@@ -137,7 +137,8 @@ class Pass:
             split = tf.reshape(part, [rows, length, 3, heads, hidden // heads])
             query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
             of_group = replace(dropout, group=len(contexts_BTH))
-            context_BNTD = self.ops.attention(query_key_value, mask, draws, of_group)
+            longest = self.batch.get("longest")
+            context_BNTD = self.ops.attention(query_key_value, mask, draws, of_group, longest)
             contexts_BTH.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [rows, length, hidden]))
         return from_places(contexts_BTH, self.batch) * tf.cast(dropout.scale, self.dtype)
 

@@ -130,13 +130,16 @@ def residual_sum(branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Te
     return tf.cast(hidden, branch.dtype) + branch
 
 
-def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
+def attention(
+    heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
+) -> tf.Tensor:
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section 3.2.1).
 
     Args:
       mask: [B, 1, 1, T] of the heads' dtype, added to the scores.
       draws: integers [B, N, T, T], from `dropout.draws`; None without dropout. The kept values are not scaled
         here.
+      longest: how long the rows of the run are, where it is known; the result does not depend on it.
     """
     query, key, value = heads
     # On CPUs oneDNN fuses product, scale and mask into one operation.
