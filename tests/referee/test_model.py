@@ -20,10 +20,7 @@ from bert.model import COMPILED_WIDTH, Bert
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 HEADS = ["span_gelu", "classifier_gelu", "pretraining_gelu", "pretraining_gelu_new"]
-SLOW = [
-    ("pretraining_gelu_new", "by length", False),
-    ("pretraining_gelu", "compiled", True),
-]
+SLOW = [("pretraining_gelu_new", "by length", False), ("pretraining_gelu", "compiled", True)]
 # Two float32 programs that sum in different orders differ by some units of 6e-8 per operation; over the dozens of
 # dependent operations of two layers that is about 1e-5 of the largest value, 1e-4 leaves room for other libraries.
 TO_PYTORCH = 1e-4
