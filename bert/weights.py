@@ -153,24 +153,25 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
         value = tensors.pop(copy, None)
         if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
             raise InputError(f"{source}: {copy} differs from {original}, which BERT uses in its place")
-    missing = [name for name, v in variables.items() if name not in tensors or tensors[name].shape != v.shape]
+    for name in new & tensors.keys():
+        if name.startswith("output_") and tensors[name].shape != variables[name].shape:
+            del tensors[name]  # of a classifier with another number of labels
+    missing = [name for name in variables if name not in tensors]
     unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
-    if absent := [name for name in missing if name not in tensors and name not in new]:
+    if absent := [name for name in missing if name not in new]:
         raise MissingTensors(f"{source}: tensors that the model needs are missing: {shortened(absent)}")
     if unknown := set(unused).difference(*HEAD_TENSORS.values()):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
         )
-    for name in missing:
-        # Those of a classifier with another number of labels are new.
-        if name in tensors and not (name in new and name.startswith("output_")):
-            raise InputError(
-                f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
-                f"{variables[name].shape}: do --bert_config_file and --vocab_file belong to this file?"
-            )
-    loaded = {name: tensors[name] for name in variables if name not in missing}
+    loaded = {name: tensors[name] for name in variables if name in tensors}
     for name, tensor in loaded.items():
+        if tensor.shape != (needed := variables[name].shape):
+            raise InputError(
+                f"{source}: {name} has shape {tensor.shape}, but the configuration needs {needed}: do "
+                "--bert_config_file and --vocab_file belong to this file?"
+            )
         if not np.isfinite(tensor.sum(dtype=np.float64)):  # as fast as reading; isfinite would need a copy
             raise InputError(f"{source}: {name} has values that are not finite: the weights are damaged")
     for name, tensor in loaded.items():
