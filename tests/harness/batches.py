@@ -91,7 +91,7 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
 
 
 class Computer:
-    """Computes scores, loss and gradients of a model in graphs, as training does. `more` is added to its batches."""
+    """Computes scores, loss and gradients of a model in graphs, as training does; `more` is added to batches."""
 
     def __init__(self, model: Bert, **more):
         self.model, self.head, self.more = model, model.head_name, more
