@@ -10,6 +10,7 @@ rows of T_k places. All groups together have B rows and P places. A batch is a d
     places, rows                               int32 [R] and [P]: the place of each row and the row of each place
     first_tokens                               int32 [B]: the row of each example's first token
     is_example                                 float32 [B]: 0 for rows of attention that hold no example
+    longest                                    may be added, a Python number: the most places of a row in the run
 
 Tokens without a place, P, and places without a token, the number of tokens, lead to each other's padding. R is one
 of few numbers, because code that XLA compiles is compiled for each of them.

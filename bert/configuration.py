@@ -40,10 +40,8 @@ HARMLESS = ("_name_or_path", "_num_labels", "directionality", "finetuning_task",
 def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertConfig | None:
     """The configuration beside the weights (config.json, or Google's bert_config.json), if there is one."""
     folder = source if source.is_dir() else source.parent
-    for name in ("config.json", "bert_config.json"):
-        if (folder / name).is_file():
-            return config_from_file(folder / name, say)
-    return None
+    files = [folder / name for name in ("config.json", "bert_config.json")]
+    return next((config_from_file(path, say) for path in files if path.is_file()), None)
 
 
 def config_from_file(path: str | Path, say: Callable[[str], None] | None = None) -> BertConfig:

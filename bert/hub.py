@@ -7,7 +7,7 @@ from typing import Any
 import huggingface_hub
 from huggingface_hub import constants
 
-from ringbase.errors import InputError
+from ringbase.errors import InputError, one_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 MODEL_FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
@@ -18,7 +18,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=MODEL_FILES))
     except (OSError, ValueError) as error:
-        reason, flag = _first_line(error), f" --model_revision {revision}" if revision else ""
+        reason, flag = one_line(error), f" --model_revision {revision}" if revision else ""
         if constants.HF_HUB_OFFLINE:
             command = f"hf download {name}" + (f" --revision {revision}" if revision else "")
             reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
@@ -52,7 +52,7 @@ def load_data_set(
             commit = huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
-        raise InputError(f"{where}: {_first_line(error)}") from error
+        raise InputError(f"{where}: {one_line(error)}") from error
     # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach the hub.
     used = {Path(file["filename"]).parent.name for file in table.cache_files}
     if commit is not None and used != {commit}:
@@ -70,7 +70,3 @@ def cached_commit(name: str, revision: str | None) -> str | None:
     folder = Path(constants.HF_HUB_CACHE, "--".join(["datasets", *name.split("/")]))
     note = folder / "refs" / (revision or "main")
     return note.read_text().strip() if note.is_file() else None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -129,28 +129,19 @@ class Pass:
         joined_R3H = self.ops.biased(tf.matmul(hidden_RH, kernel), bias)
         dropout = self.dropout(self.config.attention_probs_dropout_prob, place=place)
         shapes = [(group[0], heads, group[1], group[1]) for group in self.batch["groups"]]
+        # Not for each group: fewer calls of the generator. bert/ops_gpu.py computes its own.
+        has_draws = dropout.is_on and dropout.words is not None
+        draws_BNTT = dropout.draws(*shapes) if has_draws else [None] * len(shapes)
+        parts = in_places(joined_R3H, self.batch)
         contexts_BTH: list[tf.Tensor] = []
-        for part, shape_BNTT, mask, draws in zip(
-            in_places(joined_R3H, self.batch), shapes, self.masks, self.drawn(dropout, shapes), strict=True
-        ):
-            rows, _, length, _ = shape_BNTT
+        for part, (rows, _, length, _), mask, draws in zip(parts, shapes, self.masks, draws_BNTT, strict=True):
             split = tf.reshape(part, [rows, length, 3, heads, hidden // heads])
             query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
             of_group = replace(dropout, group=len(contexts_BTH))
-            context_BNTD = self.ops.attention(query_key_value, mask, draws, of_group)
+            longest = self.batch.get("longest")
+            context_BNTD = self.ops.attention(query_key_value, mask, draws, of_group, longest)
             contexts_BTH.append(tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [rows, length, hidden]))
         return from_places(contexts_BTH, self.batch) * tf.cast(dropout.scale, self.dtype)
-
-    def drawn(self, dropout: Dropout, shapes: list) -> list[tf.Tensor | None]:
-        """The draws for the matrices [B, N, T, T] of each group; None if there are none or `ops` makes its own."""
-        if not dropout.is_on or dropout.words is None:
-            return [None] * len(shapes)
-        sizes = [rows * heads * length * length for rows, heads, length, _ in shapes]
-        ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
-        draws = dropout.draws([ends[-1]])
-        # By slices: GPUs have no kernel that splits int8.
-        parts = [draws[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 # -- the model ----------------------------------------------------------------------------------------------------

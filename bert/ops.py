@@ -6,6 +6,7 @@ bert/model.py.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -74,19 +75,21 @@ class Dropout:
     def highest_kept(self) -> int:  # draws up to this keep their element
         return (1 << self.num_bits - 1) - 1 - self.num_dropped
 
-    def draws(self, shape: Sequence[Any]) -> tf.Tensor:
-        """int8 or int16, uniform over all values of the type, of this shape, of fewer than 2^31 elements."""
+    def draws(self, *shapes: Sequence[Any]) -> list[tf.Tensor]:
+        """int8 or int16, uniform over all values of the type, of these shapes, with fewer than 2^31 elements."""
         assert self.words is not None
         # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix product before
         # it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.
-        size, draws_per_word = math.prod(shape), 64 // self.num_bits
-        words = self.words((size + draws_per_word - 1) // draws_per_word, tf.stack([self.key, self.place]))
-        drawn = tf.bitcast(words, tf.int8 if self.num_bits == 8 else tf.int16)
-        return tf.reshape(tf.strided_slice(tf.reshape(drawn, [-1]), [0], [size]), shape)
+        sizes, draws_per_word = [math.prod(shape) for shape in shapes], 64 // self.num_bits
+        words = self.words((sum(sizes) + draws_per_word - 1) // draws_per_word, tf.stack([self.key, self.place]))
+        drawn = tf.reshape(tf.bitcast(words, tf.int8 if self.num_bits == 8 else tf.int16), [-1])
+        # By slices: GPUs have no kernel that splits int8.
+        pieces = zip(itertools.accumulate(sizes), sizes, shapes, strict=True)
+        return [tf.reshape(drawn[end - size : end], shape) for end, size, shape in pieces]
 
     def kept(self, x: tf.Tensor) -> tf.Tensor:
         """bool, which elements of x stay."""
-        return self.draws(tf.unstack(tf.shape(x))) <= self.highest_kept
+        return self.draws(tf.unstack(tf.shape(x)))[0] <= self.highest_kept
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         if not self.is_on:
@@ -130,13 +133,16 @@ def residual_sum(branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Te
     return tf.cast(hidden, branch.dtype) + branch
 
 
-def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
+def attention(
+    heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
+) -> tf.Tensor:
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section 3.2.1).
 
     Args:
       mask: [B, 1, 1, T] of the heads' dtype, added to the scores.
       draws: integers [B, N, T, T], from `dropout.draws`; None without dropout. The kept values are not scaled
         here.
+      longest: how long the rows of the run are, where it is known; the result does not depend on it.
     """
     query, key, value = heads
     # On CPUs oneDNN fuses product, scale and mask into one operation.

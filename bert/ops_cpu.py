@@ -123,13 +123,15 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
     return differentiable
 
 
-def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
+def attention(
+    heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
+) -> tf.Tensor:
     """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and are read as
     rarely as possible; the gradient needs two of them, the softmax and the draws. The heads of long rows are
     processed a few at a time, with compiled code between their products, which XLA compiles for each value of T.
     """
     if dropout.key is None:
-        return ops.attention(heads, mask, draws, dropout)
+        return ops.attention(heads, mask, draws, dropout, longest)
     scale, highest_kept = heads[0].shape[-1] ** -0.5, dropout.highest_kept
     drawn = [] if draws is None else [draws]
 
@@ -153,17 +155,20 @@ def attention(heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: D
             # The softmax's gradient is P (dP - rowsum(P dP)), and rowsum(P dP) = rowsum(dO O), which has far
             # fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation 4.
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
-            return _in_turns(backward, [query, key, value, probs, d_context, sums, *drawn], 3)
+            return _in_turns(backward, [query, key, value, probs, d_context, sums, *drawn], 3, longest)
 
-        (context,) = _in_turns(forward, [probs, value, *drawn], 1)
+        (context,) = _in_turns(forward, [probs, value, *drawn], 1, longest)
         return context, gradient
 
     return differentiable(*heads)
 
 
-def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int) -> list[tf.Tensor]:
+def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int, longest: int | None):
     """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long. The data of one
-    call then stays in the cache, and the shapes that XLA compiles for differ only in the length."""
+    call then stays in the cache, and the shapes that XLA compiles for differ only in the length. The loop takes as
+    long to trace as the rest of a layer, so a run without long rows goes without it."""
+    if longest is not None and longest < IN_TURNS_FROM:
+        return function(False, *arrays)
     rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
     numbers, dtype = tf.range(1, heads + 1), arrays[0].dtype
     num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())  # one per thread of the rank

@@ -119,7 +119,7 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
     return differentiable(hidden, *branch, *weights)
 
 
-def attention(heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout) -> tf.Tensor:
+def attention(heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout, longest: int | None) -> tf.Tensor:
     """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix products take
     the positive part themselves. There are no draws: `kept` computes the numbers where they are needed."""
     scale = heads[0].shape[-1] ** -0.5

@@ -6,13 +6,12 @@ checkpoint (`bert_model.ckpt`, `model.ckpt-1000`, or a folder with a `checkpoint
 """
 
 import re
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 from transformers import BertConfig
 
 from bert import hub
@@ -79,18 +78,15 @@ def shapes(config: BertConfig, head: str) -> Shapes:
 def head_shapes(config: BertConfig, head: str) -> Shapes:
     """The tensors of a head: new when training starts, and ignored by models with other heads."""
     hidden, transform = config.hidden_size, "cls/predictions/transform"
-    pooler, next_sentence = (
-        _dense("bert/pooler/dense", hidden, hidden),
-        _scores("cls/seq_relationship/", 2, hidden),
-    )
-    masked_words = {"cls/predictions/output_bias": (config.vocab_size,)}
-    transforms = _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden)
-    return {
-        "span": _scores("cls/squad/", 2, hidden),
-        "classifier": _scores("", config.num_labels, hidden) | pooler,
-        "pretraining": masked_words | next_sentence | transforms | pooler,
-        "features": {},
-    }[head]
+    if head == "features":
+        return {}
+    if head == "span":
+        return _scores("cls/squad/", 2, hidden)
+    pooler = _dense("bert/pooler/dense", hidden, hidden)
+    if head == "classifier":
+        return _scores("", config.num_labels, hidden) | pooler
+    shape_of = {"cls/predictions/output_bias": (config.vocab_size,)} | _scores("cls/seq_relationship/", 2, hidden)
+    return shape_of | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
 
 
 def _dense(scope: str, in_size: int, out_size: int) -> Shapes:
@@ -157,24 +153,25 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
         value = tensors.pop(copy, None)
         if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
             raise InputError(f"{source}: {copy} differs from {original}, which BERT uses in its place")
-    missing = [name for name, v in variables.items() if name not in tensors or tensors[name].shape != v.shape]
+    for name in new & tensors.keys():
+        if name.startswith("output_") and tensors[name].shape != variables[name].shape:
+            del tensors[name]  # of a classifier with another number of labels
+    missing = [name for name in variables if name not in tensors]
     unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
-    if absent := [name for name in missing if name not in tensors and name not in new]:
+    if absent := [name for name in missing if name not in new]:
         raise MissingTensors(f"{source}: tensors that the model needs are missing: {shortened(absent)}")
     if unknown := set(unused).difference(*HEAD_TENSORS.values()):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
         )
-    for name in missing:
-        # Those of a classifier with another number of labels are new.
-        if name in tensors and not (name in new and name.startswith("output_")):
-            raise InputError(
-                f"{source}: {name} has shape {tensors[name].shape}, but the configuration needs "
-                f"{variables[name].shape}: do --bert_config_file and --vocab_file belong to this file?"
-            )
-    loaded = {name: tensors[name] for name in variables if name not in missing}
+    loaded = {name: tensors[name] for name in variables if name in tensors}
     for name, tensor in loaded.items():
+        if tensor.shape != (needed := variables[name].shape):
+            raise InputError(
+                f"{source}: {name} has shape {tensor.shape}, but the configuration needs {needed}: do "
+                "--bert_config_file and --vocab_file belong to this file?"
+            )
         if not np.isfinite(tensor.sum(dtype=np.float64)):  # as fast as reading; isfinite would need a copy
             raise InputError(f"{source}: {name} has values that are not finite: the weights are damaged")
     for name, tensor in loaded.items():
@@ -197,11 +194,9 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     config = BertConfig.from_dict(model.config.to_dict() | extra)
 
     def write(folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
+        config.save_pretrained(folder)
         values = {key: np.ascontiguousarray(value, np.float32) for key, value in tensors.items()}
         save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
-        shutil.copymode(folder / "config.json", folder / "model.safetensors")  # else only the owner can read it
         if tokenizer is not None:
             tokenizer.save(folder)
 
@@ -215,10 +210,9 @@ def read(source: Path) -> dict[str, np.ndarray]:
     tensors = {}
     for file in _files(source):
         try:
-            with safe_open(file, "numpy") as handle:
-                for key in handle.keys():  # noqa: SIM118 (not a dict)
-                    name, value = google_name(key), handle.get_tensor(key)
-                    tensors[name] = value.T if name.endswith("/kernel") else value
+            for key, value in load_file(file).items():
+                name = google_name(key)
+                tensors[name] = value.T if name.endswith("/kernel") else value
         except SafetensorError as error:
             raise InputError(f"{file}: damaged, or not a safetensors file: {error}") from error
     return tensors

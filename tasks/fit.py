@@ -11,7 +11,7 @@ import numpy as np
 from transformers import BertConfig
 
 from bert import weights
-from bert.batch import Layouts, by_length, in_one_group, with_checked_ids
+from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
 from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
@@ -184,7 +184,7 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
     job.run.say("building the training step: the first step takes longer")
 
     def loss(batch: dict, key: object) -> Mapping:
-        return task.loss(model(batch, dropout_key=key), batch)
+        return task.loss(model(batch | {"longest": rounded_up(task.max_seq_length)}, key), batch)
 
     if not feed.collates_of_shapes:
         return TrainingStep(loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced")

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from harness.refusals import refused
 from harness.texts import write_vocabulary
-from harness.weight_files import HEADS, SIZES, config, published_shapes, values_of, write_hf, write_tf1
+from harness.weight_files import PRETRAINING_HEAD, SIZES, config, published_shapes, values_of, write_hf, write_tf1
 from safetensors.numpy import load_file
 from transformers import AutoConfig
 
 from bert import configuration, weights
 from bert.model import Bert
 from bert.text import tokenizer
+from ringbase.files import replace_folder
 
 
 def values_in(model):
@@ -35,25 +36,15 @@ def tensors(goldens):
     return load_file(goldens / "span_gelu" / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-123"])
-def test_a_checkpoint_is_found_by_prefix_and_by_folder(tmp_path, name):
-    """Google's archive holds bert_model.ckpt without a file `checkpoint`."""
-    there = values_of({"output_bias": (3,)})
-    write_tf1(tmp_path / name, there)
-    if name == "bert_model.ckpt":
-        (tmp_path / "checkpoint").unlink()
-    for place in (tmp_path / name, tmp_path):
-        found = weights.read(weights.find(str(place)))
-        assert found.keys() == there.keys()
-        np.testing.assert_array_equal(found["output_bias"], there["output_bias"])
-
-
-def test_a_pretraining_checkpoint_fills_each_head(tmp_path):
-    """From TensorFlow 1, with the names and shapes of Google's code."""
-    there = values_of(published_shapes() | {n: HEADS[n] for n in HEADS if n.startswith(("cls/pred", "cls/seq"))})
-    source = write_tf1(tmp_path / "bert_model.ckpt", there)
-    for head in ("span", "classifier", "pretraining"):
-        model = Bert(config(), head)
+def test_a_pretraining_checkpoint_is_found_and_fills_each_head(tmp_path):
+    """From TensorFlow 1, with Google's names and shapes. Its archives hold bert_model.ckpt and no `checkpoint`."""
+    there = values_of(published_shapes() | PRETRAINING_HEAD)
+    write_tf1(tmp_path / "model.ckpt-123", there)
+    write_tf1(tmp_path / "zip" / "bert_model.ckpt", there)
+    (tmp_path / "zip" / "checkpoint").unlink()
+    heads = {"model.ckpt-123": "span", "": "classifier", "zip": "pretraining", "zip/bert_model.ckpt": "span"}
+    for place, head in heads.items():
+        model, source = Bert(config(), head), weights.find(str(tmp_path / place))
         new = weights.HEAD_TENSORS[head] if head != "pretraining" else ()
         before, missing = values_in(model), [name for name in new if name not in there]
         line = weights.load(model, source, new=new)
@@ -127,7 +118,7 @@ def test_a_saved_folder_is_readable_by_others(tmp_path):
     """safetensors lets only the owner read what it writes."""
     words, before = tokenizer.load(str(write_vocabulary(tmp_path, "a"))), os.umask(0o027)
     try:
-        weights.copied(Bert(config(), "span"), words)(tmp_path / "model")
+        replace_folder(tmp_path / "model", weights.copied(Bert(config(), "span"), words))
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()} == {0o640}

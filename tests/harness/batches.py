@@ -91,10 +91,10 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
 
 
 class Computer:
-    """Computes scores, loss and gradients of a model in graphs, as training does."""
+    """Computes scores, loss and gradients of a model in graphs, as training does; `more` is added to batches."""
 
-    def __init__(self, model: Bert):
-        self.model, self.head = model, model.head_name
+    def __init__(self, model: Bert, **more):
+        self.model, self.head, self.more = model, model.head_name, more
         self._functions: dict = {}
 
     def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
@@ -117,9 +117,9 @@ class Computer:
 
     def _compute(self, batch, inverse, key=None):
         if self.head == "features":
-            return self.model(batch, dropout_key=key), tf.zeros([]), []
+            return self.model(batch | self.more, dropout_key=key), tf.zeros([]), []
         with tf.GradientTape() as tape:
-            scores = self.model(batch, dropout_key=key)
+            scores = self.model(batch | self.more, dropout_key=key)
             total = tf.reduce_sum(tf.stack([*TASKS[self.head].loss(scores, batch).values()]) * inverse)
         variables = [variable.value for variable in self.model.named_tensors().values()]
         return scores, total, tape.gradient(total, variables, unconnected_gradients="zero")

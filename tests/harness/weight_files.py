@@ -10,12 +10,11 @@ from transformers import BertConfig
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
          "intermediate_size": 64, "max_position_embeddings": 24}  # fmt: skip
-HEADS = {
-    "cls/squad/output_weights": (2, 32), "cls/squad/output_bias": (2,), "output_weights": (3, 32),
-    "output_bias": (3,), "cls/predictions/transform/dense/kernel": (32, 32),
-    "cls/predictions/transform/dense/bias": (32,), "cls/predictions/transform/LayerNorm/gamma": (32,),
-    "cls/predictions/transform/LayerNorm/beta": (32,), "cls/predictions/output_bias": (60,),
-    "cls/seq_relationship/output_weights": (2, 32), "cls/seq_relationship/output_bias": (2,),
+PRETRAINING_HEAD = {
+    "cls/predictions/transform/dense/kernel": (32, 32), "cls/predictions/transform/dense/bias": (32,),
+    "cls/predictions/transform/LayerNorm/gamma": (32,), "cls/predictions/transform/LayerNorm/beta": (32,),
+    "cls/predictions/output_bias": (60,), "cls/seq_relationship/output_weights": (2, 32),
+    "cls/seq_relationship/output_bias": (2,),
 }  # fmt: skip
 
 

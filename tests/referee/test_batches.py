@@ -1,6 +1,7 @@
 """How much of a batch is padding, and which ids are refused."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 from harness.batches import batch_of, random_rows
@@ -47,8 +48,4 @@ def test_ids_that_the_model_has_no_entries_for_are_refused():
 
     check(sizes)
     for table, size in sizes.items():
-        refused(
-            lambda table=table, size=size: check(sizes | {table: size - 1}),
-            "7 of the data",
-            f"{table} {size - 1}",
-        )
+        refused(partial(check, sizes | {table: size - 1}), "7 of the data", f"{table} {size - 1}")
