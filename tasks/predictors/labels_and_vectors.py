@@ -10,18 +10,15 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import softmax
 
-from bert.text.tokenizer import unknown_share
 from distributed.rows import Rows
 from ringbase.errors import InputError
-from ringbase.ragged import joined
 from ringbase.settings import setting
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask, labels_of
-from tasks.features.program import batch_of_texts, states_of
+from tasks.features.program import batch_of_texts, rows_of_texts, states_of
 from tasks.predict import Predictor
 from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
-from tasks.texts import encoded, joined_pairs
 
 TextOrPair = str | tuple[str, str]
 Pooling = Literal["mean", "cls"]
@@ -43,21 +40,12 @@ class TextPredictor(TrainedPredictor):
     def rows_of(self, texts: list[tuple[str, ...]]) -> Rows:
         """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some are cut to
         `max_seq_length` tokens, or many of their tokens are [UNK]."""
-        words, most, is_pair = self._tokenizer, self.settings.max_seq_length, np.array([*map(len, texts)]) == 2
-        first, second = (
-            joined(encoded([(*text, "")[side] for text in texts], "tokenizing", words, self._job.run))
-            for side in (0, 1)
-        )
-        warn_of_unknown(unknown_share([first[0], second[0]], words.unk_id), words)
-        (ids, offsets), heads = joined_pairs(first, second, is_pair, most, words)
-        if cut := len(first[0]) + len(second[0]) + int((2 + is_pair).sum()) - len(ids):
+        most = self.settings.max_seq_length
+        table, unknown, cut = rows_of_texts(texts, most, self._tokenizer)
+        warn_of_unknown(unknown, self._tokenizer)
+        if cut:
             warnings.warn(f"{cut:,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
-        columns = {
-            "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-            "sentence_a_tokens": pa.array(heads, pa.int32()),
-            "label": pa.array(np.zeros(len(texts), np.int32)),
-        }
-        return Rows(pa.table(columns))
+        return Rows(table.append_column("label", pa.array(np.zeros(len(texts), np.int32))))
 
 
 # -- labels -------------------------------------------------------------------------------------------------------
