@@ -98,18 +98,26 @@ def tokenize(config: FeaturesConfig, tokenizer: Tokenizer) -> pa.Table:
     if not text:
         raise InputError(f"{where}: the file is empty")
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-    pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
-    first = joined(tokenizer.encode_ids([first for first, _ in pairs]))
-    second = joined(tokenizer.encode_ids([second or "" for _, second in pairs]))
-    check_unknown(unknown_share([first[0], second[0]], tokenizer.unk_id), where, tokenizer, config.allow_unknown)
-    is_pair = np.array([second is not None for _, second in pairs])
-    (ids, offsets), sentence_a_tokens = joined_pairs(first, second, is_pair, config.max_seq_length, tokenizer)
-    return pa.table(
-        {
-            "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-            "sentence_a_tokens": pa.array(sentence_a_tokens, pa.int32()),
-        }
-    )
+    texts = [match.groups() if (match := PAIR.match(line)) else (line,) for line in lines]
+    table, unknown, _ = rows_of_texts(texts, config.max_seq_length, tokenizer)
+    check_unknown(unknown, where, tokenizer, config.allow_unknown)
+    return table
+
+
+def rows_of_texts(
+    texts: Sequence[tuple[str, ...]], max_seq_length: int, tokenizer: Tokenizer
+) -> tuple[pa.Table, float, int]:
+    """Texts and pairs of texts as an Arrow table of `input_ids` and `sentence_a_tokens`, the share of their tokens
+    that are [UNK], and how many tokens are cut off."""
+    is_pair = np.array([len(text) == 2 for text in texts])
+    first, second = (joined(tokenizer.encode_ids([(*text, "")[side] for text in texts])) for side in (0, 1))
+    (ids, offsets), heads = joined_pairs(first, second, is_pair, max_seq_length, tokenizer)
+    columns = {
+        "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+        "sentence_a_tokens": pa.array(heads, pa.int32()),
+    }
+    cut = len(first[0]) + len(second[0]) + int((2 + is_pair).sum()) - len(ids)
+    return pa.table(columns), unknown_share([first[0], second[0]], tokenizer.unk_id), cut
 
 
 def batch_of_texts(fields: dict[str, Any]) -> dict[str, Any]:

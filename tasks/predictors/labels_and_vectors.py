@@ -4,27 +4,25 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 from scipy.special import softmax
 
-from bert.text.tokenizer import unknown_share
 from distributed.rows import Rows
 from ringbase.errors import InputError
-from ringbase.ragged import joined
 from ringbase.settings import setting
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask, labels_of
-from tasks.features.program import batch_of_texts, states_of
+from tasks.features.program import batch_of_texts, rows_of_texts, states_of
 from tasks.predict import Predictor
 from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
-from tasks.texts import encoded, joined_pairs
 
 TextOrPair = str | tuple[str, str]
 Pooling = Literal["mean", "cls"]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,29 +33,34 @@ class TextSettings(LoadSettings, ExampleSettings):
     pooling: Pooling = setting("mean")
 
 
-class TextPredictor(TrainedPredictor):
+class TextPredictor(TrainedPredictor, Generic[Result]):
     """What `Classifier` and `Features` share."""
 
     settings_class = TextSettings
 
+    @overload
+    def __call__(self, texts: TextOrPair) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, texts: Iterable[TextOrPair]) -> list[Result]: ...
+    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Result | list[Result]:
+        """The result for a text, for a pair of texts, which is a tuple, or for each item in a list of these."""
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
+        results = self._results(items, self.rows_of(items))
+        return results[0] if is_single else results
+
+    def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[Result]:
+        """What the predictor says of texts, which are also given as rows."""
+        raise NotImplementedError
+
     def rows_of(self, texts: list[tuple[str, ...]]) -> Rows:
         """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some are cut to
         `max_seq_length` tokens, or many of their tokens are [UNK]."""
-        words, most, is_pair = self._tokenizer, self.settings.max_seq_length, np.array([*map(len, texts)]) == 2
-        first, second = (
-            joined(encoded([(*text, "")[side] for text in texts], "tokenizing", words, self._job.run))
-            for side in (0, 1)
-        )
-        warn_of_unknown(unknown_share([first[0], second[0]], words.unk_id), words)
-        (ids, offsets), heads = joined_pairs(first, second, is_pair, most, words)
-        if cut := len(first[0]) + len(second[0]) + int((2 + is_pair).sum()) - len(ids):
+        most = self.settings.max_seq_length
+        table, unknown, cut = rows_of_texts(texts, most, self._tokenizer)
+        warn_of_unknown(unknown, self._tokenizer)
+        if cut:
             warnings.warn(f"{cut:,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
-        columns = {
-            "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-            "sentence_a_tokens": pa.array(heads, pa.int32()),
-            "label": pa.array(np.zeros(len(texts), np.int32)),
-        }
-        return Rows(pa.table(columns))
+        return Rows(table.append_column("label", pa.array(np.zeros(len(texts), np.int32))))
 
 
 # -- labels -------------------------------------------------------------------------------------------------------
@@ -79,7 +82,7 @@ class Prediction:
 
 
 @dataclass(kw_only=True, eq=False)
-class Classifier(TextPredictor):
+class Classifier(TextPredictor[Prediction]):
     """Labels texts: `Classifier(folder)(texts)`. The probabilities are those of bert-classifier.
 
     Args:
@@ -87,6 +90,7 @@ class Classifier(TextPredictor):
       batch_size: texts of `max_seq_length` tokens in a batch; more if they are shorter.
       max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None: as in the run
         that wrote the folder, else as many as the model has positions.
+    A call warns of single texts if the run that wrote the folder was trained on pairs.
     The attribute `labels` has their names in the model's order; it is empty for a regression model.
     Raises ringbert.InputError, one line that names the argument.
     """
@@ -101,27 +105,16 @@ class Classifier(TextPredictor):
         self.labels: tuple[str, ...] = labels_of(config) or ()
         self._predictor = Predictor(self._job, LabelTask(length).batch, length)
 
-    @overload
-    def __call__(self, texts: TextOrPair) -> Prediction: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, texts: Iterable[TextOrPair]) -> list[Prediction]: ...
-    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Prediction | list[Prediction]:
-        """The label of a text, of a pair of texts, which is a tuple, or of each item in a list of these.
-
-        Warns of single texts if the run that wrote the folder was trained on pairs.
-        """
-        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
+    def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[Prediction]:
         if is_on_pairs(self._of_run) and any(len(item) == 1 for item in items):
-            warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=2)
-        scores_BL = np.array(self._predictor(self.rows_of(items), self.settings.batch_size))
+            warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=3)
+        scores_BL = np.array(self._predictor(rows, self.settings.batch_size))
         if not self.labels:
-            results = [Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()]
-        else:
-            best, rows = scores_BL.argmax(1).tolist(), softmax(scores_BL.astype(float), 1).tolist()
-            probabilities = [dict(zip(self.labels, row, strict=True)) for row in rows]
-            names = [self.labels[number] for number in best]
-            results = [Prediction(name, each[name], each) for name, each in zip(names, probabilities, strict=True)]
-        return results[0] if is_single else results
+            return [Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()]
+        names = [self.labels[number] for number in scores_BL.argmax(1).tolist()]
+        softmax_BL = softmax(scores_BL.astype(float), 1).tolist()
+        probabilities = [dict(zip(self.labels, row, strict=True)) for row in softmax_BL]
+        return [Prediction(name, each[name], each) for name, each in zip(names, probabilities, strict=True)]
 
 
 # -- vectors ------------------------------------------------------------------------------------------------------
@@ -145,7 +138,7 @@ class TextFeatures:
 
 
 @dataclass(kw_only=True, eq=False)
-class Features(TextPredictor):
+class Features(TextPredictor[TextFeatures]):
     """Vectors of texts: `Features(folder)(texts)`, or only one per text: `Features(folder).pooled(texts)`.
 
     The vectors are those of bert-features, there rounded to six decimals.
@@ -170,14 +163,8 @@ class Features(TextPredictor):
         states = states_of(self._job.model, [self.layer % layers + 1])  # 0 is the embeddings' output
         self._predictor = Predictor(self._job, batch_of_texts, self.settings.max_seq_length, states)
 
-    @overload
-    def __call__(self, texts: TextOrPair) -> TextFeatures: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, texts: Iterable[TextOrPair]) -> list[TextFeatures]: ...
-    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> TextFeatures | list[TextFeatures]:
-        """The vectors of a text, of a pair of texts, which is a tuple, or of each item in a list of these."""
-        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
-        rows, special = self.rows_of(items), np.zeros((1, 2), np.int32)
+    def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[TextFeatures]:
+        special = np.zeros((1, 2), np.int32)
         (ids, offsets), heads = rows.column("input_ids"), rows.column("sentence_a_tokens")
 
         def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
@@ -190,7 +177,7 @@ class Features(TextPredictor):
             return TextFeatures(tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled)
 
         results: Any = self._predictor(rows, self.settings.batch_size, features, "features")
-        return results[0] if is_single else results
+        return results
 
     def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors are dropped at

@@ -1,7 +1,9 @@
-"""Answers, labels and vectors from Python are those of the programs; refusals name the argument."""
+"""Answers, labels and vectors from Python and bert-ask are those of the programs; refusals name the argument."""
 
+import io
 import json
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
@@ -9,11 +11,12 @@ import numpy as np
 import pytest
 from harness.classifier_runs import COLUMNS, TEST, classify, write_rows
 from harness.models import save_model
-from harness.program_runs import bert, in_process
+from harness.program_runs import bert, in_process, refusal
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
 
 import ringbert
+from tasks import ask
 
 LABELS = ("tool", "animal", "colour")
 LENGTHS = {"max_seq_length": 40, "doc_stride": 12, "max_query_length": 16}
@@ -189,3 +192,39 @@ def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path
     check(ringbert.QuestionAnswering, span_model, "max_seq_length", "max_query_length", max_seq_length=40)
     check(ringbert.Features, span_model, "layer", "1", layer=1)
     check(ringbert.Features, span_model, "pooling", pooling="max")
+
+
+def test_bert_ask_prints_lines_and_json(span_model, tmp_path, capsys, monkeypatch):
+    """From a file and from standard input. An answer with a line's end must not begin a line of the output."""
+    file, context = tmp_path / "context.txt", "the cat sat near a\nred fox and the dog"
+    model, flags = str(span_model), [f"--{name}={value}" for name, value in LENGTHS.items()]
+    file.write_text(context, encoding="utf-8")
+    answers = ringbert.QuestionAnswering(span_model, **LENGTHS)
+    expected = answers("the animal", context, top_k=3)
+    assert any("\n" in answer.text for answer in expected)
+    ask.main([model, "the animal", str(file), *flags, "--top_k=3"])
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert lines == [[f"{a.probability:.4f}", a.text.replace("\n", " ")] for a in expected]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(context.encode())))
+    ask.main(["--json", *flags, model, "the animal", "-"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["question"] == "the animal"
+    assert [ringbert.Answer(**answer) for answer in printed["answers"]] == expected[:1]
+    threshold = "--null_score_diff_threshold=-99"
+    ask.main([model, "who?", str(file), *flags, "--version_2_with_negative", threshold])
+    assert capsys.readouterr().out.endswith("\t(no answer)\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "named"),
+    [
+        (["{model}", "who?", "nothing.txt"], 1, ["nothing.txt"]),
+        (["{model}", "who?", "-"], 1, ["standard input", "line 1", "UTF-8"]),
+        (["{model}", "who?", __file__, "--max_seq_length=999"], 1, ["max_seq_length", "128"]),
+        (["{model}", "who?", __file__, "--n_best_size=-5"], 2, ["--n_best_size", "1", "-5"]),
+    ],
+)
+def test_bad_input_of_bert_ask_is_one_line(span_model, words, status, named, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9")))
+    argv = [word.format(model=span_model) for word in words]
+    refusal(capsys, "bert-ask", lambda: ask.main(argv), *named, status=status)
