@@ -18,6 +18,7 @@ from ringbase.files import read_object
 from ringbase.settings import shown
 
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
+TEXTS_AT_ONCE = 4096  # an encoding takes far more memory than its ids
 MOST_UNKNOWN_SHARE = 0.10
 MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
@@ -90,8 +91,9 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The token ids that `encode` gives, without the spans, which take extra time."""
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        parts = (texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE))
+        encodings = (self.backend.encode_batch_fast(list(part), add_special_tokens=False) for part in parts)
+        return [np.asarray(encoding.ids, np.int32) for part in encodings for encoding in part]
 
     @property
     def case_problem(self) -> str:
