@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.compare_jobs import JOBS, compare_job, compare_prediction
+from benchmarks.timing import TurnSettings, alone, in_turn, last_error, ratios
 from bert.text import tokenizer
 from distributed.order import Order
 from distributed.rows import Rows
@@ -31,8 +32,6 @@ from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
-from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import alone, in_turn, last_error, ratios
 from tasks.environment import set_environment
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.bench.timing import in_turn, medians, ratios
+from benchmarks.timing import in_turn, medians, ratios
 
 if TYPE_CHECKING:
     from benchmarks.compare import Contest

@@ -19,8 +19,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+from benchmarks.timing import in_turn, last_error, ratios
 from tasks import SITE
-from tasks.bench.timing import in_turn, last_error, ratios
 
 SETTINGS = {
     "max_seq_length": 128, "max_predictions_per_seq": 20, "short_seq_prob": 0.1, "masked_lm_prob": 0.15,

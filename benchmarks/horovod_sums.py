@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gradient_step
+from benchmarks.timing import TurnSettings, alone, in_turn, last_error, medians, ratios
 from distributed.launch import parse_args
 from distributed.mpirun import build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
-from tasks.bench.settings import TurnSettings
-from tasks.bench.timing import alone, in_turn, last_error, medians, ratios
 from tasks.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn

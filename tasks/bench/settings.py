@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert.settings import PassSettings
-from distributed.collectives import BackendSettings, CollectivesSettings
-from distributed.devices import DeviceSettings
+from distributed.collectives import CollectivesSettings
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
 from tasks.settings import MachineSettings
 
-MOST_MEGABYTES, MOST_RANKS = 100_000, 4096
+PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")  # of a measured step
 # hidden size, layers, heads, intermediate size
 SIZES = {
     "tiny": (128, 2, 2, 512),
@@ -17,14 +16,6 @@ SIZES = {
     "base": (768, 12, 12, 3072),
     "large": (1024, 24, 16, 4096),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class TurnSettings(Settings):
-    """How often a benchmark measures, and where it writes what it measured."""
-
-    repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
-    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,39 +48,3 @@ class StepConfig(Settings):
 
     load: LoadSettings
     output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalingConfig(Settings):
-    """Training steps on 1 to N ranks of this machine, as a table."""
-
-    load: LoadSettings
-    turns: TurnSettings
-    max_ranks: int | None = setting(
-        None, "largest number of ranks", "load", shown_default="one for each GPU, else one for each core",
-        at_least=1, at_most=MOST_RANKS,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllreduceConfig(Settings):
-    """Sums of float32 buffers over all ranks, compared with one plain MPI Allreduce of the whole buffer."""
-
-    megabytes: str = setting(
-        "1,16,88,440", "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas", "load"
-    )
-    turns: TurnSettings
-    device: DeviceSettings
-    backend: BackendSettings
-
-    def check(self) -> None:
-        if not all(0 < size <= MOST_MEGABYTES for size in self.sizes() or [0]):
-            needed = f"must be positive numbers, at most {MOST_MEGABYTES:,}, separated by commas"
-            raise ValueError(f"--megabytes {needed}, got {self.megabytes!r}")
-
-    def sizes(self) -> list[float]:
-        """In units of 10^6 bytes; none if one is no number."""
-        try:
-            return [float(size) for size in self.megabytes.split(",")]
-        except ValueError:
-            return []

@@ -21,16 +21,15 @@ from distributed.plan import make_plan
 from distributed.rows import Rows, prefetched, ragged
 from distributed.run import Run
 from distributed.world import World
+from ringbase.files import write_json
 from ringbase.settings import flat, made
-from tasks.bench.settings import SIZES, LoadSettings, StepConfig
-from tasks.bench.timing import line_up, medians, write
+from tasks.bench.settings import PARTS, SIZES, LoadSettings, StepConfig
 from tasks.fit import OPTIMIZED_FROM, feed_of, training_step
 from tasks.job import Job, set_precision
 from tasks.settings import TrainingSettings
 from tasks.squad.task import SpanTask
 
 SEED = 0
-PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 PEAK_SIZES = {"cpu": 2048, "gpu": 8192}  # rows and columns of the matrices of the large product
 PEAK_TURNS, CALLS = {"cpu": 3, "gpu": 20}, 4  # how often it is timed; products for one time measurement
 
@@ -57,7 +56,8 @@ def run(config: StepConfig) -> None:
         world.say(f"total tokens/sec: {figures['tokens_per_s']:.0f}")
         total = f"{figures['examples_per_s']:.2f} +- {figures['deviation']:.2f}"
         world.say(f"total examples/sec: {total} on {world.size} rank{'s' * (world.size > 1)}")
-        world.on_first(write, config.output_file, figures)
+        if config.output_file:
+            world.on_first(write_json, Path(config.output_file).expanduser(), figures, 1)
 
 
 def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict[str, Any]:
@@ -70,7 +70,8 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "world_size": world.size, "examples_per_s": examples, "deviation": deviation, "of_ranks": of_ranks,
-        "tokens_per_s": examples * load.seq_length, **medians(measured, PARTS),
+        "tokens_per_s": examples * load.seq_length,
+        **{name: statistics.median(step[name] for step in measured) for name in PARTS},
         "flop_per_s": of_ranks[0][0] * model_flop(config, load.seq_length),
         "peak_flop_per_s": matrix_peak(job.model.compute_dtype, world),
         "parameters": sum(math.prod(variable.shape) for variable in job.model.trainable_variables),
@@ -105,6 +106,12 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
             step.take(batches, number, (), clock)
             measured.append(clock.read())
     return measured[load.num_warmup :]
+
+
+def line_up(world: World) -> None:
+    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would start late."""
+    if world.comm is not None:
+        world.comm.Barrier()
 
 
 def config_of(load: LoadSettings) -> BertConfig:

@@ -128,8 +128,7 @@ TOGETHER = {  # flags that are missing or do not fit each other -> what the mess
     f"{CORPUS} --dataset_name=x": "--input_file --dataset_name",
     f"{CORPUS} --format=tfrecord --masking=dynamic": "--format --masking",
     f"{CORPUS} --format=tfrecord --masking=static --nonext_sentence": "--format --next_sentence",
-    "bench allreduce --megabytes=1,none": "--megabytes none",
-    "bench allreduce --fp16": "--fp16",  # it has no precision
+    f"{CORPUS} --fp16": "--fp16",  # it has no precision
 }
 
 

@@ -33,8 +33,6 @@ COMMANDS = {
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
     "bert-doctor": ("tasks.doctor.__main__:DoctorConfig", ""),
     "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
-    "bert-bench allreduce": ("tasks.bench.settings:AllreduceConfig", ""),
-    "bert-bench scaling": ("tasks.bench.settings:ScalingConfig", ""),
 }  # fmt: skip
 SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}
 LEAST = {command: tuple(flags.split()) for command, (_, flags) in COMMANDS.items()}

@@ -36,14 +36,11 @@ def test_the_figures_of_a_step_on_two_ranks(tmp_path):
         (["stpe"], "step?"),
         (["corpus"], "bert-corpus build"),
         (["start", "--ranks=1,2"], "RINGBERT_PHASES"),
+        (["allreduce", "--megabytes=1"], "python -m benchmarks.allreduce"),
+        (["scaling", "--max_ranks=2"], "bert-launch -np $N -- bert-bench step"),
         (["step", "--train_file=squad.json"], "bert-squad"),
     ],
 )
 def test_what_is_no_longer_there_is_one_line_that_names_another(argv, named, capsys):
     command = "bert-bench step" if argv[0] == "step" else "bert-bench"
     refusal(capsys, command, lambda: main_of("bert-bench")(argv), named, status=2)
-
-
-def test_what_starts_ranks_by_itself_refuses_a_launcher(monkeypatch, capsys):
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    refusal(capsys, "bert-bench", lambda: main_of("bert-bench")(["scaling"]), "mpirun")

@@ -7,6 +7,7 @@ and a ratio is the median of the ratios within each turn, not the ratio of two m
 import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +15,17 @@ from distributed.launcher import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import write_json
+from ringbase.settings import Settings, setting
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnSettings(Settings):
+    """How often a benchmark measures, and where it writes what it measured."""
+
+    repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
+    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
 def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> dict[str, list[Result]]:
@@ -38,13 +48,7 @@ def ratios(numerators: Iterable[float], denominators: Iterable[float]) -> list[f
     return sorted(one / other for one, other in zip(numerators, denominators, strict=True))
 
 
-def line_up(world: World) -> None:
-    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would start late."""
-    if world.comm is not None:
-        world.comm.Barrier()
-
-
-def alone(output_file: str | None, measure: Callable[[World], Any], program: str = "bert-bench") -> None:
+def alone(output_file: str | None, measure: Callable[[World], Any], program: str) -> None:
     """Calls `measure(world)` in a process without MPI, which may start others, and writes the figures."""
     with World(program=program) as world:
         if launched_size()[1] > 1:
