@@ -24,7 +24,7 @@ from bert.batch import Layouts
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from ringbase.settings import made
-from tasks.bench.settings import SIZES, LoadSettings
+from tasks.bench.__main__ import SIZES, LoadSettings
 from tasks.bench.step import config_of, random_rows
 from tasks.job import POLICIES, set_precision
 from tasks.squad.task import SpanTask

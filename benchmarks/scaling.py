@@ -22,7 +22,7 @@ from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbase.errors import InputError
 from tasks import SITE
-from tasks.bench.settings import PARTS
+from tasks.bench.__main__ import PARTS
 
 
 def bench_scaling(max_ranks: int | None, repeat: int, flags: list[str], world: World) -> dict[str, Any]:

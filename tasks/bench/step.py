@@ -18,12 +18,12 @@ from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import StepClock
 from distributed.order import Order
 from distributed.plan import make_plan
-from distributed.rows import Rows, prefetched, ragged
+from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.files import write_json
 from ringbase.settings import flat, made
-from tasks.bench.settings import PARTS, SIZES, LoadSettings, StepConfig
+from tasks.bench.__main__ import PARTS, SIZES, LoadSettings, StepConfig
 from tasks.fit import OPTIMIZED_FROM, feed_of, training_step
 from tasks.job import Job, set_precision
 from tasks.settings import TrainingSettings
@@ -94,10 +94,8 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
     set_precision(load.machine.precision, load.machine.tf32)
     job.make_model(config, task.head, SEED)
     step = training_step(task, feed, plan, settings, job)
-    step.synchronize()
     clock, measured = StepClock(rows_of_rank, world.device.is_gpu), []
-    make = lambda number: feed.micro_batches(plan, world.rank, number * len(rows))  # noqa: E731
-    with closing(prefetched(make, range(load.num_warmup + load.num_steps))) as batches_of_steps:
+    with closing(feed.batches(plan, world.rank, step.synchronize())) as batches_of_steps:
         for number in range(load.num_warmup + load.num_steps):
             line_up(world)
             clock.skip()

@@ -32,7 +32,7 @@ COMMANDS = {
     "bert-ask": ("tasks.ask:Config", "folder question context"),
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
     "bert-doctor": ("tasks.doctor.__main__:DoctorConfig", ""),
-    "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
+    "bert-bench step": ("tasks.bench.__main__:StepConfig", ""),
 }  # fmt: skip
 SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}
 LEAST = {command: tuple(flags.split()) for command, (_, flags) in COMMANDS.items()}

@@ -1,10 +1,10 @@
 """Every collective operation by hand, eager and inside tf.function; the moments of SyncBatchNormalization."""
 
-import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-
 from synthetic import digits, report
+
+import horovod.tensorflow as hvd
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()

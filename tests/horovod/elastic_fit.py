@@ -1,9 +1,9 @@
 """The shape of Horovod's tensorflow2_keras_mnist_elastic.py: `fit` with callbacks that keep a state."""
 
-import horovod.tensorflow.keras as hvd
 import tensorflow as tf
-
 from synthetic import digits, fingerprint, report, set_weights
+
+import horovod.tensorflow.keras as hvd
 
 hvd.init()
 dataset = tf.data.Dataset.from_tensor_slices(digits(256, seed=hvd.rank())).repeat().batch(16)

@@ -1,9 +1,9 @@
 """The shape of Horovod's tensorflow2_mnist_elastic.py: a state that is committed after each batch."""
 
-import horovod.tensorflow as hvd
 import tensorflow as tf
-
 from synthetic import digits, fingerprint, report, set_weights
+
+import horovod.tensorflow as hvd
 
 hvd.init()
 dataset = tf.data.Dataset.from_tensor_slices(digits(256, seed=hvd.rank())).repeat().batch(16)

@@ -2,11 +2,11 @@
 
 import tempfile
 
-import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-
 from synthetic import digits, fingerprint, report, set_weights
+
+import horovod.tensorflow as hvd
 
 hvd.init()
 dataset = tf.data.Dataset.from_tensor_slices(digits(512, seed=hvd.rank())).repeat().batch(16)

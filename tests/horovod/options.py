@@ -1,10 +1,10 @@
 """The options of the tape and of the optimizer: compression, Sum, predivide factor, groups, dense embeddings, and
 backward_passes_per_step, with which gradients of several batches are added, or averaged, before they travel."""
 
-import horovod.tensorflow as hvd
 import tensorflow as tf
-
 from synthetic import digits, fingerprint, perceptron, report, sentences, set_weights
+
+import horovod.tensorflow as hvd
 
 hvd.init()
 images, labels = digits(64, seed=hvd.rank())

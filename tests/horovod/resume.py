@@ -3,11 +3,11 @@
 import os
 import tempfile
 
-import horovod.tensorflow.keras as hvd
-import numpy as np
 from tensorflow import keras
-
+import numpy as np
 from synthetic import digits, fingerprint, report, set_weights
+
+import horovod.tensorflow.keras as hvd
 
 hvd.init()
 folder = tempfile.mkdtemp()  # another one on each rank: only rank 0 finds checkpoints

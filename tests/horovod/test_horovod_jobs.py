@@ -3,9 +3,10 @@
 import re
 
 import pytest
+from harness.jobs import launch, program, run
+
 import ringbert.horovod as hvd
 import ringbert.horovod.tensorflow.keras  # noqa: F401  (a submodule of hvd)
-from harness.jobs import launch, program, run
 from ringbase.errors import InputError
 
 

@@ -1,10 +1,10 @@
 """`join`: ranks with different numbers of batches."""
 
-import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-
 from synthetic import digits, fingerprint, report, set_weights
+
+import horovod.tensorflow as hvd
 
 hvd.init()
 model = tf.keras.Sequential([tf.keras.layers.Flatten(input_shape=(8, 8, 1)), tf.keras.layers.Dense(10)])
