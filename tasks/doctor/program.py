@@ -143,16 +143,15 @@ def check_hosts(world: World) -> Finding:
 
 
 def check_devices(world: World) -> Finding:
-    """Which GPU each rank has: all of one kind, a different one for each rank."""
+    """Which GPUs the ranks have: all of one kind. Ranks that share one must have asked for it."""
     if not world.device.is_gpu:
         return Finding("ok", "the ranks compute on CPUs")
-    ranks = world.all_gather((world.device.name, world.device.bus_id, socket.gethostname()))
-    kinds = Counter(name for name, _, _ in ranks)
+    kinds = Counter(world.all_gather(world.device.name))
     text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
+    if world.device.may_be_shared:
+        return Finding("warning", f"{text}, shared by ranks", "start one rank per GPU to train")
     if len(kinds) > 1:
         return Finding("warning", text, "use GPUs of one kind: a step waits for the slowest")
-    if len({(bus_id, host) for _, bus_id, host in ranks}) < world.size:
-        return Finding("warning", f"{text}, shared by ranks", "start one rank per GPU to train")
     return Finding("ok", text)
 
 

@@ -9,15 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-# A graph with an operation that once cost the attention of every layer a way to the host and back.
-WITH_SPLIT = """
-import gpu_kernels
-import tensorflow as tf
-
-function = tf.function(lambda x: tf.split(x, [1, 2])).get_concrete_function(tf.TensorSpec([3], tf.int8))
-(found,) = gpu_kernels.without_kernel(function.graph)
-assert found.startswith("SplitV"), found
-"""
 
 
 @pytest.mark.timeout(3600)
@@ -29,8 +20,7 @@ def test_gpus_have_a_kernel_for_every_operation(tmp_path):
     subprocess.run([*install, wheel], check=True, timeout=1200)
     path = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "tests", ROOT / "tests/soak/gpu")))
     environment = os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
-    for arguments in (["-c", WITH_SPLIT], ["-m", "gpu_kernels"]):
-        command = [sys.executable, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
-        assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-m", "gpu_kernels"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].endswith(" functions, 0 operations without a kernel on GPUs")
