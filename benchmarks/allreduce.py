@@ -29,15 +29,16 @@ def main() -> None:
     parser.add_argument("--backend", choices=("auto", *BACKENDS), default="auto", help="what sums")
     parser.add_argument("--output_file", help="JSON file for the figures")
     options = parser.parse_args()
-    repeat, device = options.repeat, DeviceSettings(device=options.device, share_gpus=options.share_gpus)
-    figures = {}
+    device, figures = DeviceSettings(device=options.device, share_gpus=options.share_gpus), {}
     with World.join(device, "benchmarks.allreduce") as world:
         if world.size == 1:
             raise InputError("several ranks are needed: bert-launch -np 2 -- python -m benchmarks.allreduce")
         collectives = open_collectives(world, options.backend)
-        world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
+        world.say(
+            f"float32 sums over {world.size} ranks, buffers just computed, medians of {options.repeat} pairs"
+        )
         for size in map(float, options.megabytes.split(",")):
-            sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)
+            sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, options.repeat)
             ours, plain = (
                 f"{s * 1e3:7.1f} ms ({size / 1e3 / s:5.2f} GB/s)" for s in (sums["ours_s"], sums["plain_s"])
             )

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.compare_jobs import JOBS, compare_job, compare_prediction
-from benchmarks.timing import TurnSettings, alone, in_turn, last_error, ratios
+from benchmarks.timing import alone, in_turn, last_error, ratios
 from bert.text import tokenizer
 from distributed.order import Order
 from distributed.rows import Rows
@@ -79,7 +79,8 @@ class CompareConfig(Settings):
     num_steps: int = setting(10, "measured steps", "load", at_least=1)
     precision: Literal["fp32", "bf16"] = setting("bf16", "number format of bert-squad and KerasHub", "machine")
     rival_python: str = setting(sys.executable, "Python that has the other programs", "machine")
-    turns: TurnSettings
+    repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
+    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
     def check(self) -> None:
         parts = self.parts.split(",")
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prog = "benchmarks.compare"
     config = flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__))
     set_environment()
-    alone(config.turns.output_file, partial(bench_compare, config), prog)
+    alone(config.output_file, partial(bench_compare, config), prog)
 
 
 def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
@@ -190,10 +191,10 @@ def compare_training(contest: Contest) -> dict[str, Any]:
             return 0.0
         return config.batch_size * len(seconds) / sum(seconds)
 
-    rates = in_turn({name: partial(windows_per_s, name) for name in LABELS}, config.turns.repeat)
+    rates = in_turn({name: partial(windows_per_s, name) for name in LABELS}, config.repeat)
     contest.say(
         f"{config.model}: {config.batch_size} windows per step, {config.num_steps} steps, {contest.num_cores} "
-        f"cores, {contest.num_ranks} ranks, {config.precision}; medians of {config.turns.repeat} turns"
+        f"cores, {contest.num_ranks} ranks, {config.precision}; medians of {config.repeat} turns"
     )
     figures: dict[str, Any] = {}
     for name, label in LABELS.items():

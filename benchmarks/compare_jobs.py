@@ -45,7 +45,7 @@ def compare_job(contest: "Contest", name: str) -> dict[str, Any]:
     """Seconds from the command to the scores, and to the second step; scores; the ratio of the seconds."""
     job = JOBS[name]
     contenders = {"ours": partial(ours, contest, job), "pytorch": partial(pytorchs, contest, job)}
-    runs = in_turn(contenders, contest.config.turns.repeat)
+    runs = in_turn(contenders, contest.config.repeat)
     seeds = f", {len(job.seeds)} seeds" * (len(job.seeds) > 1)
     contest.say(f"{name}: {job.examples:,} examples, {job.epochs} epochs{seeds}; from the command to the score")
     for who, turns in runs.items():
@@ -149,7 +149,7 @@ def compare_prediction(contest: "Contest") -> dict[str, Any]:
             "command_s": time.perf_counter() - start_s,
         }  # fmt: skip
 
-    turns = in_turn({"ours": our_prediction, "pytorch": pytorchs_prediction}, config.turns.repeat)
+    turns = in_turn({"ours": our_prediction, "pytorch": pytorchs_prediction}, config.repeat)
     rates = {who: [turn["windows"] / turn["seconds"] for turn in each] for who, each in turns.items()}
     contest.say(f"prediction of {turns['ours'][0]['windows']:,} windows")
     for who, each in turns.items():

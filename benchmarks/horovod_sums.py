@@ -6,6 +6,7 @@ Both run the same step (gradient_step.py), in turn, each several times with the 
 the difference is the time of the sum. Horovod needs an environment of its own, with TensorFlow 2.12.
 """
 
+import argparse
 import json
 import math
 import os
@@ -14,56 +15,45 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import gradient_step
-from benchmarks.timing import TurnSettings, alone, in_turn, last_error, medians, ratios
+from benchmarks.timing import alone, in_turn, last_error, medians, ratios
 from distributed.launch import parse_args
 from distributed.mpirun import build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.settings import Settings, setting
-from tasks import SITE, flags
-from tasks.environment import set_environment
+from tasks import SITE
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn
 PACKAGES = {"RingBERT": "ringbert.horovod", "Horovod": "horovod.tensorflow"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SumsConfig(Settings):
-    """The sum of gradients inside a step, compared with Horovod's."""
-
-    rival_python: str = setting(help="Python that has Horovod and TensorFlow", group="machine")
-    rival_mpirun: str | None = setting(
-        None, "mpirun of the MPI that Horovod was built with", "machine", shown_default="that of RingBERT's MPI"
-    )
-    num_ranks: int = setting(2, "number of ranks", "load", at_least=2)
-    num_pairs: int = setting(15, "pairs of steps per turn, without and with the sum", "load", at_least=1)
-    turns: TurnSettings
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    prog = "benchmarks.horovod_sums"
-    config = flags.parse(SumsConfig, argv, prog=prog, description=str(__doc__))
-    set_environment()
-    alone(config.turns.output_file, partial(bench_sums, config), prog)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rival_python", required=True, help="Python that has Horovod and TensorFlow")
+    parser.add_argument("--rival_mpirun", help="mpirun of Horovod's MPI (default: that of RingBERT's)")
+    parser.add_argument("--num_ranks", type=int, default=2, help="number of ranks (default: 2)")
+    parser.add_argument("--num_pairs", type=int, default=15, help="pairs of steps per turn (default: 15)")
+    parser.add_argument("--repeat", type=int, default=3, help="turns (default: 3)")
+    parser.add_argument("--output_file", help="JSON file for the figures")
+    options = parser.parse_args(argv)
+    alone(options.output_file, partial(bench_sums, options), "benchmarks.horovod_sums")
 
 
-def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
+def bench_sums(config: argparse.Namespace, world: World) -> dict[str, Any]:
     """For each model, both programs' medians over the turns, in seconds, and the ratios of Horovod's to ours."""
     figures: dict[str, Any] = {}
     for model, shapes_of in gradient_step.SHAPES.items():
         with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
             runs = {name: partial(run, config, Path(folder), model, name) for name in PACKAGES}
-            turns = in_turn(runs, config.turns.repeat)
+            turns = in_turn(runs, config.repeat)
         sizes = [math.prod(shape) for shape in shapes_of()]
         world.say(
             f"{model}: {len(sizes)} variables, {sum(sizes) / 1e6:.1f} M parameters, {config.num_ranks} ranks, "
-            f"medians of {config.turns.repeat} turns of {config.num_pairs} pairs"
+            f"medians of {config.repeat} turns of {config.num_pairs} pairs"
         )
         figures[model] = {name: medians(each, ("step_s", "sum_s")) for name, each in turns.items()}
         for name, seconds in figures[model].items():
@@ -76,7 +66,7 @@ def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
     return figures
 
 
-def run(config: SumsConfig, folder: Path, model: str, name: str) -> dict[str, float]:
+def run(config: argparse.Namespace, folder: Path, model: str, name: str) -> dict[str, float]:
     """One turn of one program: median seconds of a step without the sum, and of the sum."""
     is_ours, report = name == "RingBERT", folder / "report.json"
     report.unlink(missing_ok=True)

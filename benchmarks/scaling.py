@@ -25,7 +25,7 @@ from tasks import SITE
 from tasks.bench.__main__ import PARTS
 
 
-def bench_scaling(max_ranks: int | None, repeat: int, flags: list[str], world: World) -> dict[str, Any]:
+def bench(max_ranks: int | None, repeat: int, flags: list[str], world: World) -> dict[str, Any]:
     """Runs every layout in turn, prints the medians as a table and returns them."""
     cores, num_gpus = sorted(os.sched_getaffinity(0)), len(visible_gpus())
     largest = max_ranks or num_gpus or len(cores)
@@ -37,8 +37,7 @@ def bench_scaling(max_ranks: int | None, repeat: int, flags: list[str], world: W
     turns = in_turn({label: partial(figures_of, flags, *layout[:2]) for label, layout in layouts.items()}, repeat)
     rates = {label: [turn["examples_per_s"] for turn in turns[label]] for label in turns}
     world.say(f"{' '.join(flags)}; medians of {repeat} turns")
-    columns = f"{'examples/s':>12s}{'tokens/s':>11s}{'efficiency':>12s}   data, compute, reduce, apply (ms)"
-    world.say(f"{'':16s}{columns}")
+    world.say(f"{'examples/s':>28s}{'tokens/s':>11s}{'efficiency':>12s}   data, compute, reduce, apply (ms)")
     figures: dict[str, Any] = {}
     for label, (ranks, _, units) in layouts.items():
         speedup = statistics.median(ratios(rates[label], rates["1 ranks"]))
@@ -71,9 +70,9 @@ def figures_of(flags: list[str], ranks: int, cores: list[int]) -> dict[str, Any]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--max_ranks", type=int, help="largest number of ranks (default: a rank per GPU or core)")
     parser.add_argument("--repeat", type=int, default=3, help="turns (default: 3)")
     parser.add_argument("--output_file", help="JSON file for the figures")
     options, flags = parser.parse_known_args()
-    measure = partial(bench_scaling, options.max_ranks, options.repeat, flags)
-    alone(options.output_file, measure, "benchmarks.scaling")
+    alone(options.output_file, partial(bench, options.max_ranks, options.repeat, flags), "benchmarks.scaling")

@@ -7,7 +7,6 @@ and a ratio is the median of the ratios within each turn, not the ratio of two m
 import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,17 +14,8 @@ from distributed.launcher import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import write_json
-from ringbase.settings import Settings, setting
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TurnSettings(Settings):
-    """How often a benchmark measures, and where it writes what it measured."""
-
-    repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
-    output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
 def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> dict[str, list[Result]]:

@@ -149,7 +149,7 @@ def check_devices(world: World) -> Finding:
     kinds = Counter(world.all_gather(world.device.name))
     text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
     if world.device.may_be_shared:
-        return Finding("warning", f"{text}, shared by ranks", "start one rank per GPU to train")
+        return Finding("warning", f"{text}, which ranks may share", "start one rank per GPU to train")
     if len(kinds) > 1:
         return Finding("warning", text, "use GPUs of one kind: a step waits for the slowest")
     return Finding("ok", text)

@@ -1,4 +1,4 @@
-"""Every operation of the programs' graphs has a kernel on GPUs."""
+"""What runs on GPUs, as far as it can be known without one: kernels for every operation, bytes and FLOP."""
 
 import importlib.metadata
 import os
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.gpu_roofline import kernels
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,3 +26,21 @@ def test_gpus_have_a_kernel_for_every_operation(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].endswith(" functions, 0 operations without a kernel on GPUs")
+
+
+def test_bytes_and_flop_of_compiled_code(goldens):
+    """`goldens/roofline.hlo` is what XLA made for an H200 (JAX 0.10.2, `benchmarks/jax_compile.py`) of
+
+    y = x @ w                    bfloat16 [64, 128] by [128, 256], in four parts that are summed by the next kernel
+    z = tanh(y + b)              float32 [64, 256]
+    z[:, :64] * 2, z.sum(0), table[ids] + 1, with a table [1000, 32] and 64 ids
+    """
+    parts = 4 * 64 * 256 * 4
+    found = kernels((goldens / "roofline.hlo").read_text())
+    assert {kernel.name: (kernel.bytes_moved, kernel.flops) for kernel in found} == {
+        "gemm_fusion_dot": (64 * 128 * 2 + 128 * 256 * 2 + parts, 2 * 64 * 128 * 256),
+        "loop_tanh_fusion": (parts + 256 * 4 + 64 * 256 * 4, 0),  # it sums the parts
+        "loop_convert_fusion": (64 * 64 * 4 + 64 * 64 * 2, 0),  # only the slice is read
+        "input_reduce_fusion": (64 * 256 * 4 + 256 * 4, 0),
+        "loop_add_fusion": (64 * 32 * 4 + 64 * 4 + 64 * 32 * 4, 0),  # 64 rows of the table, and the ids
+    }
