@@ -30,8 +30,8 @@ from tasks.settings import TrainingSettings
 from tasks.squad.task import SpanTask
 
 SEED = 0
-PEAK_SIZES = {"cpu": 2048, "gpu": 8192}  # rows and columns of the matrices of the large product
-PEAK_TURNS, CALLS = {"cpu": 3, "gpu": 20}, 4  # how often it is timed; products for one time measurement
+# Of the large product: rows and columns of the matrices, how often it is timed, products for one measurement.
+PEAK, CALLS = {"cpu": (2048, 3), "gpu": (8192, 20)}, 4
 
 
 def run(config: StepConfig) -> None:
@@ -149,12 +149,12 @@ def model_flop(config: BertConfig, length: int) -> float:
 
 def matrix_peak(dtype: str, world: World) -> float:
     """FLOP/s of one large matrix product, on all ranks at the same time. Reading a number waits for a GPU."""
-    size = PEAK_SIZES[world.device.kind]
+    size, num_turns = PEAK[world.device.kind]
     x = tf.cast(tf.random.normal([size, size]), dtype)
     tf.matmul(x, x)[:1, :1].numpy()
     line_up(world)
     times = []
-    for _ in range(PEAK_TURNS[world.device.kind]):
+    for _ in range(num_turns):
         start_s = time.perf_counter()
         products = [tf.matmul(x, x) for _ in range(CALLS)]
         products[-1][:1, :1].numpy()

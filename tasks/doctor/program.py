@@ -1,8 +1,4 @@
-"""bert-doctor: whether RingBERT works on this machine or cluster. One page, green or red, with what to do.
-
-    bert-doctor
-    bert-launch -np 8 -H host1:4,host2:4 -- bert-doctor
-    srun --mpi=pmix --ntasks-per-node=4 bert-doctor --json
+"""bert-doctor: one page, green or red, with what to do. docs/machines.md shows how to start it, and a page.
 
 It starts as a training does, so what keeps trainings from starting ends it in the same way, with one line. Then it
 looks at the software, the hosts, the disks and the GPUs, opens the backend, and trains small models. A check that
