@@ -86,7 +86,9 @@ def parse_command(
     if flag == "version":
         stop(f"ringbert {ringbase.__version__}", 0)
     if name not in commands:
-        hint = _hint(name, commands, "", f"the commands are {', '.join(commands)}")
+        hint = INSTEAD.get(f"{prog} {name}") or _hint(
+            name, commands, "", f"the commands are {', '.join(commands)}"
+        )
         _refuse(prog, f"unknown command {name}; {hint}")
     return name, parse(commands[name], argv, prog=f"{prog} {name}")
 

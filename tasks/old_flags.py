@@ -15,9 +15,9 @@ INSTEAD = {
     "train_file": "this program takes no training file; bert-squad logs how long its steps take",
     "num_pairs": "its products are no longer timed alone; the share of one large product's speed is printed",
     "picture": "--output_file writes the figures",
-    "allreduce": "bert-launch -np 2 -- python -m benchmarks.allreduce, in a checkout of the sources",
+    "bert-bench allreduce": "bert-launch -np 2 -- python -m benchmarks.allreduce, in a checkout of the sources",
     "megabytes": "python -m benchmarks.allreduce, in a checkout of the sources, measures sums",
-    "scaling": "for N in 1 2 4; do bert-launch -np $N -- bert-bench step …; done",
+    "bert-bench scaling": "for N in 1 2 4; do bert-launch -np $N -- bert-bench step …; done",
     "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",
     "max_seq_length": "no texts are cut here; a SavedModel takes rows of up to the model's number of positions",
 }
