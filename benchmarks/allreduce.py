@@ -4,9 +4,9 @@ bert-launch -np 2 -- python -m benchmarks.allreduce --megabytes 1,16,88,440
 """
 
 import argparse
-import statistics
 import time
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,7 @@ def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int
     sums = {"ours": lambda buffer: collectives.all_reduce_sum([buffer])[0], "plain": plain}
     turns = in_turn({name: partial(seconds, sum_of) for name, sum_of in sums.items()}, 1 + num_pairs)
     ours_s, plain_s = turns["ours"][1:], turns["plain"][1:]  # the first pair allocates
-    middle = statistics.median
-    return {"ours_s": middle(ours_s), "plain_s": middle(plain_s), "ratio": middle(ratios(plain_s, ours_s))}
+    return {"ours_s": median(ours_s), "plain_s": median(plain_s), "ratio": median(ratios(plain_s, ours_s))}
 
 
 if __name__ == "__main__":

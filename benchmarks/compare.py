@@ -93,10 +93,9 @@ class CompareConfig(Settings):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    prog = "benchmarks.compare"
-    config = flags.parse(CompareConfig, argv, prog=prog, description=str(__doc__))
+    config = flags.parse(CompareConfig, argv, prog="benchmarks.compare", description=str(__doc__))
     set_environment()
-    alone(config.output_file, partial(bench_compare, config), prog)
+    alone(config.output_file, partial(bench_compare, config), "benchmarks.compare")
 
 
 def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
