@@ -100,15 +100,15 @@ def read_run(folder: Path, name: str) -> RunFiles:
     files = [path, *(file for trains in (True, False) if (file := folder / result_file(trains)).is_file())]
     run, *results = [read_object(file) for file in files]
     try:
-        plan = {key: int(run["plan"][key]) for key in ("steps", "size", "global_batch_size")}
-        rate, environment = float(run["plan"]["learning_rate"]), run["environment"]
-        machine, command = str(environment.get("machine", "")), [str(word) for word in environment["command"]]
+        plan = {key: float(run["plan"][key]) for key in ("steps", "size", "global_batch_size", "learning_rate")}
+        machine = str(run["environment"].get("machine", ""))
+        command = [str(word) for word in run["environment"]["command"]]
         scores = [{name: _figure(float(value)) for name, value in each["scores"].items()} for each in results]
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError(f"{', '.join(map(str, files))}: damaged: {error!r:.200}") from error
     best = next(filter(None, scores), {}) if scores else None
     others = [line for line in metrics if "loss" not in line]
-    return RunFiles(name, {**plan, "learning_rate": rate}, machine, command, steps, others, num_damaged, best)
+    return RunFiles(name, plan, machine, command, steps, others, num_damaged, best)
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
@@ -151,9 +151,9 @@ def make_page(runs: Sequence[RunFiles]) -> str:
 def facts_of(run: RunFiles) -> dict[str, str]:
     return {
         "run": run.name,
-        "steps": f"{run.steps[-1]['step']:,} of {run.plan['steps']:,}",
-        "ranks": str(run.plan["size"]),
-        "global batch": str(run.plan["global_batch_size"]),
+        "steps": f"{run.steps[-1]['step']:,} of {run.plan['steps']:,.0f}",
+        "ranks": f"{run.plan['size']:.0f}",
+        "global batch": f"{run.plan['global_batch_size']:.0f}",
         "learning rate": f"{run.plan['learning_rate']:.3g}",
         "last loss": shown("loss", run.steps[-1]),
         "examples/s (median)": f"{run.median('examples_per_s'):.1f}",

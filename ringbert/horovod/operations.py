@@ -72,21 +72,21 @@ def grouped_allreduce(
             raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
         return grouped_allreduce(upstream, compression=compression, op=op, name=name)
 
-    results, sent, contexts = list(tensors), {}, {}
+    results, sent = list(tensors), {}
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
-            sent[place], contexts[place] = compressor.compress(tf.convert_to_tensor(tensor))
+            sent[place] = compressor.compress(tf.convert_to_tensor(tensor))
         elif has_gradient and (prescale_factor, postscale_factor) == (1, 1):
             results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
         else:
             raise Unsupported("hvd.allreduce: sparse tensors are averaged or summed, without factors")
-    own = [_scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x in sent.values()]
+    own = [_scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x, _ in sent.values()]
     if postscale_factor != 1:  # of an average of integers with its fraction
         own = [tf.cast(value, tf.float64) if value.dtype.is_integer else value for value in own]
     function, call = functools.partial(_reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
-    for place, total in zip(sent, collective(call, function, gradient, own, facts=facts), strict=True):
-        total = tf.cast(_scaled(total, postscale_factor), sent[place].dtype)
-        results[place] = compressor.decompress(total, contexts[place])
+    totals = collective(call, function, gradient, own, facts=facts)
+    for (place, (value, context)), total in zip(sent.items(), totals, strict=True):
+        results[place] = compressor.decompress(tf.cast(_scaled(total, postscale_factor), value.dtype), context)
     return results
 
 
@@ -274,7 +274,8 @@ def join() -> int:
     Until then this rank takes part in the sums of the others, which are averaged over the ranks that have data.
     Messages other than `allreduce`, `allgather` and the gradients of an optimizer or tape cannot go on without it.
     """
-    session, rounds = current(), 0
+    session = current()
+    entered = session.num_calls
     while True:
         with session.meeting(None) as call:
             if call is None:  # all have joined
@@ -288,6 +289,4 @@ def join() -> int:
                 _gather(tf.zeros([0, *shape], dtype), None)
             else:
                 raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")
-        rounds += 1
-    waited = session.world.all_gather(rounds)
-    return max(range(len(waited)), key=lambda rank: (-waited[rank], rank))
+    return max((number, rank) for rank, number in enumerate(session.world.all_gather(entered)))[1]

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import ringbase
+from distributed.watchdog import by_value
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 
@@ -86,11 +87,8 @@ class Page:
 def combined(findings: list[Finding]) -> Finding:
     """The worst of the ranks' findings; if not all ranks have it, each with the ranks that have it."""
     worst = max((finding.status for finding in findings), key=list(MARKS).index)
-    ranks: dict[Finding, list[str]] = {}
-    for rank, finding in enumerate(findings):
-        if finding.status == worst:
-            ranks.setdefault(finding, []).append(str(rank))
+    ranks = {rank: finding for rank, finding in enumerate(findings) if finding.status == worst}
     if worst == "ok" or len(set(findings)) == 1:
-        return next(iter(ranks))
-    text = "; ".join(f"rank {','.join(at)}: {finding.text}" for finding, at in ranks.items())
-    return Finding(worst, text, "; ".join(dict.fromkeys(finding.advice for finding in ranks)))
+        return next(iter(ranks.values()))
+    text = by_value({rank: finding.text for rank, finding in ranks.items()})
+    return Finding(worst, text, "; ".join(dict.fromkeys(finding.advice for finding in ranks.values())))

@@ -1,8 +1,4 @@
-"""bert-doctor: whether RingBERT works on this machine or cluster. One page, green or red, with what to do.
-
-    bert-doctor
-    bert-launch -np 8 -H host1:4,host2:4 -- bert-doctor
-    srun --mpi=pmix --ntasks-per-node=4 bert-doctor --json
+"""bert-doctor: one page, green or red, with what to do. docs/machines.md shows how to start it, and a page.
 
 It starts as a training does, so what keeps trainings from starting ends it in the same way, with one line. Then it
 looks at the software, the hosts, the disks and the GPUs, opens the backend, and trains small models. A check that
@@ -39,7 +35,7 @@ from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, shortened
 from ringbase.settings import made
-from tasks.bench.settings import LoadSettings
+from tasks.bench.__main__ import LoadSettings
 from tasks.bench.step import model_config, random_rows, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
@@ -143,16 +139,15 @@ def check_hosts(world: World) -> Finding:
 
 
 def check_devices(world: World) -> Finding:
-    """Which GPU each rank has: all of one kind, a different one for each rank."""
+    """Which GPUs the ranks have: all of one kind. Ranks that share one must have asked for it."""
     if not world.device.is_gpu:
         return Finding("ok", "the ranks compute on CPUs")
-    ranks = world.all_gather((world.device.name, world.device.bus_id, socket.gethostname()))
-    kinds = Counter(name for name, _, _ in ranks)
+    kinds = Counter(world.all_gather(world.device.name))
     text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
+    if world.device.may_be_shared:
+        return Finding("warning", f"{text}, which ranks may share", "start one rank per GPU to train")
     if len(kinds) > 1:
         return Finding("warning", text, "use GPUs of one kind: a step waits for the slowest")
-    if len({(bus_id, host) for _, bus_id, host in ranks}) < world.size:
-        return Finding("warning", f"{text}, shared by ranks", "start one rank per GPU to train")
     return Finding("ok", text)
 
 
@@ -200,23 +195,22 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
     model without dropout on random tokens."""
     tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
     folder = Path(world.on_first(lambda: tempfile.mkdtemp(prefix=".bert-doctor.", dir=output_dir)))
-    num_rows, expected = max(8, 2 * world.size), np.empty((0, 2))
+    num_rows = max(8, 2 * world.size)
     train = partial(train_on_trial, folder, num_rows, world, collectives)
+    found: list[np.ndarray] = []  # the losses and norms of each training
 
-    def run_once() -> Finding:
-        nonlocal expected
-        expected = train()
-        return Finding("ok", f"a small model trains, {STEPS} steps")
-
-    def compare(name: str, tolerance: float, training: Callable[[], np.ndarray]) -> None:
+    def check(name: str, tolerance: float, training: Callable[[], np.ndarray]) -> bool:
         def find() -> Finding:
-            difference = float(np.max(np.abs(expected / training() - 1)))
+            found.append(training())
+            if len(found) == 1:
+                return Finding("ok", f"a small model trains, {STEPS} steps")
+            difference = float(np.max(np.abs(found[0] / found[-1] - 1)))
             text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
             if not difference <= tolerance:
                 return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
             return Finding("ok", text)
 
-        page.check(name, find)
+        return page.check(name, find)
 
     def resume() -> np.ndarray:
         """Goes on from the checkpoint before the last."""
@@ -224,16 +218,16 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
         return train()
 
     try:
-        if not page.check("a training", run_once):
+        if not check("a training", 0.0, train):
             return
         if world.size > 1:
             one = World(device=world.device)
             alone = partial(train_on_trial, folder, num_rows, one, open_collectives(one))
-            compare("ranks against one", ROUNDING, lambda: world.on_first(alone))
-        compare("save and resume", ROUNDING if world.device.is_gpu else 0.0, resume)
-        compare("fp32 --xla on", ROUNDING, partial(train, "fp32", "on"))
+            check("ranks against one", ROUNDING, lambda: world.on_first(alone))
+        check("save and resume", ROUNDING if world.device.is_gpu else 0.0, resume)
+        check("fp32 --xla on", ROUNDING, partial(train, "fp32", "on"))
         for precision, xla in (("bf16", "off"), ("bf16", "on"), *[("fp16", "on")] * world.device.is_gpu):
-            compare(f"{precision} --xla {xla}", OTHER_FORMAT, partial(train, precision, xla))
+            check(f"{precision} --xla {xla}", OTHER_FORMAT, partial(train, precision, xla))
     finally:
         if world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
@@ -252,11 +246,10 @@ def train_on_trial(
     set_precision(precision)
     output_dir = folder / f"{world.size}-{precision}-{xla}"
     with contextlib.redirect_stderr(io.StringIO()), contextlib.closing(Run(output_dir, world.rank == 0)) as run:
-        job, start = Job(world, collectives, run), Start(config)
+        job = Job(world, collectives, run)
         job.make_model(config, "span", seed=0)
-        if saved := world.on_first(newest_checkpoint, "auto", output_dir, run.say):
-            path, state = saved
-            start = replace(start, weights=path, checkpoint=path, state=state)
+        path, state = world.on_first(newest_checkpoint, "auto", output_dir, run.say) or (None, None)
+        start = Start(config, weights=path, checkpoint=path, state=state)
         data = TrainingData(rows=rows, order=Order(num_rows, seed=0), key="random tokens")
         fit(SpanTask(LENGTH), data, start, made(TrainingSettings, values), job)
     lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()
@@ -265,9 +258,8 @@ def train_on_trial(
 
 def check_speed(world: World, collectives: Collectives, machine: MachineSettings) -> Finding:
     """A few steps of BERT-base on random tokens: 32 x 384 on a GPU, 1 x 128 on a CPU."""
-    values: dict[str, object] = {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
-    if world.device.is_gpu:
-        values = {"batch_size": 32, "seq_length": 384, "xla": "on"}
+    on_cpu = {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
+    values = {"batch_size": 32, "seq_length": 384, "xla": "on"} if world.device.is_gpu else on_cpu
     load = replace(made(LoadSettings, values | {"model_size": "base"}), machine=machine)
     figures = step_figures(load, world, collectives)
     share = figures["flop_per_s"] / figures["peak_flop_per_s"]

@@ -12,25 +12,21 @@ from ringbase.errors import InputError
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "named"),
+    ("case", "num_ranks", "backend", "named"),
     [
-        ("broadcast", "BroadcastGlobalVariablesCallback"),
-        ("jit", "jit_compile=True needs NCCL"),
-        ("early", r"rank 0: the end of the script.*rank 1: hvd\.allreduce"),
+        ("right", 1, "auto", None),  # without a launcher
+        ("right", 2, "ring", None),
+        ("broadcast", 2, "auto", "BroadcastGlobalVariablesCallback"),
+        ("jit", 2, "auto", "jit_compile=True needs NCCL"),
+        ("early", 2, "auto", r"rank 0: the end of the script.*rank 1: hvd\.allreduce"),
     ],
 )
-def test_a_wrong_use_in_a_graph_is_one_line(case, named):
-    done = run(launch(2, *program("horovod_use.py", case)))
-    (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
-    assert re.match(rf"horovod_use\.py: error: .*{named}", line), line
-    assert (done.status, "Traceback" in done.stderr) == (1, False), str(done)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("num_ranks", "backend"), [(1, "auto"), (2, "ring")])
-def test_a_script_trains_alone_without_a_launcher_and_over_the_ring(num_ranks, backend):
-    done = run(launch(num_ranks, *program("horovod_use.py", "right")), RINGBERT_BACKEND=backend)
-    assert done.status == 0, str(done)
+def test_a_script_trains_and_a_wrong_use_in_a_graph_is_one_line(case, num_ranks, backend, named):
+    done = run(launch(num_ranks, *program("horovod_use.py", case)), RINGBERT_BACKEND=backend)
+    assert (done.status, "Traceback" in done.stderr) == (int(named is not None), False), str(done)
+    if named:
+        (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
+        assert re.match(rf"horovod_use\.py: error: .*{named}", line), line
 
 
 @pytest.mark.parametrize("name", " ".join(hvd.ABSENT).split())

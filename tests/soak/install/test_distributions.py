@@ -77,23 +77,6 @@ def built(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def environment(built, tmp_path):
-    """Installs packages in a new environment, which also sees this one's libraries without editable installs."""
-    venv.create(tmp_path / "environment", with_pip=True)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
-
-    def install(*packages):
-        for package in packages:
-            wanted = ["--no-deps", *built.glob("*.whl")] if package == "ringbert" else [package]
-            pip = (tmp_path / "environment/bin/python", "-m", "pip", "install", "--quiet")
-            run(*pip, *wanted, cwd=tmp_path)
-        return tmp_path / "environment/bin"
-
-    return install
-
-
 def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     with tarfile.open(*built.glob("*.tar.gz")) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -104,20 +87,25 @@ def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     run(sys.executable, "-m", "pytest", "-q", "tests/package/test_docs.py", "tests/flags", path=folder, cwd=folder)
 
 
-def test_types_for_a_users_script(environment, tmp_path):
+def test_an_installed_wheel_has_types_for_a_users_script_and_stops_with_one_line_beside_dask(built, tmp_path):
     """mypy takes the types of the installed packages, and so finds a user's mistakes."""
-    script, python = tmp_path / "script.py", environment("ringbert") / "python"
-    command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python, script)
+    venv.create(tmp_path / "environment", with_pip=True)
+    programs = tmp_path / "environment/bin"
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # without editable installs
+    pip = (programs / "python", "-m", "pip", "install", "--quiet")
+    run(*pip, "--no-deps", *built.glob("*.whl"), cwd=tmp_path)
+    script = tmp_path / "script.py"
+    command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", programs / "python", script)
     script.write_text(USERS_SCRIPT)
     run(*command, cwd=tmp_path)
     script.write_text(USERS_SCRIPT + USERS_MISTAKES)
     errors = [line for line in run(*command, cwd=tmp_path, status=1).stdout.splitlines() if "error:" in line]
     assert len({line.split(":")[1] for line in errors}) == USERS_MISTAKES.count("\n") - 1, errors
 
-
-def test_dask_over_our_files_stops_with_one_line(environment, tmp_path):
-    program = environment("ringbert", "dask[distributed]") / "bert-squad"
-    error = run(program, "--output_dir=x", "--do_predict", "--predict_file=y", cwd=tmp_path, status=1).stderr
+    run(*pip, "dask[distributed]", cwd=tmp_path)  # over our files
+    program = (programs / "bert-squad", "--output_dir=x", "--do_predict", "--predict_file=y")
+    error = run(*program, cwd=tmp_path, status=1).stderr
     assert re.fullmatch("bert-squad: error: .*distributed.*: install ringbert in an environment.*\n", error)
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,24 +33,22 @@ print(json.dumps({"input_ids": encoded["input_ids"].tolist(), "scores": scores})
 """
 
 
-@pytest.fixture(scope="module")
-def torch_folder(tmp_path_factory) -> Path:
-    """PyTorch for CPUs, in a folder of its own: our environment has none."""
-    folder = tmp_path_factory.mktemp("torch")
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={folder}"]
-    subprocess.run([*install, *TORCH], check=True, timeout=600)
-    return folder
-
-
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("head", MODELS)
-def test_pytorch_computes_the_same_scores(torch_folder, tmp_path, head):
-    folder = save_model(tmp_path, head, num_hidden_layers=2)
+def test_pytorch_computes_the_same_scores(tmp_path):
+    """PyTorch for CPUs is in a folder of its own: our environment has none."""
+    torch = tmp_path / "torch"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={torch}"]
+    subprocess.run([*install, *TORCH], check=True, timeout=600)
+    path = {"PYTHONPATH": os.pathsep.join([str(torch), os.environ.get("PYTHONPATH", "")])}
+    for head in MODELS:
+        folder = save_model(tmp_path / head, head, num_hidden_layers=2)
+        compare_scores(folder, head, os.environ | path)
+
+
+def compare_scores(folder, head, environment):
     words, model = tokenizer.load(None, folder), Bert(configuration.read_config(folder), head)
     weights.load(model, folder)
-    path = os.pathsep.join([str(torch_folder), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", SCRIPT, str(folder), MODELS[head], json.dumps(PAIRS)]
-    environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout.splitlines()[-1])

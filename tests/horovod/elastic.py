@@ -1,17 +1,45 @@
-"""The shape of Horovod's tensorflow2_mnist_elastic.py: a state that is committed after each batch."""
+"""A state that is kept by the callbacks of `fit` (the shape of Horovod's tensorflow2_keras_mnist_elastic.py), and
+one that a loop commits after each batch (the shape of tensorflow2_mnist_elastic.py)."""
 
 import tensorflow as tf
 from synthetic import digits, fingerprint, report, set_weights
 
-import horovod.tensorflow as hvd
+import horovod.tensorflow.keras as hvd
 
 hvd.init()
 dataset = tf.data.Dataset.from_tensor_slices(digits(256, seed=hvd.rank())).repeat().batch(16)
-model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")])
-model.build((None, 8, 8, 1))
-set_weights(model)
 loss = tf.losses.SparseCategoricalCrossentropy()
 lr = 0.05
+
+
+def new_model():
+    model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")])
+    model.build((None, 8, 8, 1))
+    set_weights(model)
+    return model
+
+
+model = new_model()
+opt = hvd.DistributedOptimizer(tf.optimizers.SGD(0.02 * hvd.size()))
+model.compile(loss=loss, optimizer=opt, metrics=["accuracy"])
+model.fit(dataset, steps_per_epoch=1, epochs=1, callbacks=None, verbose=0)
+state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+state.register_reset_callbacks([lambda: state.model.optimizer.lr.assign(0.02 * hvd.size())])
+callbacks = [hvd.elastic.UpdateEpochStateCallback(state), hvd.elastic.UpdateBatchStateCallback(state)]
+callbacks.append(hvd.elastic.CommitStateCallback(state))
+
+
+@hvd.elastic.run
+def fit(state):
+    epochs = 4 - state.epoch
+    state.model.fit(dataset, steps_per_epoch=8 // hvd.size(), epochs=epochs, callbacks=callbacks, verbose=0)
+
+
+fit(state)
+assert state.batch == 0
+by_fit = {"weights": fingerprint(model.get_weights()), "epoch": state.epoch}
+
+model = new_model()
 opt = tf.optimizers.SGD(lr * hvd.size(), momentum=0.9)
 
 
@@ -48,4 +76,4 @@ model.set_weights([weights * 0 for weights in model.get_weights()])
 state.batch = 100
 state.restore()
 assert fingerprint(model.get_weights()) == committed
-report(hvd.rank(), "elastic_loop", weights=committed, batch=state.batch)
+report(hvd.rank(), "elastic", by_fit=by_fit, by_loop={"weights": committed, "batch": state.batch})
