@@ -35,7 +35,7 @@ from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, shortened
 from ringbase.settings import made
-from tasks.bench.__main__ import LoadSettings
+from tasks.bench.settings import LoadSettings
 from tasks.bench.step import model_config, random_rows, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
