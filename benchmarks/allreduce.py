@@ -1,6 +1,8 @@
 """Times the sum of a float32 buffer over all ranks, and one plain MPI Allreduce of the whole buffer, in turn.
 
-bert-launch -np 2 -- python -m benchmarks.allreduce
+    bert-launch -np 2 -- python -m benchmarks.allreduce
+
+Each buffer has just been computed by an operation, as gradients are.
 """
 
 import statistics
@@ -11,16 +13,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from benchmarks.timing import TurnSettings, in_turn, ratios
 from distributed.collectives import Collectives, open_collectives
-from distributed.devices import DeviceSettings
+from distributed.devices import DeviceSettings, imported_tensorflow
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import flags
-from tasks.bench.step import line_up, write
+from tasks.bench.timing import line_up, write
 from tasks.environment import set_environment
 
 MOST_MEGABYTES = 100_000
@@ -70,17 +71,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int) -> dict[str, float]:
-    """Median seconds of the slowest rank for a buffer of `count` numbers: "ours_s", "plain_s", and their ratio.
-
-    Each buffer has just been computed by an operation, as gradients are.
-    """
+    """Median seconds of the slowest rank for a buffer of `count` numbers: "ours_s", "plain_s", and their ratio."""
+    tf = imported_tensorflow()
     base = tf.random.stateless_normal([count], [world.rank, 1])
     received = np.zeros(count, np.float32)
 
-    def ours(buffer: tf.Tensor) -> Any:
+    def ours(buffer: Any) -> Any:
         return collectives.all_reduce_sum([buffer])[0]
 
-    def plain(buffer: tf.Tensor) -> Any:
+    def plain(buffer: Any) -> Any:
         world.comm.Allreduce(np.from_dlpack(buffer) if "CPU" in buffer.device else buffer.numpy(), received)
         return received
 

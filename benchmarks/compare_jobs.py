@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.timing import in_turn, ratios
-from tasks.bench.step import medians
+from tasks.bench.timing import medians
 
 if TYPE_CHECKING:
     from benchmarks.compare import Contest

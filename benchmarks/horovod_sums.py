@@ -27,7 +27,7 @@ from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks import SITE, flags
-from tasks.bench.step import medians
+from tasks.bench.timing import medians
 from tasks.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn

@@ -25,7 +25,7 @@ from ringbase.errors import InputError
 from ringbase.settings import Settings, flat, setting
 from tasks import SITE, flags
 from tasks.bench.settings import LoadSettings
-from tasks.bench.step import PARTS, medians
+from tasks.bench.timing import PARTS, medians
 from tasks.environment import set_environment
 
 

@@ -13,7 +13,7 @@ from distributed.launcher import launched_size
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks.bench.step import write
+from tasks.bench.timing import write
 
 Result = TypeVar("Result")
 

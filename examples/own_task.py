@@ -22,7 +22,7 @@ from distributed.order import Order
 from distributed.run import Run
 from distributed.world import World
 from ringbase.files import digest, sha256
-from ringbase.ragged import joined, padded
+from ringbase.ragged import padded
 from ringbase.settings import Settings, setting
 from tasks import flags
 from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
@@ -31,7 +31,7 @@ from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
 from tasks.start import Needs, find_start
-from tasks.texts import joined_pairs
+from tasks.texts import rows_of_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,22 +95,17 @@ def rows_of(file: str, words: Tokenizer, max_seq_length: int, world: World, run:
 
     def recipe() -> Recipe:
         key = digest("stars", 1, words.digest, max_seq_length, sha256(Path(file)))
-        return key, partial(tables, file, words, max_seq_length, key)
+        return key, partial(tables, file, words, max_seq_length, run, key)
 
     return prepared(recipe, file, world, run)
 
 
-def tables(file: str, words: Tokenizer, max_seq_length: int, key: str) -> Tables:
+def tables(file: str, words: Tokenizer, max_seq_length: int, run: Run, key: str) -> Tables:
     table = pa.csv.read_csv(file)
-    texts = joined(words.encode_ids(table.column("text").to_pylist()))
-    no_pairs = (texts[0][:0], np.zeros_like(texts[1])), np.zeros(len(table), bool)
-    (ids, offsets), lengths = joined_pairs(texts, *no_pairs, max_seq_length, words)
+    texts = table.column("text").to_pylist()
+    columns, _, _ = rows_of_texts(texts, [None] * len(texts), max_seq_length, words, run)
     stars = table.column("stars") if "stars" in table.column_names else np.zeros(len(table))
-    columns = {
-        "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-        "sentence_a_tokens": pa.array(lengths, pa.int32()),
-        "stars": pa.array(np.asarray(stars, np.float32)),
-    }
+    columns["stars"] = pa.array(np.asarray(stars, np.float32))
     return with_facts({"rows": columns}, {"digest": key})
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import pyarrow as pa
 
-from bert.text.tokenizer import Tokenizer, check_unknown
+from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
 from distributed.run import Run
 from distributed.world import World
-from ringbase.ragged import Ragged, gather, offsets_of
+from ringbase.ragged import gather, joined, offsets_of
 from tasks.cache import Prepared, Recipe, prepared
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
@@ -52,21 +53,30 @@ def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> 
     return np.minimum(first, room - kept), kept
 
 
-def joined_pairs(
-    first: Ragged, second: Ragged, is_pair: np.ndarray, max_seq_length: int, tokenizer: Tokenizer
-) -> tuple[Ragged, np.ndarray]:
-    """Rows `[CLS] first [SEP]`, plus `second [SEP]` for pairs, and how many tokens of each row are of type 0.
+def rows_of_texts(
+    first: Sequence[str], second: Sequence[str | None], max_seq_length: int, tokenizer: Tokenizer, run: Run
+) -> tuple[dict[str, pa.Array], float, np.ndarray]:
+    """Texts, and pairs where `second` is not None, as rows `[CLS] first [SEP]`, plus `second [SEP]` for pairs, of
+    at most `max_seq_length` tokens: longer ones are `truncated`.
 
-    Args:
-      first, second: tokens of n texts, int32; those of `second` are empty where there is no pair.
-      is_pair: bool [n].
-      max_seq_length: the maximum number of tokens of a row; longer ones are `truncated`.
+    Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0 (int32); the
+    share of [UNK] before the cut; and how many tokens of each text or pair are cut off, int64 [n].
     """
-    room = max_seq_length - 2 - is_pair.astype(np.int64)
-    kept_first, kept_second = truncated(np.diff(first[1]), np.diff(second[1]), room)
-    one, zero = np.ones_like(kept_first), np.zeros_like(kept_first)
-    source = np.concatenate([[tokenizer.cls_id, tokenizer.sep_id], first[0], second[0]]).astype(np.int32)
-    first_starts, second_starts = first[1][:-1] + 2, second[1][:-1] + 2 + len(first[0])
-    starts = np.stack([zero, first_starts, one, second_starts, one], 1)
-    lengths = np.stack([one, kept_first, one, kept_second, is_pair.astype(np.int64)], 1)
-    return (gather(source, starts.reshape(-1), lengths.reshape(-1)), offsets_of(lengths.sum(1))), kept_first + 2
+    is_pair = np.array([text is not None for text in second], np.int64)
+    one = joined(encoded(first, "tokenizing", tokenizer, run))
+    two = one[0][:0], np.zeros_like(one[1])
+    if is_pair.any():
+        two = joined(encoded([text or "" for text in second], "tokenizing", tokenizer, run))
+    room = max_seq_length - 2 - is_pair
+    kept_one, kept_two = truncated(np.diff(one[1]), np.diff(two[1]), room)
+    source = np.concatenate([[tokenizer.cls_id, tokenizer.sep_id], one[0], two[0]]).astype(np.int32)
+    cls, sep = np.zeros_like(is_pair), np.ones_like(is_pair)  # where they are in the source, and lengths
+    starts = np.stack([cls, one[1][:-1] + 2, sep, two[1][:-1] + 2 + len(one[0]), sep], 1)
+    lengths = np.stack([sep, kept_one, sep, kept_two, is_pair], 1)
+    ids, offsets = gather(source, starts.reshape(-1), lengths.reshape(-1)), offsets_of(lengths.sum(1))
+    columns = {
+        "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+        "sentence_a_tokens": pa.array(kept_one + 2, pa.int32()),
+    }
+    cut = np.diff(one[1]) + np.diff(two[1]) - kept_one - kept_two
+    return columns, unknown_share([one[0], two[0]], tokenizer.unk_id), cut

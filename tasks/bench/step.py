@@ -4,7 +4,6 @@ import math
 import resource
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,15 @@ from distributed.plan import make_plan
 from distributed.rows import Rows, prefetched, ragged
 from distributed.run import Run
 from distributed.world import World
-from ringbase.files import write_json
 from ringbase.settings import flat, made
 from tasks.bench.settings import SIZES, LoadSettings, StepConfig
+from tasks.bench.timing import PARTS, line_up, medians, write
 from tasks.fit import OPTIMIZED_FROM, feed_of, training_step
 from tasks.job import Job, set_precision
 from tasks.settings import TrainingSettings
 from tasks.squad.task import SpanTask
 
 SEED = 0
-PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")
 PEAK_SIZES = {"cpu": 2048, "gpu": 8192}  # rows and columns of the matrices of the large product
 PEAK_TURNS, CALLS = {"cpu": 3, "gpu": 20}, 4  # how often it is timed; products for one time measurement
 
@@ -156,19 +154,3 @@ def matrix_peak(dtype: str, world: World) -> float:
         products[-1][:1, :1].numpy()
         times.append((time.perf_counter() - start_s) / CALLS)
     return 2 * size**3 / statistics.median(times)
-
-
-def medians(turns: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
-    """The median of each of these figures over the turns."""
-    return {name: statistics.median(turn[name] for turn in turns) for name in names}
-
-
-def line_up(world: World) -> None:
-    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would start late."""
-    if world.comm is not None:
-        world.comm.Barrier()
-
-
-def write(output_file: str | None, figures: Any) -> None:
-    if output_file:
-        write_json(Path(output_file).expanduser(), figures, indent=1)

@@ -1,6 +1,7 @@
 """The classifier's texts as rows of tokens, cut by Google's rules (google-research/bert `run_classifier.py`)."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache, partial
 
@@ -8,17 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert.text.tokenizer import Tokenizer, unknown_share
+from bert.text.tokenizer import Tokenizer
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import digest, sha256
-from ringbase.ragged import joined
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import STANDARD_INPUT, ExampleSettings
-from tasks.texts import encoded, joined_pairs, open_tokenized
+from tasks.texts import open_tokenized, rows_of_texts
 
 VERSION = 4  # increase when reading or the code below writes something else: old folders are not used
 
@@ -48,36 +48,27 @@ def open_set(
 def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: int, run: Run) -> Tables:
     """Tokenizes texts.
 
-    A row of `examples` has `input_ids` ([CLS] first [SEP], plus second [SEP] for a pair; int32),
-    `sentence_a_tokens` (how many of them are of type 0; int32) and `label` (its index in `labels`, int32, -1
-    without a label; if `labels` is None, the number itself, float32, NaN without a label). A row of `ids` has the
-    `id` of the example. The facts are those of `open_tokenized`, the digest that checkpoints have of their data,
-    and "is_labelled".
+    A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`, int32, -1 without a
+    label; if `labels` is None, the number itself, float32, NaN without a label). A row of `ids` has the `id` of
+    the example. The facts are those of `open_tokenized`, the digest that checkpoints have of their data, and
+    "is_labelled".
     """
-    number, is_pair = len(texts.first), np.full(len(texts.first), texts.second is not None)
-    first = joined(encoded(texts.first, "tokenizing", tokenizer, run))
-    second = joined(encoded(texts.second or (), "tokenizing", tokenizer, run))
-    if texts.second is None:
-        second = second[0], np.zeros_like(first[1])
-    (ids, offsets), sentence_a_tokens = joined_pairs(first, second, is_pair, max_seq_length, tokenizer)
-    whole = np.diff(first[1]) + np.diff(second[1]) + 2 + is_pair
+    number = len(texts.first)
+    second: Sequence[str | None] = texts.second or [None] * number
+    columns, unknown, cut = rows_of_texts(texts.first, second, max_seq_length, tokenizer, run)
     counts = {
-        f"cut to --max_seq_length {max_seq_length}": int((np.diff(offsets) < whole).sum()),
+        f"cut to --max_seq_length {max_seq_length}": int((cut > 0).sum()),
         "with an empty text": sum(not text.strip() for text in (*texts.first, *(texts.second or ()))),
         "rows with too few columns left out": texts.num_short_rows,
     }
     label = pa.array(texts.labels or [None] * number, pa.float32() if labels is None else pa.string())
-    examples = {
-        "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-        "sentence_a_tokens": pa.array(sentence_a_tokens, pa.int32()),
-        "label": label.fill_null(np.nan) if labels is None else pc.index_in(label, pa.array(labels)).fill_null(-1),
-    }
+    numbers = label.fill_null(np.nan) if labels is None else pc.index_in(label, pa.array(labels)).fill_null(-1)
     content = [texts.first, texts.second, texts.labels]
     facts = {
         # As version 0.1 made it: a run of its goes on.
         "digest": digest("classifier examples", 1, tokenizer.digest, max_seq_length, labels, content),
-        "unknown_share": unknown_share([first[0], second[0]], tokenizer.unk_id),
+        "unknown_share": unknown,
         "notes": [f"{number:,} examples", *(f"{count:,} {text}" for text, count in counts.items() if count)],
         "is_labelled": texts.labels is not None,
     }
-    return with_facts({"examples": examples, "ids": {"id": pa.array(texts.ids)}}, facts)
+    return with_facts({"examples": columns | {"label": numbers}, "ids": {"id": pa.array(texts.ids)}}, facts)

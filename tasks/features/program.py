@@ -19,18 +19,18 @@ import tensorflow as tf
 
 from bert.batch import batch_of
 from bert.model import Bert
-from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
+from bert.text.tokenizer import Tokenizer, check_unknown
 from distributed.predict import Forward
 from distributed.rows import Rows
+from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
-from ringbase.ragged import joined
 from tasks.features.__main__ import FeaturesConfig
 from tasks.fit import load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, start_of_model
-from tasks.texts import joined_pairs
+from tasks.texts import rows_of_texts
 
 Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
 
@@ -49,7 +49,7 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     world, run = job.world, job.run
     start = world.on_first(start_of_model, config.model, run.say, Needs(config.max_seq_length))
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
-    table = world.on_first(tokenize, config, start.words)
+    table = world.on_first(tokenize, config, start.words, run)
     job.make_model(start.bert_config, "features", seed=0)
     load_for_prediction(job, start)
     predictor = Predictor(job, batch_of_texts, config.max_seq_length, states_of(job.model, list(layers.values())))
@@ -91,33 +91,18 @@ def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
     return {number: number % num_layers + 1 for number in numbers}  # hidden state 0 is the embeddings' output
 
 
-def tokenize(config: FeaturesConfig, tokenizer: Tokenizer) -> pa.Table:
+def tokenize(config: FeaturesConfig, tokenizer: Tokenizer, run: Run) -> pa.Table:
     """The lines as an Arrow table of `input_ids` and `sentence_a_tokens`. On rank 0."""
     where = f"--input_file {config.input_file}"
     text = read_text(Path(config.input_file).expanduser(), where)
     if not text:
         raise InputError(f"{where}: the file is empty")
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-    texts = [match.groups() if (match := PAIR.match(line)) else (line,) for line in lines]
-    table, unknown, _ = rows_of_texts(texts, config.max_seq_length, tokenizer)
+    pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
+    first, second = zip(*pairs, strict=True)
+    columns, unknown, _ = rows_of_texts(first, second, config.max_seq_length, tokenizer, run)
     check_unknown(unknown, where, tokenizer, config.allow_unknown)
-    return table
-
-
-def rows_of_texts(
-    texts: Sequence[tuple[str, ...]], max_seq_length: int, tokenizer: Tokenizer
-) -> tuple[pa.Table, float, int]:
-    """Texts and pairs of texts as an Arrow table of `input_ids` and `sentence_a_tokens`, the share of their tokens
-    that are [UNK], and how many tokens are cut off."""
-    is_pair = np.array([len(text) == 2 for text in texts])
-    first, second = (joined(tokenizer.encode_ids([(*text, "")[side] for text in texts])) for side in (0, 1))
-    (ids, offsets), heads = joined_pairs(first, second, is_pair, max_seq_length, tokenizer)
-    columns = {
-        "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-        "sentence_a_tokens": pa.array(heads, pa.int32()),
-    }
-    cut = len(first[0]) + len(second[0]) + int((2 + is_pair).sum()) - len(ids)
-    return pa.table(columns), unknown_share([first[0], second[0]], tokenizer.unk_id), cut
+    return pa.table(columns)
 
 
 def batch_of_texts(fields: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from ringbase.settings import setting
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask, labels_of
-from tasks.features.program import batch_of_texts, rows_of_texts, states_of
+from tasks.features.program import batch_of_texts, states_of
 from tasks.predict import Predictor
 from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
+from tasks.texts import rows_of_texts
 
 TextOrPair = str | tuple[str, str]
 Pooling = Literal["mean", "cls"]
@@ -56,11 +57,12 @@ class TextPredictor(TrainedPredictor, Generic[Result]):
         """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some are cut to
         `max_seq_length` tokens, or many of their tokens are [UNK]."""
         most = self.settings.max_seq_length
-        table, unknown, cut = rows_of_texts(texts, most, self._tokenizer)
+        first, second = zip(*((*text, None)[:2] for text in texts), strict=True)
+        columns, unknown, cut = rows_of_texts(first, second, most, self._tokenizer, self._job.run)
         warn_of_unknown(unknown, self._tokenizer)
-        if cut:
-            warnings.warn(f"{cut:,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
-        return Rows(table.append_column("label", pa.array(np.zeros(len(texts), np.int32))))
+        if cut.any():
+            warnings.warn(f"{cut.sum():,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
+        return Rows(pa.table(columns | {"label": np.zeros(len(texts), np.int32)}))
 
 
 # -- labels -------------------------------------------------------------------------------------------------------

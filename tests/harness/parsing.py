@@ -70,12 +70,12 @@ def main_of(program: str) -> Callable:
     return named(PROJECT["scripts"][program])
 
 
-def help_of(command: str) -> str:
+def help_of(command: str, main: Callable | None = None) -> str:
     """What `command --help` prints."""
     program, *words = command.split()
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        main_of(program)([*words, "--help"])
+        (main or main_of(program))([*words, "--help"])
     return output.getvalue()
 
 

@@ -7,17 +7,22 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from harness.parsing import PACKAGES, PROJECT, ROOT, SETTINGS, help_of, parsed
+from harness.parsing import PACKAGES, PROJECT, ROOT, SETTINGS, help_of, named, parsed
 
 from tasks.old_flags import IGNORED, INSTEAD
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *sorted(ROOT.glob("docs/*.md"))]
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
-OTHERS_FLAGS = {  # of benchmarks, mpirun and horovodrun
-    "num_pairs", "table", "batch_sizes", "bind_to", "output", "output_filename", "hostfile", "network_interfaces",
-    "min_np", "max_np", "reset_limit", "host_discovery_script", "check_build", "autotune", "fusion_threshold_mb",
-    "cycle_time_ms", "timeline_filename", "hierarchical_allreduce", "stall_check_warning_time_seconds",
-    "stall_check_shutdown_time_seconds", "gloo",
+OTHERS_FLAGS = {
+    "every", "minutes", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/, scripts/, examples/
+    "no_index", "find_links", "jax_python", "torch_python", "google_dir", "size", "table", "attention_dropout",
+    "bind_to", "with_ft", "mpi", "nodes", "cpus_per_task",  # mpirun, srun, sbatch
+    "ntasks_per_node", "gpus_per_task", "time",
+    "require_hashes", "no_deps", "no_build_isolation", "upgrade", "strict", "dist",  # pip, scripts/, pytest
+    "output", "output_filename", "hostfile", "network_interfaces", "min_np", "max_np", "host_discovery_script",
+    "reset_limit", "check_build", "autotune", "stall_check_warning_time_seconds", "fusion_threshold_mb",
+    "stall_check_shutdown_time_seconds", "cycle_time_ms", "hierarchical_allreduce", "timeline_filename",
+    "gloo",  # horovodrun
 }  # fmt: skip
 
 
@@ -94,11 +99,10 @@ def test_commands_are_read_by_todays_programs(page, monkeypatch):
 
 @cache
 def flags() -> set[str]:
-    """The flags in the help of all programs, and the old ones that they accept; `-` is written as `_`. Of programs
-    that are not installed, those in their sources."""
+    """The flags in the help of all programs, and the old ones that they accept; `-` is written as `_`."""
     text = "".join(help_of(command) for command in {*SETTINGS, *PROJECT["scripts"]})
-    for folder in ("benchmarks", "examples", "scripts"):
-        text += "".join(path.read_text() for path in (ROOT / folder).iterdir() if path.is_file())
+    for name in ("allreduce", "compare", "horovod_sums", "scaling"):
+        text += help_of(name, named(f"benchmarks.{name}:main"))
     names = {name.replace("-", "_") for name in re.findall(r"--(?:\[no\])?(\w[\w-]*)", text)}
     return names | {f"no{name}" for name in names} | set(IGNORED)
 
