@@ -149,7 +149,7 @@ def feed_of(
 
 def layouts_of(task: Task, rows: BatchRows, order: Order, plan: Plan, packing: str) -> Layouts:
     """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps. Without packing
-    there is one shape, with rows of the task's greatest length."""
+    there is one shape, with rows as long as the longest."""
     sample: list[np.ndarray] = []
     if packing != "off":
         steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False).astype(int)
@@ -158,7 +158,12 @@ def layouts_of(task: Task, rows: BatchRows, order: Order, plan: Plan, packing: s
             lengths = rows.lengths_at("input_ids", numbers)
             ranks = divided(lengths, plan.size, plan.accumulation)
             sample += [lengths[piece] for rank in ranks for piece in rank]
-    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), task.max_seq_length)
+    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), longest_row(task, rows))
+
+
+def longest_row(task: Task, rows: BatchRows) -> int:
+    """The most tokens of a row in this training."""
+    return rows.longest("input_ids") or task.max_seq_length
 
 
 def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, job: Job) -> TrainingStep:
@@ -183,8 +188,10 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
     )
     job.run.say("building the training step: the first step takes longer")
 
+    longest = rounded_up(longest_row(task, feed.rows))
+
     def loss(batch: dict, key: object) -> Mapping:
-        return task.loss(model(batch | {"longest": rounded_up(task.max_seq_length)}, key), batch)
+        return task.loss(model(batch | {"longest": longest}, key), batch)
 
     if not feed.collates_of_shapes:
         return TrainingStep(loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced")
