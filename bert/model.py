@@ -24,6 +24,7 @@ from bert.ops import ACTIVATIONS, Dropout
 from bert.weights import shapes
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
+ENCODER = ("bert/embeddings/", "bert/encoder/")
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
 
 Tensors = dict[str, Any]  # Google's names, or what follows the name of a layer -> values of variables
@@ -151,11 +152,12 @@ class Bert(keras.Model):
     """BERT with one of the published heads: "span", "classifier", "pretraining", or no head ("features").
 
     The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and scores are
-    float32. `seed` decides the initial values. `model(batch, dropout_key=key)` gives the scores of bert/batch.py's
-    batches; without a key, int32 [2], there is no dropout.
+    float32. `seed` decides the initial values; with `is_loaded` only those of the head, and the encoder's are zeros
+    until a checkpoint is loaded. `model(batch, dropout_key=key)` gives the scores of bert/batch.py's batches;
+    without a key, int32 [2], there is no dropout.
     """
 
-    def __init__(self, config: BertConfig, head: str = "features", seed: int = 0):
+    def __init__(self, config: BertConfig, head: str = "features", seed: int = 0, is_loaded: bool = False):
         super().__init__(name="bert_" + head)
         self.config, self.head_name = config, head
         self.recomputes = False  # whether the backward pass recomputes the activations within layers
@@ -167,7 +169,7 @@ class Bert(keras.Model):
         seeds = {name: number for number, name in enumerate(drawn, seed * 100_003 + 1)}
         for name, shape in shape_of.items():
             initializer: Any = "ones" if name.endswith("gamma") else "zeros"
-            if name in seeds:
+            if name in seeds and not (is_loaded and name.startswith(ENCODER)):
                 initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range, seed=seeds[name])
             self.add_weight(shape, initializer, name=name.replace("/", "."))
         self.built = True

@@ -53,6 +53,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self._scale = 1.0
         self._updates: dict = {}  # functions by shape, dtype and decay, freed with this object
+        self._numbers: dict = {}  # of a call of `apply`, by dtype
 
     def build(self, variables):
         if self.built:
@@ -64,6 +65,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def decays(self, variable: keras.Variable | tf.Variable) -> bool:
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
+    def apply(self, grads, trainable_variables=None):
+        self._numbers = {}
+        super().apply(grads, trainable_variables)
+
     def apply_scaled(self, gradients, scale) -> None:
         """`apply` with scale * gradients, without a separate pass over memory for the product."""
         self._scale = scale
@@ -73,17 +78,22 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             self._scale = 1.0
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        kind = (tuple(variable.shape), variable.dtype, self.decays(variable))
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        kind = (tuple(variable.shape), dtype, self.decays(variable))
         if kind not in self._updates:
             self._updates[kind] = self._function(*kind)
+        if dtype not in self._numbers:
+            betas, scale = (self.beta_1, self.beta_2), ops.cast(self._scale, dtype)
+            factors = (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale
+            numbers = [ops.cast(each, dtype) for each in (learning_rate, self.weight_decay_rate, *betas)]
+            self._numbers[dtype] = ops.stack([ops.stack([*numbers, *factors])] * 3)
         handles = [each.handle for each in (variable, self.m[index].value, self.v[index].value)]
-        numbers = (ops.cast(each, variable.dtype) for each in (gradient, learning_rate, self._scale))
-        self._updates[kind](*handles, *numbers)
+        self._updates[kind](*handles, ops.cast(gradient, dtype), self._numbers[dtype])
 
-    def _step(self, parameter, m, v, gradient, rate, factors, decays: bool):
-        """The new parameter, m and v. `factors` holds the same numbers three times. XLA cannot know that and finds
-        nothing to share between the three computations of the moments: one loop reads and writes everything."""
+    def _step(self, parameter, m, v, gradient, numbers, decays: bool):
+        """The new parameter, m and v. `numbers` [3, 6] holds the same numbers three times. XLA cannot know that and
+        finds nothing to share between the three computations of the moments: one loop reads and writes everything.
+        """
 
         def moments(beta_1, beta_2, m_factor, v_factor):
             return beta_1 * m + m_factor * gradient, beta_2 * v + ops.square(v_factor * gradient)
@@ -93,36 +103,28 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             adam = new_m / (ops.sqrt(new_v) + self.epsilon)
             return adam + weight_decay * parameter if decays else adam
 
+        first, (rate, *second), (_, _, *third) = (tf.unstack(row) for row in tf.unstack(numbers))
         if decays:
-            rate *= self.trust_ratio(parameter, update(*factors[0]))
-        return parameter - rate * update(*factors[1]), *moments(*factors[2][1:])
+            rate *= self.trust_ratio(parameter, update(*first[1:]))
+        return parameter - rate * update(*second), *moments(*third)
 
-    def _function(self, shape: tuple[int, ...], dtype: tf.DType, decays: bool):
+    def _function(self, shape: tuple[int, ...], dtype: str, decays: bool):
         """The update of all variables of one shape, which are passed as resource handles; traced once for them. If
         they are large, XLA makes one pass over memory (LAMB's norms need another) and allocates nothing. It would
         take ten times as long to compile one graph of all variables."""
-        handle, number = tf.TensorSpec([], tf.resource), tf.TensorSpec([], dtype)
-        variables_and_gradient = [handle, handle, handle, tf.TensorSpec(shape, dtype)]
 
-        def step(parameter, m, v, gradient, rate, factors):
+        def step(parameter, m, v, gradient, numbers):
             def read(resource):
                 return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype), shape)
 
-            new_values = self._step(read(parameter), read(m), read(v), gradient, rate, factors, decays)
+            new_values = self._step(read(parameter), read(m), read(v), gradient, numbers, decays)
             for old, new in zip((parameter, m, v), new_values, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
-        signature = [*variables_and_gradient, number, [(number,) * 5] * 3]
+        handle, arrays = tf.TensorSpec([], tf.resource), (tf.TensorSpec(shape, dtype), tf.TensorSpec([3, 6], dtype))
         is_large = math.prod(shape) >= COMPILED_FROM
-        step = tf.function(step, input_signature=signature, jit_compile=is_large or None, autograph=False)
-
-        def update(parameter, m, v, gradient, rate, scale):
-            constants = self.weight_decay_rate, self.beta_1, self.beta_2
-            unscaled = [ops.convert_to_tensor(each, dtype) for each in constants]
-            factors = (*unscaled, (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale)
-            step(parameter, m, v, gradient, rate, [factors] * 3)
-
-        return tf.function(update, input_signature=[*variables_and_gradient, number, number], autograph=False)
+        step = tf.function(step, jit_compile=is_large or None, autograph=False)
+        return step.get_concrete_function(handle, handle, handle, *arrays)
 
     def trust_ratio(self, parameter, update):
         """The factor of the learning rate of a variable that decays: 1."""

@@ -26,8 +26,8 @@ def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
 
 
 def broadcast(comm: Any, values: np.ndarray, root: int) -> np.ndarray:
-    """The array of rank `root`, in memory of its own."""
-    result = np.array(values, order="C")
+    """The array of rank `root`: there the same array if it is contiguous, elsewhere in memory of its own."""
+    result = np.asarray(values, order="C") if comm.rank == root else np.empty(values.shape, values.dtype)
     raw = _bytes_of(result)
     for start in range(0, raw.size, PIECE_BYTES):
         comm.Bcast(raw[start : start + PIECE_BYTES], root)

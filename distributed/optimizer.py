@@ -151,7 +151,9 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
     """Gives every rank the values of the rank `root`."""
     with world.operation("the broadcast of the variables"):
         for variable in variables if world.size > 1 else ():
-            variable.assign(broadcast(world.comm, variable.numpy(), root))
+            values = broadcast(world.comm, host_view(tf.convert_to_tensor(variable.value)), root)
+            if world.rank != root:
+                variable.assign(values)
 
 
 def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:

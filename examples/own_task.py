@@ -79,7 +79,7 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
         for file in (config.train_file, config.predict_file)
     )
     bert_config = type(start.bert_config).from_dict(start.bert_config.to_dict() | {"num_labels": 1})
-    job.make_model(bert_config, StarsTask.head, seed)
+    job.make_model(bert_config, StarsTask.head, seed, start.weights is not None)
     task, rows = StarsTask(config.max_seq_length), train.tables["rows"]
     data = TrainingData(rows=rows, order=Order(len(rows), seed), key=train.facts["digest"])
     fit(task, data, start, config.training, job)

@@ -60,9 +60,10 @@ class Job:
         assert self.workspace.model is not None, "no model yet"
         return self.workspace.model
 
-    def make_model(self, config: BertConfig, head: str, seed: int) -> None:
-        """Makes the job's model, with the initial values of `seed`; one of the same configuration takes them."""
-        model, shared = Bert(config, head, seed), self.workspace
+    def make_model(self, config: BertConfig, head: str, seed: int, is_loaded: bool = False) -> None:
+        """Makes the job's model, with the initial values of `seed`; one of the same configuration takes them. With
+        `is_loaded` the encoder has none, because weights will be loaded."""
+        model, shared = Bert(config, head, seed, is_loaded), self.workspace
         if shared.model and (shared.model.head_name, shared.model.config.to_dict()) == (head, config.to_dict()):
             for variable, value in zip(shared.model.variables, model.variables, strict=True):
                 variable.assign(value)

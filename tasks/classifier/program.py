@@ -75,7 +75,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
-    job.make_model(start.bert_config, "classifier", training.loop.seed)
+    job.make_model(start.bert_config, "classifier", training.loop.seed, start.weights is not None)
     predictor = Predictor(job, LabelTask(max_seq_length).batch, max_seq_length)
 
     def dev_scores() -> Scores:

@@ -50,7 +50,7 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     start = world.on_first(start_of_model, config.model, run.say, Needs(config.max_seq_length))
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
     table = world.on_first(tokenize, config, start.words, run)
-    job.make_model(start.bert_config, "features", seed=0)
+    job.make_model(start.bert_config, "features", seed=0, is_loaded=True)
     load_for_prediction(job, start)
     predictor = Predictor(job, batch_of_texts, config.max_seq_length, states_of(job.model, list(layers.values())))
     bar, at_once = run.progress(table.num_rows, "features", "line"), BATCHES_AT_ONCE * config.batch_size

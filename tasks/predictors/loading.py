@@ -105,7 +105,7 @@ def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
-        job.make_model(start.bert_config, head, seed=0)
+        job.make_model(start.bert_config, head, seed=0, is_loaded=True)
     finally:
         keras.config.set_dtype_policy(before)
     job.model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms

@@ -42,7 +42,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     if evaluation.do_eval or evaluation.eval_steps is not None:
         evaluated = open_rows(config.shards, job, start, eval_file, EVALUATION_SEED)
     phases.ended("data")
-    job.make_model(start.bert_config, "pretraining", config.training.loop.seed)
+    job.make_model(start.bert_config, "pretraining", config.training.loop.seed, start.weights is not None)
     held_out = evaluator(evaluation, job, evaluated[0], evaluated[1].rows) if evaluated else None
 
     steps = start.state.step if start.state else None

@@ -41,7 +41,7 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     train = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
     dev = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
     phases.ended("data")
-    job.make_model(start.bert_config, task.head, training.loop.seed)
+    job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
     if train:
         rows = train.tables["windows"]
         data = TrainingData(
