@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
-
-from transformers import BertConfig
 
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_object
@@ -32,9 +31,51 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
 }
-# Of older versions of `transformers` and of Google's multilingual models; they change nothing.
-HARMLESS = ("_name_or_path", "_num_labels", "directionality", "finetuning_task", "gradient_checkpointing",
-            "output_past", "torch_dtype")  # fmt: skip
+# Of `transformers`, some of its older versions, and of Google's multilingual models; they change nothing.
+HARMLESS = (
+    "_name_or_path", "_num_labels", "architectures", "bos_token_id", "chunk_size_feed_forward", "directionality",
+    "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "label2id", "num_labels",
+    "output_attentions", "output_hidden_states", "output_past", "return_dict", "tie_word_embeddings",
+    "torch_dtype", "transformers_version", "use_cache",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """The fields of transformers' class of this name that say what the published BERT computes, with its defaults;
+    importing that class would take 0.7 s. `labels` are the names of a classifier's outputs, in their order."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+    problem_type: str | None = None
+    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of config.json."""
+        values = asdict(self)
+        labels = values.pop("labels")
+        names = {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
+        return {"model_type": "bert", **values, **names}
+
+
+FIELDS = tuple(each.name for each in fields(BertConfig) if each.name != "labels")
+
+
+def unnamed_labels(number: int) -> tuple[str, ...]:
+    """What transformers calls the outputs of a classifier whose labels have no names."""
+    return tuple(f"LABEL_{place}" for place in range(number))
 
 
 def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertConfig | None:
@@ -45,7 +86,7 @@ def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertC
 
 
 def config_from_file(path: str | Path, say: Callable[[str], None] | None = None) -> BertConfig:
-    """BertConfig of a Hugging Face or Google configuration file. `say` is told the keys that BERT does not have.
+    """What a Hugging Face or Google configuration file holds. `say` is told the keys that BERT does not have.
     Raises InputError: a value has another type, is out of its range, or is not that of the published BERT."""
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
@@ -54,8 +95,9 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
         config = _checked(values)
     except InputError as error:
         raise InputError(f"{path}: {error} {flags}") from error
-    others = [name for name in values if name not in {*CHOICES, *HARMLESS} and not name.startswith("pooler_")]
-    if say and (unknown := [name for name in others if not hasattr(config, name)]):
+    known = {*FIELDS, *CHOICES, *HARMLESS}
+    unknown = [name for name in values if name not in known and not name.startswith("pooler_")]
+    if say and unknown:
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
     return config
 
@@ -77,12 +119,12 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if type(pad) is not int or not 0 <= pad < values["vocab_size"]:
         raise InputError(f"pad_token_id must be null or an integer below vocab_size, got {shown(pad)}")
-    kept = {name: type(least)(values[name]) for name, (least, _) in RANGES.items() if name in values}
-    kept |= {name: values[name] for name in ("hidden_act", "problem_type") if name in values}
-    return BertConfig(**kept | _labels(values), pad_token_id=pad)
+    kept = {name: values[name] for name in FIELDS if name in values}
+    kept |= {name: type(least)(kept[name]) for name, (least, _) in RANGES.items() if name in kept}
+    return BertConfig(**kept | {"labels": _labels(values), "pad_token_id": pad})
 
 
-def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
+def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels by number, without `label2id`, which often says something else."""
     table, number = values.get("id2label"), values.get("num_labels", 2)
     names = [table.get(str(place)) for place in range(len(table))] if isinstance(table, dict) else []
@@ -94,6 +136,4 @@ def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
         number = len(names)
     if values.get("problem_type") == "single_label_classification" and number < 2:
         raise InputError(f"problem_type single_label_classification needs 2 labels or more, got {number}")
-    if table is None:
-        return {}
-    return {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
+    return unnamed_labels(number) if table is None else tuple(map(str, names))

@@ -16,10 +16,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from transformers import BertConfig
 
 from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
+from bert.configuration import BertConfig
 from bert.ops import ACTIVATIONS, Dropout
 from bert.weights import shapes
 
@@ -152,9 +152,9 @@ class Bert(keras.Model):
     """BERT with one of the published heads: "span", "classifier", "pretraining", or no head ("features").
 
     The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and scores are
-    float32. `seed` decides the initial values; with `is_loaded` only those of the head, and the encoder's are zeros
-    until a checkpoint is loaded. `model(batch, dropout_key=key)` gives the scores of bert/batch.py's batches;
-    without a key, int32 [2], there is no dropout.
+    float32. `seed` decides the initial values, with `is_loaded` those of the head: the encoder's are zeros until a
+    checkpoint is loaded. `model(batch, dropout_key=key)` gives the scores of bert/batch.py's batches; without a
+    key, int32 [2], there is no dropout.
     """
 
     def __init__(self, config: BertConfig, head: str = "features", seed: int = 0, is_loaded: bool = False):

@@ -91,9 +91,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._updates[kind](*handles, ops.cast(gradient, dtype), self._numbers[dtype])
 
     def _step(self, parameter, m, v, gradient, numbers, decays: bool):
-        """The new parameter, m and v. `numbers` [3, 6] holds the same numbers three times. XLA cannot know that and
-        finds nothing to share between the three computations of the moments: one loop reads and writes everything.
-        """
+        """The new parameter, m and v. `numbers` [3, 6] holds the same six three times. XLA cannot know that, and
+        finds nothing to share between three computations of the moments: one loop reads and writes everything."""
 
         def moments(beta_1, beta_2, m_factor, v_factor):
             return beta_1 * m + m_factor * gradient, beta_2 * v + ops.square(v_factor * gradient)
@@ -121,10 +120,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             for old, new in zip((parameter, m, v), new_values, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
-        handle, arrays = tf.TensorSpec([], tf.resource), (tf.TensorSpec(shape, dtype), tf.TensorSpec([3, 6], dtype))
+        handle, arrays = tf.TensorSpec([], tf.resource), [tf.TensorSpec(size, dtype) for size in (shape, [3, 6])]
         is_large = math.prod(shape) >= COMPILED_FROM
-        step = tf.function(step, jit_compile=is_large or None, autograph=False)
-        return step.get_concrete_function(handle, handle, handle, *arrays)
+        compiled = tf.function(step, jit_compile=is_large or None, autograph=False)
+        return compiled.get_concrete_function(handle, handle, handle, *arrays)
 
     def trust_ratio(self, parameter, update):
         """The factor of the learning rate of a variable that decays: 1."""

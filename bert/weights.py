@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from transformers import BertConfig
 
 from bert import hub
+from bert.configuration import BertConfig
 from ringbase.errors import InputError, shortened
-from ringbase.files import read_object
+from ringbase.files import read_object, write_json
 
 ARCHITECTURES = {
     "span": "BertForQuestionAnswering",
@@ -84,7 +84,7 @@ def head_shapes(config: BertConfig, head: str) -> Shapes:
         return _scores("cls/squad/", 2, hidden)
     pooler = _dense("bert/pooler/dense", hidden, hidden)
     if head == "classifier":
-        return _scores("", config.num_labels, hidden) | pooler
+        return _scores("", len(config.labels), hidden) | pooler
     shape_of = {"cls/predictions/output_bias": (config.vocab_size,)} | _scores("cls/seq_relationship/", 2, hidden)
     return shape_of | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
 
@@ -188,13 +188,13 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     for name, variable in model.named_tensors().items():
         value = variable.numpy()
         tensors[hugging_face_name(name, model.head_name)] = value.T if name.endswith("/kernel") else value
-    extra: dict[str, object] = {"architectures": [ARCHITECTURES[model.head_name]]}
+    config = {"architectures": [ARCHITECTURES[model.head_name]], **model.config.as_json()}
     if tokenizer is not None:
-        extra["pad_token_id"] = tokenizer.pad_id
-    config = BertConfig.from_dict(model.config.to_dict() | extra)
+        config["pad_token_id"] = tokenizer.pad_id
 
     def write(folder: Path) -> None:
-        config.save_pretrained(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "config.json", config, indent=2)
         values = {key: np.ascontiguousarray(value, np.float32) for key, value in tensors.items()}
         save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
         if tokenizer is not None:

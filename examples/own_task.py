@@ -6,7 +6,7 @@
 The files have the columns `text` and `stars`. docs/contributing.md walks through this file.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
         rows_of(file, start.words, config.max_seq_length, world, run)
         for file in (config.train_file, config.predict_file)
     )
-    bert_config = type(start.bert_config).from_dict(start.bert_config.to_dict() | {"num_labels": 1})
+    bert_config = replace(start.bert_config, labels=("stars",))
     job.make_model(bert_config, StarsTask.head, seed, start.weights is not None)
     task, rows = StarsTask(config.max_seq_length), train.tables["rows"]
     data = TrainingData(rows=rows, order=Order(len(rows), seed), key=train.facts["digest"])

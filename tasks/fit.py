@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from transformers import BertConfig
 
 from bert import weights
 from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
+from bert.configuration import BertConfig
 from bert.optimizer import change_schedule, make_optimizer
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside

@@ -10,8 +10,8 @@ from threading import Event
 
 import keras
 import tensorflow as tf
-from transformers import BertConfig
 
+from bert.configuration import BertConfig
 from bert.model import Bert
 from distributed import elastic, launcher, phases
 from distributed.collectives import Collectives, open_collectives
@@ -64,7 +64,7 @@ class Job:
         """Makes the job's model, with the initial values of `seed`; one of the same configuration takes them. With
         `is_loaded` the encoder has none, because weights will be loaded."""
         model, shared = Bert(config, head, seed, is_loaded), self.workspace
-        if shared.model and (shared.model.head_name, shared.model.config.to_dict()) == (head, config.to_dict()):
+        if shared.model and (shared.model.head_name, shared.model.config) == (head, config):
             for variable, value in zip(shared.model.variables, model.variables, strict=True):
                 variable.assign(value)
         else:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import BertConfig
-
 from bert import configuration, hub, weights
+from bert.configuration import BertConfig
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
 from distributed.checkpoint import checkpoint_at, newest_intact

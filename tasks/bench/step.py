@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
-from transformers import BertConfig
 
 from bert import configuration
+from bert.configuration import BertConfig
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import StepClock
 from distributed.order import Order
@@ -115,8 +115,9 @@ def config_of(load: LoadSettings) -> BertConfig:
 
 def model_config(size: str, **others: Any) -> BertConfig:
     """The configuration of a published size, uncased."""
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    return BertConfig(**dict(zip(names, SIZES[size], strict=True)), **others)
+    hidden, layers, heads, inner = SIZES[size]
+    heads_and_layers = {"num_attention_heads": heads, "num_hidden_layers": layers}
+    return BertConfig(**{"hidden_size": hidden, "intermediate_size": inner, **heads_and_layers, **others})
 
 
 def random_rows(count: int, length: int, vocab_size: int) -> Rows:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from transformers import BertConfig
 
 from bert import configuration
 from bert.batch import Batch, Grouping, batch_of, num_examples
+from bert.configuration import BertConfig, unnamed_labels
 from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.errors import InputError
@@ -97,7 +97,7 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
     if has_pairs and not texts.task_name and task.columns.pair is None:
         run.say("warning: the model was trained on pairs of texts: --text_pair_column names the second text")
     # config.json beside the weights counts, even if `--bert_config_file` replaces it.
-    trained = stated_labels(start.weights and configuration.read_config(start.weights))
+    trained = stated_labels(configuration.read_config(start.weights) if start.weights else None)
     stated, labels = trained or stated_labels(start.bert_config), task.labels
     if labels == () and trains:
         labels = labels_of_file(Source(texts, task, "train"))
@@ -115,10 +115,8 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
             raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
         else:
             run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
-    names = dict(enumerate(labels or ["LABEL_0"]))
-    changes: dict[str, object] = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
-    changes["problem_type"] = "regression" if labels is None else "single_label_classification"
-    bert_config = BertConfig.from_dict(start.bert_config.to_dict() | changes)
+    kind = "regression" if labels is None else "single_label_classification"
+    bert_config = replace(start.bert_config, labels=labels or unnamed_labels(1), problem_type=kind)
     is_new = trained is not None and sorted(trained) != sorted(labels or ())
     fresh = ("output_weights", "output_bias") if is_new else ()
     return task, replace(start, bert_config=bert_config, fresh_tensors=fresh)
@@ -136,12 +134,11 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
 
 def labels_of(bert_config: BertConfig) -> Labels:
     """The names in config.json, by id, which may be placeholders; None for regression."""
-    if bert_config.problem_type == "regression" or bert_config.num_labels == 1:
-        return None
-    return tuple(str(bert_config.id2label[number]) for number in sorted(bert_config.id2label))
+    is_number = bert_config.problem_type == "regression" or len(bert_config.labels) == 1
+    return None if is_number else bert_config.labels
 
 
 def stated_labels(bert_config: BertConfig | None) -> Labels:
     """The names in config.json unless they are the placeholders LABEL_0, LABEL_1, …"""
     names = (labels_of(bert_config) if bert_config else None) or ()
-    return None if all(name == f"LABEL_{number}" for number, name in enumerate(names)) else names
+    return None if names == unnamed_labels(len(names)) else names

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from transformers import BertConfig
 
 from bert import weights
+from bert.configuration import BertConfig
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
@@ -167,8 +167,8 @@ def google_config(config: BertConfig) -> dict[str, Any]:
     values = {name: getattr(config, name) for name in GOOGLES_KEYS}
     if config.problem_type is not None:
         values["problem_type"] = config.problem_type
-        values["id2label"] = {str(number): name for number, name in sorted(config.id2label.items())}
-    if config.pad_token_id not in (None, 0):
+        values["id2label"] = dict(enumerate(config.labels))
+    if config.pad_token_id:
         values["pad_token_id"] = config.pad_token_id
     return values
 

@@ -159,7 +159,7 @@ class Features(TextPredictor[TextFeatures]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        layers = int(self._job.model.config.num_hidden_layers)
+        layers = self._job.model.config.num_hidden_layers
         if not -layers <= self.layer < layers:
             raise InputError(f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}")
         states = states_of(self._job.model, [self.layer % layers + 1])  # 0 is the embeddings' output

@@ -8,6 +8,7 @@ import stat
 import ml_dtypes
 import numpy as np
 import pytest
+import transformers
 from harness.refusals import refused
 from harness.texts import write_vocabulary
 from harness.weight_files import PRETRAINING_HEAD, SIZES, config, published_shapes, values_of, write_hf, write_tf1
@@ -76,8 +77,10 @@ def test_the_names_are_those_of_transformers(goldens, tmp_path, head):
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
         assert ours[name].dtype == np.float32
     written, read = AutoConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(folder)
-    for name in ("architectures", "hidden_act", "num_labels", "layer_norm_eps", "vocab_size"):
-        assert getattr(written, name) == getattr(read, name)
+    for name in ("architectures", *configuration.BertConfig().as_json()):
+        assert getattr(written, name) == getattr(read, name) == getattr(model.config, name, getattr(read, name))
+    defaults = transformers.BertConfig().to_dict()
+    assert configuration.BertConfig().as_json().items() <= defaults.items()
 
 
 def as_in_2019(tensors):
@@ -177,8 +180,8 @@ def test_both_forms_of_a_configuration_are_read(tmp_path):
     assert configuration.read_config(tmp_path / "bert_model.ckpt") is None
     for made in (configured(tmp_path, GOOGLE, "bert_config.json"), configured(tmp_path, GOOGLE | MORE)):
         assert {name: getattr(made, name) for name in GOOGLE} == GOOGLE
-        assert (made.num_labels, made.layer_norm_eps, made.pad_token_id) == (2, 1e-12, 0)
-    assert configuration.read_config(tmp_path / "bert_model.ckpt").id2label == {0: "no", 1: "yes"}
+        assert (len(made.labels), made.layer_norm_eps, made.pad_token_id) == (2, 1e-12, 0)
+    assert configuration.read_config(tmp_path / "bert_model.ckpt").labels == ("no", "yes")
 
 
 def test_unknown_keys_are_told_in_one_line(tmp_path):

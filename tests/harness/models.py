@@ -1,5 +1,6 @@
 """Models that several test files compute with, and how far two results are apart."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,5 @@ def save_model(folder: Path, head: str, **changes) -> Path:
     texts.write_model(folder / "source", num_layers=1)
     words = tokenizer.load(str(folder / "source/vocab.txt"))
     config = configuration.config_from_file(folder / "source/bert_config.json")
-    config = type(config).from_dict(config.to_dict() | changes)
-    weights.copied(Bert(config, head, seed=3), words)(folder / "model")
+    weights.copied(Bert(replace(config, **changes), head, seed=3), words)(folder / "model")
     return folder / "model"

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from safetensors.numpy import save_file
-from transformers import BertConfig
+
+from bert.configuration import BertConfig, unnamed_labels
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
          "intermediate_size": 64, "max_position_embeddings": 24}  # fmt: skip
@@ -18,8 +19,8 @@ PRETRAINING_HEAD = {
 }  # fmt: skip
 
 
-def config(**others) -> BertConfig:
-    return BertConfig(**SIZES | {"num_labels": 3} | others)
+def config(num_labels: int = 3, **others) -> BertConfig:
+    return BertConfig(**SIZES | others, labels=unnamed_labels(num_labels))
 
 
 def published_shapes() -> dict[str, tuple[int, ...]]:

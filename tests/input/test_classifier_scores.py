@@ -9,8 +9,8 @@ from harness.texts import write_lines
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.utils.class_weight import compute_class_weight
-from transformers import BertConfig
 
+from bert.configuration import BertConfig
 from distributed.rows import Rows
 from ringbase.settings import made
 from tasks.classifier.scoring import metrics
@@ -96,7 +96,7 @@ def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(tmp_path, r
     train_file = write_lines(tmp_path / "train.csv", "text,label", "a,yes", "b,no")
     files = {"task_name": task, "data_dir": "d"} if task else {"train_file": train_file, "predict_file": "f"}
     settings = made(ClassifierConfig, files | {"do_train": trains, "do_predict": True, "output_dir": "out"})
-    states = {"id2label": dict(enumerate(stated)), "problem_type": "single_label_classification"} if stated else {}
+    states = {"labels": stated, "problem_type": "single_label_classification"} if stated else {}
     start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
     if labels is None:
         refused(lambda: with_labels(settings, start, run), "id2label")

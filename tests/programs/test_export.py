@@ -32,13 +32,13 @@ for folder, inputs in json.loads(sys.argv[1]).items():
 print(json.dumps(results, default=bytes.decode))
 """
 HEADS = ("span", "classifier", "pretraining")
-LABELS = {0: "neg", 1: "pos", 2: "모름"}
+LABELS = ("neg", "pos", "모름")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder for each head, as a run's model/: random weights of a tiny model."""
-    names = {"id2label": LABELS, "problem_type": "single_label_classification"}
+    names = {"labels": LABELS, "problem_type": "single_label_classification"}
     return {head: save_model(tmp_path_factory.mktemp(head), head, **names) for head in HEADS}
 
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
     weights.load(model, source)
     for name, variable in model.named_tensors().items():
         np.testing.assert_array_equal(variable.numpy(), there[name])
-    assert head != "classifier" or model.config.id2label == LABELS
+    assert head != "classifier" or model.config.labels == LABELS
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ def span_model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def label_model(tmp_path_factory):
-    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: n for n, name in enumerate(LABELS)}}
-    return save_model(tmp_path_factory.mktemp("label"), "classifier", **names)
+    return save_model(tmp_path_factory.mktemp("label"), "classifier", labels=LABELS)
 
 
 def warned(call, match):
@@ -99,7 +98,7 @@ def test_labels_are_those_of_bert_classifier(label_model, tmp_path):
 
 
 def test_a_regression_gives_values(tmp_path):
-    model = save_model(tmp_path, "classifier", problem_type="regression", id2label={0: "LABEL_0"})
+    model = save_model(tmp_path, "classifier", problem_type="regression", labels=("LABEL_0",))
     write_rows(tmp_path / "test.tsv", ["text"], [[e.first] for e in TEST])
     argv = (f"--model={model}", f"--predict_file={tmp_path}/test.tsv", "--do_predict", "--regression")
     classify(tmp_path / "out", *argv)

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 from harness.batches import batch_of, random_rows
 from harness.refusals import refused
-from transformers import BertConfig
 
 from bert import batch as batches
 from bert.batch import with_checked_ids
+from bert.configuration import BertConfig
 from tasks.predict import batches_of
 
 

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from harness.batches import Computer, random_rows
 from harness.models import KEY
-from transformers import BertConfig
 
+from bert.configuration import BertConfig, unnamed_labels
 from bert.model import COMPILED_WIDTH, Bert
 from distributed.gradient import dropout_key
 
@@ -107,7 +107,7 @@ def test_a_key_is_a_function_of_seed_step_micro_batch_and_rank():
 
 def test_the_pooled_vector_is_dropped_and_scaled_too():
     """What is kept is divided by 1 - rate."""
-    classifier = make("classifier", "plain", 1, 0.0, 0.0, num_labels=32, classifier_dropout=0.5)
+    classifier = make("classifier", "plain", 1, 0.0, 0.0, labels=unnamed_labels(32), classifier_dropout=0.5)
     tensors = classifier.model.named_tensors()
     tensors["bert/pooler/dense/bias"].assign(np.full(32, 20.0))  # of which tanh is 1
     tensors["output_weights"].assign(np.eye(32))

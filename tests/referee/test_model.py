@@ -3,6 +3,7 @@ are padded and grouped, and whatever XLA compiles; and those of the papers' form
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -13,11 +14,12 @@ from harness.batches import Computed, Computer, Row, random_rows
 from harness.models import KEY, error
 from harness.real_data import real
 from safetensors.numpy import load_file
-from transformers import BertConfig
 
 from bert import configuration, weights
+from bert.configuration import BertConfig
 from bert.model import COMPILED_WIDTH, Bert
 
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 HEADS = ["span_gelu", "classifier_gelu", "pretraining_gelu", "pretraining_gelu_new"]
 SLOW = [("pretraining_gelu_new", "by length", False), ("pretraining_gelu", "compiled", True)]
@@ -30,9 +32,8 @@ TO_PYTORCH = 1e-4
 def golden(name: str) -> tuple[Computer, dict[str, np.ndarray], list[Row]]:
     """The model as we load it, PyTorch's numbers, and the rows of which they are."""
     there = load_file(GOLDENS / name / "golden.safetensors")
-    config = configuration.read_config(GOLDENS / name).to_dict()
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = Bert(BertConfig.from_dict(config), name.split("_")[0])
+    config = replace(configuration.read_config(GOLDENS / name), **NO_DROPOUT)
+    model = Bert(config, name.split("_")[0])
     weights.load(model, GOLDENS / name)
     rows, length = [], there["input_ids"].shape[1]
     none = np.zeros(len(there["input_ids"]), int)
@@ -179,8 +180,7 @@ def wide(precision: str, activation: str) -> tuple[Computer, Computed]:
     """A model that is wide enough for XLA, and what the formulas say that it computes of ROWS."""
     config = BertConfig(
         vocab_size=50, hidden_size=COMPILED_WIDTH, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=512, max_position_embeddings=144, hidden_act=activation, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        intermediate_size=512, max_position_embeddings=144, hidden_act=activation, **NO_DROPOUT,
     )  # fmt: skip
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)

@@ -166,9 +166,9 @@ def weight_readers():
     """safetensors in one file and in two with an index, and a TensorFlow checkpoint, of one tiny model."""
     from harness.weight_files import write_hf, write_tf1
     from safetensors.numpy import load
-    from transformers import BertConfig
 
     from bert import weights
+    from bert.configuration import BertConfig
     from bert.model import Bert
 
     def read(folder, name):

@@ -17,8 +17,8 @@ import tensorflow as tf
 from harness.batches import TASKS, batch_of, random_rows
 from tensorflow.python.framework import kernels
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
-from transformers import BertConfig
 
+from bert.configuration import BertConfig
 from bert.model import COMPILED_WIDTH, Bert
 from bert.optimizer import make_optimizer
 from distributed.collectives import Collectives
