@@ -25,6 +25,8 @@ from bert.weights import shapes
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 ENCODER = ("bert/embeddings/", "bert/encoder/")
+# The rows of the last hidden state that a head reads, as arrays of the batch; the others read all rows.
+READ_BY = {"classifier": ("first_tokens",), "pretraining": ("masked_tokens", "first_tokens")}
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
 
 Tensors = dict[str, Any]  # Google's names, or what follows the name of a layer -> values of variables
@@ -67,6 +69,11 @@ def _put(parts: Sequence[tf.Tensor], batch: Batch) -> tf.Tensor:
     return tf.gather(tf.concat([*(tf.reshape(part, [-1, width]) for part in parts), zeros], 0), batch["places"])
 
 
+def rows_of(x_RW: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """The rows with these numbers. The gradient is dense, as recompute_grad needs it."""
+    return tf.gather(tf.reshape(x_RW, tf.shape(x_RW)), rows)
+
+
 # -- the encoder --------------------------------------------------------------------------------------------------
 
 
@@ -105,21 +112,26 @@ class Pass:
         sum_RH = normalized(tf.add_n(rows), tensors, "bert/embeddings/LayerNorm", self.config.layer_norm_eps)
         return Dropout(self.config.hidden_dropout_prob, self.dropout_key, 0)(tf.cast(sum_RH, self.dtype))
 
-    def layer(self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor) -> tf.Tensor:
+    def layer(
+        self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor, rows: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Attention and feed-forward, each with dropout, residual and post-normalisation. `place` is that of the
-        first of the layer's three dropouts."""
-        branch_RH = product(self.attention(hidden_RH, tensors, place), tensors, "attention/output/dense")
-        hidden_RH = self.residual(hidden_RH, branch_RH, tensors, "attention/output/LayerNorm", place + 1)
-        expanded_RI = product(hidden_RH, tensors, "intermediate/dense")
-        activated_RI = self.ops.activated(*expanded_RI, ACTIVATIONS[self.config.hidden_act])
-        branch_RH = product(activated_RI, tensors, "output/dense")
-        return self.residual(hidden_RH, branch_RH, tensors, "output/LayerNorm", place + 2)
+        first of the layer's three dropouts. Returns all rows, or these, int32 [S]."""
+        context_RH, fast = self.attention(hidden_RH, tensors, place), self.ops
+        if rows is not None:
+            hidden_RH, context_RH = rows_of(hidden_RH, rows), rows_of(context_RH, rows)
+            fast = fast if is_fixed(self.batch) else ops  # few rows, whose number changes: nothing to compile for
 
-    def residual(self, hidden_RH, branch_RH, tensors: Tensors, norm: str, place: int | tf.Tensor) -> tf.Tensor:
-        """`branch_RH` is a product and its bias."""
-        weights = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"], self.config.layer_norm_eps
-        dropout = self.dropout(self.config.hidden_dropout_prob, place=place)
-        return self.ops.residual(hidden_RH, branch_RH, weights, dropout)
+        def residual(branch: tuple[tf.Tensor, tf.Tensor], norm: str, place: int | tf.Tensor) -> tf.Tensor:
+            weights = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"], self.config.layer_norm_eps
+            dropout = self.dropout(self.config.hidden_dropout_prob, place=place)
+            return fast.residual(hidden_RH, branch, weights, dropout)
+
+        branch = product(context_RH, tensors, "attention/output/dense")
+        hidden_RH = residual(branch, "attention/output/LayerNorm", place + 1)
+        expanded_RI = product(hidden_RH, tensors, "intermediate/dense")
+        activated_RI = fast.activated(*expanded_RI, ACTIVATIONS[self.config.hidden_act])
+        return residual(product(activated_RI, tensors, "output/dense"), "output/LayerNorm", place + 2)
 
     def attention(self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor) -> tf.Tensor:
         """Multi-head attention within each example (Vaswani et al. 2017, section 3.2) -> the context [R, H]."""
@@ -190,25 +202,26 @@ class Bert(keras.Model):
             # every place of the model for a number that a GPU has drawn.
             with contextlib.nullcontext() if is_fixed(batch) else tf.device("CPU:0"):
                 dropout_key = tf.random.stateless_uniform([], dropout_key, None, None, tf.int32)
-        tensors = self._values()
-        hidden_RH = self._states(batch, tensors, dropout_key)[-1]
+        tensors, read = self._values(), READ_BY.get(self.head_name)
+        rows = None if read is None else tf.concat([batch[name] for name in read], 0)
+        hidden = self._states(batch, tensors, dropout_key, rows)[-1]
         if self.head_name == "features":
-            return hidden_RH
-        hidden_RH = tf.reshape(hidden_RH, tf.shape(hidden_RH))  # its gradient is dense, as recompute_grad needs
+            return hidden
         if self.head_name == "span":
-            return _scores(hidden_RH, tensors, "cls/squad/")
-        first_BH = product(tf.gather(hidden_RH, batch["first_tokens"]), tensors, "bert/pooler/dense")
-        pooled_BH = tf.math.tanh(ops.biased(*first_BH))
+            return _scores(hidden, tensors, "cls/squad/")
+        num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]
+        masked_MH, first_BH = hidden[:num_masked], hidden[num_masked:]
+        pooled_BH = tf.math.tanh(ops.biased(*product(first_BH, tensors, "bert/pooler/dense")))
         if self.head_name == "classifier":
             rate = self.config.classifier_dropout
             rate = self.config.hidden_dropout_prob if rate is None else rate
             dropout = Dropout(rate, dropout_key, 1 + 3 * self.config.num_hidden_layers)
             return _scores(dropout(pooled_BH), tensors, "")
         scope, epsilon = "cls/predictions/transform", self.config.layer_norm_eps
-        masked_MH = product(tf.gather(hidden_RH, batch["masked_tokens"]), tensors, f"{scope}/dense")
+        masked_MH = product(masked_MH, tensors, f"{scope}/dense")
         masked_MH = ops.activated(*masked_MH, ACTIVATIONS[self.config.hidden_act])
-        masked_MH = tf.cast(normalized(masked_MH, tensors, f"{scope}/LayerNorm", epsilon), hidden_RH.dtype)
-        words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], hidden_RH.dtype)
+        masked_MH = tf.cast(normalized(masked_MH, tensors, f"{scope}/LayerNorm", epsilon), hidden.dtype)
+        words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], hidden.dtype)
         scores_MV = tf.cast(tf.matmul(masked_MH, words_VH, transpose_b=True), tf.float32)
         nsp_B2 = _scores(pooled_BH, tensors, "cls/seq_relationship/")
         return {"mlm": scores_MV + tensors["cls/predictions/output_bias"], "nsp": nsp_B2}
@@ -229,7 +242,10 @@ class Bert(keras.Model):
         pays = is_wide and ops.on_cpu() and (is_training or self.compute_dtype == "bfloat16")
         return ops_cpu if pays and not is_fixed(batch) else ops
 
-    def _states(self, batch: Batch, tensors: Tensors, key: tf.Tensor | None) -> list[tf.Tensor]:
+    def _states(
+        self, batch: Batch, tensors: Tensors, key: tf.Tensor | None, rows: tf.Tensor | None = None
+    ) -> list[tf.Tensor]:
+        """The embeddings and every layer's output; of the last one only these rows, if any are named."""
         one_pass = Pass(self.config, batch, self.compute_dtype, self._ops(batch, key is not None), key)
         states, layer = [one_pass.embedded(tensors)], one_pass.layer
         recomputes = self.recomputes and key is not None
@@ -239,8 +255,10 @@ class Bert(keras.Model):
             is_copied = self.copies_layers or key is None
             attributes = None if is_copied else {"_noinline": True}
             layer = tf.function(one_pass.layer, autograph=False, experimental_attributes=attributes)
-        for number in range(self.config.num_hidden_layers):
-            scope, call = f"bert/encoder/layer_{number}/", partial(layer, place=tf.constant(1 + 3 * number))
+        last = self.config.num_hidden_layers - 1
+        for number in range(last + 1):
+            place, needed = tf.constant(1 + 3 * number), rows if number == last else None
+            scope, call = f"bert/encoder/layer_{number}/", partial(layer, place=place, rows=needed)
             own = {name.removeprefix(scope): value for name, value in tensors.items() if name.startswith(scope)}
             own = tf.nest.map_structure(tf.convert_to_tensor, own)
             states.append((tf.recompute_grad(call) if recomputes else call)(states[-1], own))
