@@ -68,7 +68,10 @@ class LoopSettings(Settings):
         10.0, "minutes after which a checkpoint is written, whatever the steps; 0 for never", **FROM_0
     )
     keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", **STEPS)
-    log_steps: int = setting(25, "steps between lines of metrics.jsonl", **STEPS)
+    log_steps: int | None = setting(
+        None, "steps between lines of metrics.jsonl", shown_default="25, in short runs a fiftieth of the steps",
+        **STEPS,
+    )  # fmt: skip
     xla: Literal["auto", "on", "off"] = setting(
         "auto",
         "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the backend nccl, "

@@ -15,10 +15,12 @@ make_environment() {
   if command -v uv > /dev/null; then
     install=(uv pip install --quiet --python "$venv/bin/python")
   fi
+  # Else Python, started in the folder above, would take the clone `ringbert` for the package.
+  local here=(--config-settings editable_mode=compat -e)
   if ! is_locked "$venv/bin/python" "$lock"; then
     if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$project" ]]; then
-      echo "+ ${install[*]} -e '.[$extras]'    # no lock file fits; silent for a minute or two"
-      "${install[@]}" -e ".[$extras]" || return
+      echo "+ ${install[*]} ${here[*]} '.[$extras]'    # no lock file fits; silent for a minute or two"
+      "${install[@]}" "${here[@]}" ".[$extras]" || return
     fi
   else
     if [[ $(cat "$venv/.packages-$extras" 2>/dev/null) != "$packages" ]]; then
@@ -27,8 +29,8 @@ make_environment() {
       echo "$packages" > "$venv/.packages-$extras"
     fi
     if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$project" ]]; then
-      echo "+ ${install[*]} --no-deps --no-build-isolation -e ."
-      "${install[@]}" --no-deps --no-build-isolation -e . || return
+      echo "+ ${install[*]} --no-deps --no-build-isolation ${here[*]} ."
+      "${install[@]}" --no-deps --no-build-isolation "${here[@]}" . || return
     fi
   fi
   echo "$project" > "$venv/.ringbert-$extras"

@@ -32,6 +32,7 @@ from tasks.settings import TrainingSettings
 from tasks.start import CHECKPOINTS, TASK_FILE, Start
 from tasks.task import Task
 
+LOG_STEPS, LOGGED_STEPS = 25, 50  # a log line every 25 steps; in short runs at least 50 of them
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earned back its slower start
 
@@ -92,7 +93,8 @@ def fit(
             run.write_json("run.json", facts | {"environment": environment()})
             step.compile(feed.batches_of_shapes(), plan.accumulation)
         job.has_trained.set()
-        training = partial(train, step, feed, plan, checkpoints, run, loop.log_steps, held_out)
+        log_steps = loop.log_steps or min(LOG_STEPS, max(1, plan.steps // LOGGED_STEPS))
+        training = partial(train, step, feed, plan, checkpoints, run, log_steps, held_out)
         state = surviving(world, f"the training in {run.folder}", training)
     position = state.position
     if held_out and held_out.best and state.best and state.best[0] != position:

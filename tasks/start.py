@@ -14,7 +14,7 @@ from distributed.checkpoint import checkpoint_at, newest_intact
 from distributed.plan import State
 from distributed.run import Run
 from ringbase import manifest
-from ringbase.errors import InputError
+from ringbase.errors import InputError, shortened
 from ringbase.files import read_json, read_object
 from tasks.settings import ModelSettings
 
@@ -74,6 +74,11 @@ def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs
       holds another program's run.
     """
     checkpoint = newest_checkpoint(resume, run.folder, run.say)
+    if checkpoint is None and not (trains or config.model or config.init_checkpoint):
+        raise InputError(
+            f"no trained run in --output_dir {run.folder}{hint(run.folder)}: give the folder of one, or --model, "
+            "or --init_checkpoint"
+        )
     if checkpoint is None:
         foreign = [str(path).removesuffix(".index") for path in run.folder.glob("model.ckpt-*.index")]
         if foreign:
@@ -110,6 +115,12 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
     return Start(bert_config, words, source, reason=reason, commit=commit)
 
 
+def hint(folder: Path) -> str:
+    """Where the folder of a run, or of runs with several seeds, has models; "" for other folders."""
+    files = [*folder.glob("model/config.json"), *sorted(folder.glob("seed-*/model/config.json"))]
+    return f", but models are in {shortened(str(file.parent) for file in files)}" if files else ""
+
+
 def settings_of(weights: Path) -> Mapping[str, Any]:
     """The settings that a model or checkpoint was trained with, by flag: those of its task.json, else of the
     run.json of its run; empty without both. Raises InputError: the file is damaged."""
@@ -135,8 +146,10 @@ def _configuration_and_tokenizer(
     elif source is not None:
         bert_config = configuration.read_config(source, say)
     if bert_config is None:
+        place = "" if source is None else f" in {source}{hint(source)}"
         raise InputError(
-            "no model configuration: give --bert_config_file, or --model with a folder or hub name that has one"
+            f"no model configuration{place}: give --bert_config_file, or --model with a folder or hub name that "
+            "has one"
         )
     if needs.max_seq_length > bert_config.max_position_embeddings:
         raise InputError(

@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,6 +92,18 @@ def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
 
 
 # -- files to rows ------------------------------------------------------------------------------------------------
+
+
+def _named(header: Sequence[str], column: str) -> str:
+    """The columns of a file that lacks one, and what may be wrong."""
+    names, near = ", ".join(header) or "an empty line", get_close_matches(column, header, 1)
+    wrong = [mark for mark in ";|" if len(header) == 1 and mark in names]
+    advice = f"; did you mean {near[0]!r}?" if near else ""
+    return (
+        f"{names}; {wrong[0]!r} separates no columns here: save it with commas or tabs"
+        if wrong
+        else names + advice
+    )
 
 
 def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:
@@ -243,7 +256,7 @@ def _columns(source: Source) -> tuple[list[str], dict[str | None, list[Any]], in
             if present:
                 lists.append((header.index(present[0]), values.setdefault(column, [])))
             elif column not in optional:
-                raise InputError(f"{where}: no column {column!r}, only {', '.join(header) or 'an empty line'}")
+                raise InputError(f"{where}: no column {column!r}, only {_named(header, column)}")
         language = header.index(columns.language) if columns.language in header else None
         for place, cells in rows:
             if len(places) == source.limit:

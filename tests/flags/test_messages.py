@@ -37,6 +37,20 @@ INPUT = {  # status 1; "…" is what a library says
         "lower --train_batch_size or raise --num_train_epochs"
     ),
     f"{OWN} --text_column=text": "--train_file {train.csv}: no column 'text', only body, more, kind",
+    f"{OWN} --text_column=boddy": (
+        "--train_file {train.csv}: no column 'boddy', only body, more, kind; did you mean 'body'?"
+    ),
+    f"{OWN} --train_file={{semicolons.csv}}": (
+        "--train_file {semicolons.csv}: no column 'body', only body;kind; ';' separates no columns here: save it "
+        "with commas or tabs"
+    ),
+    f"{SQUAD} --bert_config_file=null --model={{runs}}": (
+        "no model configuration in {runs}, but models are in {runs/seed-1/model}: give --bert_config_file, or "
+        "--model with a folder or hub name that has one"
+    ),
+    f"{SQUAD} --nodo_train --do_predict --predict_file={{squad.json}}": (
+        "no trained run in --output_dir …: give the folder of one, or --model, or --init_checkpoint"
+    ),
     "pretraining --input_file={none}": "--input_file {none}: no file matches",
 }
 
@@ -47,6 +61,9 @@ def data(tmp_path_factory):
     write_squad(folder / "squad.json", make_entries(20, 1))
     write_squad(folder / "far.json", [("abc", "d", "nope", 5000)])
     write_lines(folder / "bad.toml", "lerning_rate = 1.0")
+    write_lines(folder / "semicolons.csv", "body;kind", "a text;good")
+    (folder / "runs/seed-1/model").mkdir(parents=True)
+    (folder / "runs/seed-1/model/config.json").touch()
     write_lines(folder / "cut.json", '{"data": [')
     write_lines(folder / "more.txt", *(folder / "vocab.txt").read_text().splitlines(), "more")
     with pytest.MonkeyPatch.context() as patch:
