@@ -50,8 +50,8 @@ class Start:
             if saved.get(name) != settings.get(name):
                 raise InputError(
                     f"{self.checkpoint} holds a run with {name} = {saved.get(name)}, this command has "
-                    f"{settings.get(name)}: give the same value, another --output_dir, or --resume never to start "
-                    "from the beginning"
+                    f"{settings.get(name)}: give the same value, or --resume never to start from the beginning; "
+                    "to train on from its model, another --output_dir with --init_checkpoint RUN/model"
                 )
 
 

@@ -45,6 +45,8 @@ class TextPredictor(TrainedPredictor, Generic[Result]):
     def __call__(self, texts: Iterable[TextOrPair]) -> list[Result]: ...
     def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Result | list[Result]:
         """The result for a text, for a pair of texts, which is a tuple, or for each item in a list of these."""
+        if isinstance(texts, list) and not texts:
+            return []
         items, is_single = checked_texts(texts, "texts", takes_pairs=True)
         results = self._results(items, self.rows_of(items))
         return results[0] if is_single else results
