@@ -122,16 +122,18 @@ class Pass:
             hidden_RH, context_RH = rows_of(hidden_RH, rows), rows_of(context_RH, rows)
             fast = fast if is_fixed(self.batch) else ops  # few rows, whose number changes: nothing to compile for
 
-        def residual(branch: tuple[tf.Tensor, tf.Tensor], norm: str, place: int | tf.Tensor) -> tf.Tensor:
-            weights = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"], self.config.layer_norm_eps
-            dropout = self.dropout(self.config.hidden_dropout_prob, place=place)
-            return fast.residual(hidden_RH, branch, weights, dropout)
-
         branch = product(context_RH, tensors, "attention/output/dense")
-        hidden_RH = residual(branch, "attention/output/LayerNorm", place + 1)
+        hidden_RH = self.residual(fast, hidden_RH, branch, tensors, "attention/output/LayerNorm", place + 1)
         expanded_RI = product(hidden_RH, tensors, "intermediate/dense")
         activated_RI = fast.activated(*expanded_RI, ACTIVATIONS[self.config.hidden_act])
-        return residual(product(activated_RI, tensors, "output/dense"), "output/LayerNorm", place + 2)
+        branch = product(activated_RI, tensors, "output/dense")
+        return self.residual(fast, hidden_RH, branch, tensors, "output/LayerNorm", place + 2)
+
+    def residual(self, fast, hidden_RH, branch, tensors: Tensors, norm: str, place: int | tf.Tensor) -> tf.Tensor:
+        """`fast` is the module of operations, `branch` a product and its bias."""
+        weights = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"], self.config.layer_norm_eps
+        dropout = self.dropout(self.config.hidden_dropout_prob, place=place)
+        return fast.residual(hidden_RH, branch, weights, dropout)
 
     def attention(self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor) -> tf.Tensor:
         """Multi-head attention within each example (Vaswani et al. 2017, section 3.2) -> the context [R, H]."""
@@ -209,7 +211,7 @@ class Bert(keras.Model):
             return hidden
         if self.head_name == "span":
             return _scores(hidden, tensors, "cls/squad/")
-        num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]
+        num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]  # 0 for a classifier
         masked_MH, first_BH = hidden[:num_masked], hidden[num_masked:]
         pooled_BH = tf.math.tanh(ops.biased(*product(first_BH, tensors, "bert/pooler/dense")))
         if self.head_name == "classifier":

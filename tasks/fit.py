@@ -119,11 +119,11 @@ def save_model(job: Job, start: Start, task: Task) -> None:
 def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
     """Prints what the user may not expect from the plan."""
     say = job.run.say
-    if plan.size > 1 and config.plan.resolved().global_batch_size is None:
-        steps, rows = plan.steps * plan.size, plan.global_batch_size // plan.size
+    size = job.world.launched_size  # by which `make_plan` has divided, also if a rank has died since
+    if size > 1 and config.plan.resolved().global_batch_size is None:
         say(
-            f"note: {steps:,} steps of one rank are {plan.steps:,} here, of {plan.size} times as many rows; "
-            f"--global_batch_size {rows} keeps one rank's steps and rate"
+            f"note: {plan.steps * size:,} steps of one rank are {plan.steps:,} here, with {size} times the rows; "
+            f"--global_batch_size {plan.global_batch_size // size} keeps one rank's steps and rate"
         )
     if plan.warmup_steps >= plan.steps:
         say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")

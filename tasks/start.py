@@ -76,8 +76,8 @@ def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs
     checkpoint = newest_checkpoint(resume, run.folder, run.say)
     if checkpoint is None and not (trains or config.model or config.init_checkpoint):
         raise InputError(
-            f"no trained run in --output_dir {run.folder}{hint(run.folder)}: give the folder of one, or --model, "
-            "or --init_checkpoint"
+            f"no trained run in --output_dir {run.folder}{models_in(run.folder)}: give the folder of one, or "
+            "--model, or --init_checkpoint"
         )
     if checkpoint is None:
         foreign = [str(path).removesuffix(".index") for path in run.folder.glob("model.ckpt-*.index")]
@@ -115,7 +115,7 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
     return Start(bert_config, words, source, reason=reason, commit=commit)
 
 
-def hint(folder: Path) -> str:
+def models_in(folder: Path) -> str:
     """Where the folder of a run, or of runs with several seeds, has models; "" for other folders."""
     files = [*folder.glob("model/config.json"), *sorted(folder.glob("seed-*/model/config.json"))]
     return f", but models are in {shortened(str(file.parent) for file in files)}" if files else ""
@@ -146,7 +146,7 @@ def _configuration_and_tokenizer(
     elif source is not None:
         bert_config = configuration.read_config(source, say)
     if bert_config is None:
-        place = "" if source is None else f" in {source}{hint(source)}"
+        place = "" if source is None else f" in {source}{models_in(source)}"
         raise InputError(
             f"no model configuration{place}: give --bert_config_file, or --model with a folder or hub name that "
             "has one"

@@ -97,13 +97,9 @@ def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
 def _named(header: Sequence[str], column: str) -> str:
     """The columns of a file that lacks one, and what may be wrong."""
     names, near = ", ".join(header) or "an empty line", get_close_matches(column, header, 1)
-    wrong = [mark for mark in ";|" if len(header) == 1 and mark in names]
-    advice = f"; did you mean {near[0]!r}?" if near else ""
-    return (
-        f"{names}; {wrong[0]!r} separates no columns here: save it with commas or tabs"
-        if wrong
-        else names + advice
-    )
+    if mark := next((mark for mark in ";|" if len(header) == 1 and mark in names), None):
+        return f"{names}; {mark!r} separates no columns here: save it with commas or tabs"
+    return names + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:

@@ -53,7 +53,7 @@ def run(program: str, world: World, collectives: Any, data: Path, output_dir: Pa
         "pretraining": [f"--input_file={data}/corpus/*.arrow", f"--eval_input_file={data}/corpus/*.arrow",
                         "--max_seq_length=32", "--max_predictions_per_seq=5"],
     }  # fmt: skip
-    shared = f"--bert_config_file={data}/bert_config.json", "--log_steps=1", f"--output_dir={output_dir}"
+    shared = f"--bert_config_file={data}/bert_config.json", f"--output_dir={output_dir}"
     return in_world(world, collectives, program, output_dir, *shared, *flags[program], *more)
 
 
@@ -70,6 +70,7 @@ def trained(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     first, last = (load_file(path / "model.safetensors") for path in (checkpoints[0], checkpoints[-1]))
     losses = [line["loss"] for line in metrics_in(folder) if "learning_rate" in line]
     movement = np.concatenate([(last[name] - first[name]).ravel() for name in sorted(first)])
+    assert len(losses) == STEPS, "a short run logs each step"
     return [path.name for path in checkpoints], movement, np.array(losses)
 
 
@@ -128,3 +129,13 @@ def test_evaluation_during_training_is_one_ranks(world, collectives, data, folde
     alone = world.on_first(lambda: run("classifier", *ALONE, data, folder / "one", *flags))
     assert scores.keys() == alone.keys()
     np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
+
+
+def test_the_plan_says_how_many_steps_of_one_rank_its_steps_are(world, collectives, data, folder, capsys):
+    run(
+        "classifier", world, collectives, data, folder, "--do_train", "--train_batch_size=4", "--num_train_steps=4"
+    )
+    expected = (
+        "note: 4 steps of one rank are 2 here, with 2 times the rows; --global_batch_size 4 keeps one rank's"
+    )
+    assert (expected in "".join(capsys.readouterr())) == (world.rank == 0)
