@@ -64,6 +64,8 @@ class Field:
     is_positional: bool = False  # set, in order, by the words of a command line that belong to no flag
     at_least: float = -MOST  # of a number
     at_most: float = MOST
+    is_saved: bool = False  # a trained model is saved with it, and predictions with the model take it by default
+    needs: tuple[str, ...] = ()  # they take it only with one of these flags
 
     @property
     def names(self) -> tuple[str, ...]:

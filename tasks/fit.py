@@ -29,8 +29,9 @@ from ringbase.files import write_json
 from tasks.environment import result_file
 from tasks.job import Job
 from tasks.settings import TrainingSettings
-from tasks.start import CHECKPOINTS, TASK_FILE, Start
+from tasks.start import Start
 from tasks.task import Task
+from tasks.trained import CHECKPOINTS, TASK_FILE
 
 LOG_STEPS, LOGGED_STEPS = 25, 50  # a log line every 25 steps; in short runs at least 50 of them
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA

@@ -26,6 +26,7 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
 from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, alternatives, fields_of, from_text, made
 from tasks.old_flags import IGNORED, INSTEAD
+from tasks.trained import with_settings_of_model
 
 Config = TypeVar("Config")
 
@@ -61,24 +62,31 @@ def parse(
             stop(help_of(fields, prog, description or str(config_class.__doc__)), 0)
         if "version" in given:
             stop(f"ringbert {ringbase.__version__}", 0)
-        config = configured(config_class, given)
+        config, notes = configured(config_class, given)
     except ValueError as error:
         _refuse(prog, one_line(error))
     for name, (_, reason) in IGNORED.items():
         if name in given:
             _print_on_first(f"--{name} is ignored: {reason}", sys.stderr)
+    for note in notes:
+        _print_on_first(f"{prog}: {note}", sys.stderr)
     return config
 
 
-def configured(config_class: type[Config], given: Mapping[str, Any]) -> Config:
-    """The configuration of the flags that `read_command_line` gives. Raises ValueError."""
+def configured(config_class: type[Config], given: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """The configuration of the flags that `read_command_line` gives, and what to say about it. Flags that are not
+    given have the values of the trained model, if it is one that only predicts, else their default. Raises
+    ValueError."""
     if given.get("use_tpu"):
         raise InputError("--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs")
     fields = fields_of(config_class)
     if missing := [field for field in fields if field.is_required and field.name not in given]:
         names = [field.name.upper() if field.is_positional else f"--{field.name}" for field in missing]
         raise InputError(f"{' and '.join(names)} must be given")
-    return made(config_class, {field.name: given[field.name] for field in fields if field.name in given})
+    notes = list[str]()
+    if not given.get("do_train"):
+        given, notes = with_settings_of_model(given, fields)
+    return made(config_class, {field.name: given[field.name] for field in fields if field.name in given}), notes
 
 
 def parse_command(

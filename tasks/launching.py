@@ -57,6 +57,8 @@ class LaunchedJob:
         for name, value in arguments.items():
             if isinstance(value, list | tuple | dict | set):
                 raise InputError(f"{name} must be one value, got {value!r:.80}")
+            if hasattr(value, "to_csv"):
+                raise InputError(f"{name} must be the name of a file: save this with .to_csv(…, index=False)")
         self.argv = [f"--{name}={'null' if value is None else value}" for name, value in arguments.items()]
         try:
             given = flags.read_command_line(self.argv, fields_of(self.settings))
@@ -64,7 +66,7 @@ class LaunchedJob:
                 implied = [part for part, names in self.parts.items() if any(map(given.get, names))]
                 self.argv += [f"--{part}" for part in implied]
                 given |= dict.fromkeys(implied, True)
-            config = flags.configured(self.settings, given)
+            config, _ = flags.configured(self.settings, given)
         except ValueError as error:
             raise InputError(str(error)) from None
         vars(self).update(flat(config))

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bert import configuration, hub, weights
 from bert.configuration import BertConfig
@@ -15,11 +14,10 @@ from distributed.plan import State
 from distributed.run import Run
 from ringbase import manifest
 from ringbase.errors import InputError, shortened
-from ringbase.files import read_json, read_object
+from ringbase.files import read_json
 from tasks.settings import ModelSettings
+from tasks.trained import CHECKPOINTS
 
-CHECKPOINTS = "checkpoints"
-TASK_FILE = "task.json"  # of a model: the settings that prediction needs
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
@@ -119,21 +117,6 @@ def models_in(folder: Path) -> str:
     """Where the folder of a run, or of runs with several seeds, has models; "" for other folders."""
     files = [*folder.glob("model/config.json"), *sorted(folder.glob("seed-*/model/config.json"))]
     return f", but models are in {shortened(str(file.parent) for file in files)}" if files else ""
-
-
-def settings_of(weights: Path) -> Mapping[str, Any]:
-    """The settings that a model or checkpoint was trained with, by flag: those of its task.json, else of the
-    run.json of its run; empty without both. Raises InputError: the file is damaged."""
-    if (weights / TASK_FILE).is_file():
-        return read_object(weights / TASK_FILE)
-    parent = weights.resolve().parent
-    run = (parent if weights.name == "model" else parent.parent) / "run.json"
-    if (weights.name != "model" and parent.name != CHECKPOINTS) or not run.is_file():
-        return {}
-    config = read_object(run).get("config")
-    if not isinstance(config, dict):
-        raise InputError(f"{run}: damaged: there is no object 'config' in it")
-    return config
 
 
 def _configuration_and_tokenizer(

@@ -1,23 +1,24 @@
 """From texts to rows of tokens: what SQuAD, the classifier and bert-features share."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from bert.text.tokenizer import Tokenizer, check_unknown, unknown_share
+from bert.text.tokenizer import Tokenizer, check_unknown, tokens_per_character, unknown_share
 from distributed.run import Run
 from distributed.world import World
 from ringbase.ragged import gather, joined, offsets_of
 from tasks.cache import Prepared, Recipe, prepared
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
+MOST_TOKENS = 0.95  # per character: more for text in a script of whose words the vocabulary has none
 
 
 def open_tokenized(
     recipe: Callable[[], Recipe], source: object, tokenizer: Tokenizer, allow_unknown: bool, world: World, run: Run
 ) -> Prepared:
-    """The rows of a source on every rank. Prints their facts "notes", and "unknown_share", the share of [UNK].
+    """The rows of a source on every rank. Prints their facts "notes" and those of `fit_of`.
 
     Raises InputError as `prepared`, and for more than 10 % [UNK] without `allow_unknown`.
     """
@@ -26,7 +27,18 @@ def open_tokenized(
     notes = ", ".join([*data.facts["notes"], f"{share:.2%} [UNK]"])
     run.say(f"{source}: {notes}" + ("" if data.is_new else " (cached)"))
     check_unknown(share, str(source), tokenizer, allow_unknown)
+    if (rate := data.facts.get("tokens_per_character", 0)) > MOST_TOKENS:
+        run.say(
+            f"warning: {source}: {rate:.1f} tokens per character: {tokenizer.source} has no words of this script; "
+            "take a model of the text's language"
+        )
     return data
+
+
+def fit_of(tokenizer: Tokenizer, ids: Sequence[np.ndarray], texts: Iterable[str]) -> dict[str, float]:
+    """How well the vocabulary fits the texts with these ids, as facts."""
+    share, rate = unknown_share(ids, tokenizer.unk_id), tokens_per_character(ids, texts)
+    return {"unknown_share": share, "tokens_per_character": rate}
 
 
 def parts(number: int, label: str, unit: str, run: Run) -> Iterator[slice]:
@@ -55,18 +67,17 @@ def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> 
 
 def rows_of_texts(
     first: Sequence[str], second: Sequence[str | None], max_seq_length: int, tokenizer: Tokenizer, run: Run
-) -> tuple[dict[str, pa.Array], float, np.ndarray]:
+) -> tuple[dict[str, pa.Array], dict[str, float], np.ndarray]:
     """Texts, and pairs where `second` is not None, as rows `[CLS] first [SEP]`, plus `second [SEP]` for pairs, of
     at most `max_seq_length` tokens: longer ones are `truncated`.
 
-    Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0 (int32); the
-    share of [UNK] before the cut; and how many tokens of each text or pair are cut off, int64 [n].
+    Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0 (int32);
+    `fit_of` the vocabulary; and how many tokens of each text or pair are cut off, int64 [n].
     """
     is_pair = np.array([text is not None for text in second], np.int64)
+    seconds = [text or "" for text in second] if is_pair.any() else []
     one = joined(encoded(first, "tokenizing", tokenizer, run))
-    two = one[0][:0], np.zeros_like(one[1])
-    if is_pair.any():
-        two = joined(encoded([text or "" for text in second], "tokenizing", tokenizer, run))
+    two = joined(encoded(seconds, "tokenizing", tokenizer, run)) if seconds else (one[0][:0], 0 * one[1])
     room = max_seq_length - 2 - is_pair
     kept_one, kept_two = truncated(np.diff(one[1]), np.diff(two[1]), room)
     source = np.concatenate([[tokenizer.cls_id, tokenizer.sep_id], one[0], two[0]]).astype(np.int32)
@@ -79,4 +90,4 @@ def rows_of_texts(
         "sentence_a_tokens": pa.array(kept_one + 2, pa.int32()),
     }
     cut = np.diff(one[1]) + np.diff(two[1]) - kept_one - kept_two
-    return columns, unknown_share([one[0], two[0]], tokenizer.unk_id), cut
+    return columns, fit_of(tokenizer, [one[0], two[0]], [*first, *seconds]), cut

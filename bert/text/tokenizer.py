@@ -20,6 +20,7 @@ from ringbase.settings import shown
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 TEXTS_AT_ONCE = 4096  # an encoding takes far more memory than its ids
 MOST_UNKNOWN_SHARE = 0.10
+IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
 LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # besides "uncased" ones
@@ -224,6 +225,16 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
 def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
     return sum(int((tokens == unk_id).sum()) for tokens in ids) / max(1, sum(map(len, ids)))
+
+
+def tokens_per_character(ids: Sequence[np.ndarray], texts: Iterable[str]) -> float:
+    """How many tokens the texts with these ids have per character: about 0.3, and 1.0 or more if the vocabulary
+    knows no words of their script. Blanks do not count, nor ideographs, which are tokens of their own for BERT."""
+    tokens, characters = sum(map(len, ids)), 0
+    for text in texts:
+        ideographs = len(IDEOGRAPHS.findall(text))
+        tokens, characters = tokens - ideographs, characters + len(text) - text.count(" ") - ideographs
+    return tokens / max(1, characters)
 
 
 def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown: bool) -> None:

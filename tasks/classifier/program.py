@@ -27,6 +27,7 @@ from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, find_start
+from tasks.trained import saved_settings
 
 Scores = dict[str, float]
 
@@ -89,13 +90,13 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     if config.do_train:
         train_set, held_out = train_sets[0][1], None
         weights = class_weights(config.class_weights, labels, train_set.tables["examples"])
-        kept = {name: flat(config)[name] for name in ("task_name", "text_pair_column", "max_seq_length")}
         if evaluation.during_training:
             num_rows = sum(len(dev.tables["examples"]) for _, dev in dev_sets)
             best = f"eval_{task.metrics[0]}" if evaluation.keeps_best else None
             every, patience = evaluation.eval_steps or "epoch", evaluation.early_stopping_patience
             held_out = HeldOut(measure=dev_scores, num_rows=num_rows, every=every, best=best, patience=patience)
-        label_task, rows = LabelTask(max_seq_length, weights, kept), training_data(config, task, train_set)
+        rows = training_data(config, task, train_set)
+        label_task = LabelTask(max_seq_length, weights, saved_settings(config))
         steps = fit(label_task, rows, start, training, job, held_out)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete

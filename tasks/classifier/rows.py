@@ -20,7 +20,7 @@ from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import STANDARD_INPUT, ExampleSettings
 from tasks.texts import open_tokenized, rows_of_texts
 
-VERSION = 4  # increase when reading or the code below writes something else: old folders are not used
+VERSION = 5  # increase when reading or the code below writes something else: old folders are not used
 
 
 def open_set(
@@ -55,7 +55,7 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
     """
     number = len(texts.first)
     second: Sequence[str | None] = texts.second or [None] * number
-    columns, unknown, cut = rows_of_texts(texts.first, second, max_seq_length, tokenizer, run)
+    columns, fit, cut = rows_of_texts(texts.first, second, max_seq_length, tokenizer, run)
     counts = {
         f"cut to --max_seq_length {max_seq_length}": int((cut > 0).sum()),
         "with an empty text": sum(not text.strip() for text in (*texts.first, *(texts.second or ()))),
@@ -67,8 +67,8 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
     facts = {
         # As version 0.1 made it: a run of its goes on.
         "digest": digest("classifier examples", 1, tokenizer.digest, max_seq_length, labels, content),
-        "unknown_share": unknown,
         "notes": [f"{number:,} examples", *(f"{count:,} {text}" for text, count in counts.items() if count)],
         "is_labelled": texts.labels is not None,
+        **fit,
     }
     return with_facts({"examples": columns | {"label": numbers}, "ids": {"id": pa.array(texts.ids)}}, facts)

@@ -16,14 +16,14 @@ class TextSettings(Settings):
 
     task_name: str | None = setting(
         None, "one of cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; leave out for own "
-        "files", "data",
+        "files", "data", is_saved=True, needs=("data_dir", "from_hub"),
     )  # fmt: skip
     data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
     from_hub: bool = setting(False, "take the task's data from the hub instead of --data_dir", "data")
     dataset_revision: str | None = setting(
         None, "commit, tag or branch of the hub data set that --from_hub takes", "data", shown_default="the newest"
     )
-    language: str = setting("en", "language of XNLI's examples", "data")
+    language: str = setting("en", "language of XNLI's examples", "data", is_saved=True)
     train_file: str | None = setting(None, "CSV, TSV, JSON lines or Parquet file to train on", "data")
     dev_file: str | None = setting(
         None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
@@ -33,10 +33,10 @@ class TextSettings(Settings):
         "too: a text per line, with --text_pair_column, or if the model was trained on pairs, a tab and a second "
         "text", "data", aliases=("test_file",),
     )  # fmt: skip
-    text_column: str = setting("text", "name of the column with the text", "data")
-    text_pair_column: str | None = setting(None, "name of the column with the second text", "data")
-    label_column: str = setting("label", "name of the column with the label", "data")
-    regression: bool = setting(False, "predict numbers: the label column holds numbers", "data")
+    text_column: str = setting("text", "name of the column with the text", "data", is_saved=True)
+    text_pair_column: str | None = setting(None, "name of the column with the second text", "data", is_saved=True)
+    label_column: str = setting("label", "name of the column with the label", "data", is_saved=True)
+    regression: bool = setting(False, "predict numbers: the label column holds numbers", "data", is_saved=True)
     max_train_examples: int | None = setting(None, "train on the first N examples", "data", at_least=1)
     max_predict_examples: int | None = setting(
         None, "evaluate and predict the first N examples", "data", at_least=1
@@ -63,7 +63,7 @@ class ExampleSettings(Settings):
     """How texts become rows; name and default of run_classifier.py."""
 
     max_seq_length: int = setting(
-        128, "maximum number of tokens per example", "data", at_least=4, at_most=LONGEST_ROW
+        128, "maximum number of tokens per example", "data", at_least=4, at_most=LONGEST_ROW, is_saved=True
     )
     allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 

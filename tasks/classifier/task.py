@@ -20,7 +20,8 @@ from ringbase.ragged import padded
 from tasks.classifier.named_tasks import Labels, NamedTask, is_on_pairs, task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
-from tasks.start import Start, settings_of
+from tasks.start import Start
+from tasks.trained import settings_of
 
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 

@@ -100,8 +100,8 @@ def tokenize(config: FeaturesConfig, tokenizer: Tokenizer, run: Run) -> pa.Table
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
     pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
     first, second = zip(*pairs, strict=True)
-    columns, unknown, _ = rows_of_texts(first, second, config.max_seq_length, tokenizer, run)
-    check_unknown(unknown, where, tokenizer, config.allow_unknown)
+    columns, fit, _ = rows_of_texts(first, second, config.max_seq_length, tokenizer, run)
+    check_unknown(fit["unknown_share"], where, tokenizer, config.allow_unknown)
     return pa.table(columns)
 
 

@@ -60,8 +60,8 @@ class TextPredictor(TrainedPredictor, Generic[Result]):
         `max_seq_length` tokens, or many of their tokens are [UNK]."""
         most = self.settings.max_seq_length
         first, second = zip(*((*text, None)[:2] for text in texts), strict=True)
-        columns, unknown, cut = rows_of_texts(first, second, most, self._tokenizer, self._job.run)
-        warn_of_unknown(unknown, self._tokenizer)
+        columns, fit, cut = rows_of_texts(first, second, most, self._tokenizer, self._job.run)
+        warn_of_unknown(fit["unknown_share"], self._tokenizer)
         if cut.any():
             warnings.warn(f"{cut.sum():,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
         return Rows(pa.table(columns | {"label": np.zeros(len(texts), np.int32)}))

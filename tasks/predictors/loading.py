@@ -21,7 +21,8 @@ from ringbase.settings import LONGEST_ROW, SURROGATE, Settings, fields_of, made,
 from tasks.fit import load_for_prediction
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings, Precision, batch_size
-from tasks.start import CHECKPOINTS, TOKENIZER_FILES, Needs, Start, find_start, settings_of, start_of_model
+from tasks.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
+from tasks.trained import CHECKPOINTS, settings_of
 
 CONFIG_FILES = ("config.json", "bert_config.json")
 TRAINED_BY = {"span": "; bert-squad trains such a model", "classifier": "; bert-classifier trains such a model"}
@@ -135,21 +136,26 @@ def without_dashes(message: str) -> str:
 
 def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[list[tuple[str, ...]], bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a string, or a tuple
-    of two strings. Raises InputError: there is none, or one is no string, empty, or no Unicode."""
+    of two strings. Lists with `takes_pairs` may have empty texts, of which it warns. Raises InputError: there is
+    none, or one is no string, empty, or no Unicode."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
     is_single = isinstance(value, str) or (takes_pairs and is_pair)
     is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")  # its items would be names
     items = [value] if is_single else list(value) if isinstance(value, Iterable) and not is_table else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
-    texts = []
+    texts, takes_empty, num_empty = [], takes_pairs and not is_single, 0
     for number, item in enumerate(items):
         one = tuple(item) if takes_pairs and isinstance(item, tuple | list) else (item,)
-        is_valid = all(isinstance(text, str) and text.strip() and not SURROGATE.search(text) for text in one)
-        if len(one) not in (1, 2) or not is_valid:
+        is_valid = all(isinstance(text, str) and not SURROGATE.search(text) for text in one)
+        is_empty = is_valid and not all(map(str.strip, one))
+        if len(one) not in (1, 2) or not is_valid or (is_empty and not takes_empty):
             place, kinds = name if is_single else f"{name}[{number}]", ", or a pair of these" * takes_pairs
             raise InputError(f"{place} must be Unicode text that is not empty{kinds}, got {shown(item)}")
         texts.append(tuple(map(str, one)))  # plain strings also for NumPy's
+        num_empty += is_empty
+    if num_empty:
+        warnings.warn(f"{num_empty:,} of {len(texts):,} items in {name} have an empty text", stacklevel=3)
     return texts, is_single
 
 

@@ -24,6 +24,7 @@ from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
 from tasks.start import Needs, find_start
+from tasks.trained import saved_settings
 
 
 def run(config: SquadConfig) -> None:
@@ -34,7 +35,7 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has answers."""
     # Configuration, tokenizer and weights are found on rank 0; the windows are built once per machine.
     world, run, windows, training = job.world, job.run, config.windows, config.training
-    task = SpanTask(windows.max_seq_length, flat(windows) | flat(config.answers))
+    task = SpanTask(windows.max_seq_length, saved_settings(config))
     resume, needs = job.resume(training.resume), Needs(task.max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     train_source, predict_source = (source_of(config.questions, is_training) for is_training in (True, False))

@@ -33,12 +33,17 @@ class QuestionSettings(Settings):
 class WindowSettings(Settings):
     """How contexts are cut into windows; names and defaults of run_squad.py."""
 
-    version_2_with_negative: bool = setting(False, "the data has questions without an answer (SQuAD v2.0)", "data")
-    max_seq_length: int = setting(
-        384, "maximum number of tokens per window, question included", "data", at_least=5, at_most=LONGEST_ROW
+    version_2_with_negative: bool = setting(
+        False, "the data has questions without an answer (SQuAD v2.0)", "data", is_saved=True
     )
-    doc_stride: int = setting(128, "tokens between the starts of windows", "data", at_least=1)
-    max_query_length: int = setting(64, "maximum number of tokens of a question", "data", at_least=1)
+    max_seq_length: int = setting(
+        384, "maximum number of tokens per window, question included", "data", is_saved=True,
+        at_least=5, at_most=LONGEST_ROW,
+    )  # fmt: skip
+    doc_stride: int = setting(128, "tokens between the starts of windows", "data", is_saved=True, at_least=1)
+    max_query_length: int = setting(
+        64, "maximum number of tokens of a question", "data", is_saved=True, at_least=1
+    )
     allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
 
     def check(self) -> None:
@@ -53,14 +58,16 @@ class AnswerSettings(Settings):
     """How answers are chosen; names and defaults of run_squad.py."""
 
     n_best_size: int = setting(
-        20, "candidates per question in nbest_predictions.json", "prediction", at_least=1, at_most=MOST_CANDIDATES
-    )
+        20, "candidates per question in nbest_predictions.json", "prediction", is_saved=True,
+        at_least=1, at_most=MOST_CANDIDATES,
+    )  # fmt: skip
     max_answer_length: int = setting(
-        30, "maximum number of tokens of an answer", "prediction", at_least=1, at_most=LONGEST_ROW
+        30, "maximum number of tokens of an answer", "prediction", is_saved=True, at_least=1, at_most=LONGEST_ROW
     )
     null_score_diff_threshold: float = setting(
-        0.0, "give no answer if its score exceeds the best answer's score by more than this", "prediction"
-    )
+        0.0, "give no answer if its score exceeds the best answer's score by more than this", "prediction",
+        is_saved=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

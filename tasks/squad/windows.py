@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from bert.text.tokenizer import Tokenizer, unknown_share
+from bert.text.tokenizer import Tokenizer
 from distributed.rows import ragged
 from distributed.run import Run
 from distributed.world import World
@@ -16,10 +16,10 @@ from ringbase.settings import flat
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings
-from tasks.texts import encoded, open_tokenized, parts
+from tasks.texts import encoded, fit_of, open_tokenized, parts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
-VERSION = 4  # increase when reading or cutting accepts or writes something else: old folders are not used
+VERSION = 5  # increase when reading or cutting accepts or writes something else: old folders are not used
 
 
 def open_windows(
@@ -52,7 +52,8 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     contexts = [pair for part in slices for pair in zip(*tokenizer.encode(paragraphs[part]), strict=True)]
     answers = [question.answers[0][0] if question.answers else "" for question in questions]
     answer_ids = encoded(answers, "tokenizing answers", tokenizer, run)
-    question_ids = encoded([question.text for question in questions], "tokenizing questions", tokenizer, run)
+    texts = [question.text for question in questions]
+    question_ids = encoded(texts, "tokenizing questions", tokenizer, run)
     rows: list[tuple] = []
     for number, question in enumerate(questions):
         ids, spans = contexts[question.paragraph]
@@ -75,8 +76,8 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     facts = {
         # As version 0.1 made it: a run of its goes on.
         "digest": digest("squad windows", 1, tokenizer.digest, lengths, [paragraphs, questions]),
-        "unknown_share": unknown_share([*(ids for ids, _ in contexts), *question_ids], tokenizer.unk_id),
         "notes": notes,
+        **fit_of(tokenizer, [*(ids for ids, _ in contexts), *question_ids], [*paragraphs, *texts]),
     }
     windows = {"input_ids": ragged(input_ids, pa.int32()), **numbers}
     paragraph_spans = {"spans": ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())}

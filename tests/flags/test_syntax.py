@@ -1,5 +1,7 @@
 """The command line and TOML files: absl's syntax as in Google's scripts, other spellings, refusals."""
 
+import json
+
 import pytest
 from harness.parsing import LEAST, parsed, refusal
 
@@ -54,6 +56,28 @@ def test_words_set_positional_fields():
     by_flag = "--json --top_k=2 here - --question=who? --context=-"
     for line in ("here who? - --top_k=2 --json", "--json here --top_k 2 who? -", by_flag):
         assert expected.items() <= parsed("bert-ask", *line.split()).items()
+
+
+def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
+    """Flags win, and it is said; training takes nothing. A task's name needs its data."""
+    (tmp_path / "model").mkdir()
+    saved = {"max_seq_length": 64, "text_column": "review", "task_name": "cola", "text_pair_column": None}
+    (tmp_path / "model/task.json").write_text(json.dumps(saved))
+    names, lines = ("max_seq_length", "text_column", "task_name"), ("--do_predict --predict_file=x", "--do_eval")
+    for place in (f"--output_dir={tmp_path}", f"--output_dir={tmp_path}/new --model={tmp_path}/model"):
+        for line, values in {
+            f"{lines[0]} --max_seq_length=64": (64, "review", None),
+            f"{lines[0]} --max_seq_length=128": (128, "review", None),
+            f"{lines[1]} --data_dir=glue": (64, "review", "cola"),
+            "--do_train --train_file=x": (128, "text", None),
+        }.items():
+            found = parsed("bert-classifier", *place.split(), *line.split())
+            assert tuple(found[name] for name in names) == values
+            note = "bert-classifier: note: --max_seq_length 128: the model was trained with 64\n"
+            assert capsys.readouterr().err == (note if "128" in line else "")
+    (tmp_path / "model/task.json").write_text('{"max_seq_length": "64"}')
+    message = refusal(capsys, "bert-classifier", f"--output_dir={tmp_path}", *lines[0].split())
+    assert message == f"{tmp_path}: --max_seq_length must be an integer, got '64'"
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------

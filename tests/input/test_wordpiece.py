@@ -16,6 +16,7 @@ from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegac
 
 from bert.text import tokenizer
 from ringbase.errors import InputError
+from tasks.texts import MOST_TOKENS
 
 ODD = [
     "Café naïve ÅNGSTRÖM \u202fx\u00a0y\u3000z",
@@ -171,5 +172,7 @@ def test_what_a_vocabulary_loses_by_its_case_is_said():
     assert shares == pytest.approx([0.7536, 0.0164], abs=1e-4)
     with pytest.raises(InputError, match=r"75\.4%.*--do_lower_case"):
         tokenizer.check_unknown(shares[0], "ratings.txt", lost, allow_unknown=False)
+    rates = [tokenizer.tokens_per_character(words.encode_ids(nsmc()), nsmc()) for words in (uncased(), kept)]
+    assert [rate > MOST_TOKENS for rate in rates] == [True, False]  # Hangul in jamo
     assert "--do_lower_case" in albert().case_problem  # it has no capital letters
     assert {words.case_problem for words in (albert(True), kobert(), kept, uncased())} == {""}

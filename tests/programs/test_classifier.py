@@ -141,18 +141,19 @@ def test_evaluations_are_as_often_as_asked(flags, tmp_path, asked, steps, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize("has_pairs", [False, True])
 def test_standard_input_is_labelled_as_texts_of_a_file(trained, tmp_path, has_pairs, monkeypatch, capsys):
-    """Only predictions are on standard output. A model trained on pairs takes pairs, with a tab."""
+    """Only predictions are on standard output. A model trained on pairs takes pairs, with a tab; length and
+    columns are those of its training."""
     model = shutil.copytree(trained[0] / "model", tmp_path / "model")
-    flags = [f"--model={model}", "--do_predict", "--max_seq_length=32"]
+    flags = [f"--model={model}", "--do_predict", *["--max_seq_length=32"] * (not has_pairs)]
     lines = [f"{e.first}\t{e.second}" for e in TEST]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\r\n".join([*lines, ""]).encode())))
     if has_pairs:
-        rows, pair = [{"text": e.first, "more": e.second} for e in TEST], ["--text_pair_column=more"]
+        rows = [{"body": e.first, "more": e.second} for e in TEST]
     else:
-        rows, pair = [{"text": line} for line in lines], []
+        rows = [{"text": line} for line in lines]
         (model / "task.json").unlink()
     write_lines(tmp_path / "file.jsonl", *map(json.dumps, rows))
-    classify(tmp_path / "file", *flags, *pair, f"--predict_file={tmp_path}/file.jsonl")
+    classify(tmp_path / "file", *flags, f"--predict_file={tmp_path}/file.jsonl")
     assert capsys.readouterr().out == ""
     classify(tmp_path / "lines", *flags, "--predict_file=-")
     for name in ("predictions.tsv", "test_results.tsv"):

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 
 import numpy as np
+import pandas
 import pytest
 from harness.jobs import assert_gone, started
 from harness.program_runs import ROOT
@@ -55,6 +56,7 @@ def test_files_say_what_a_job_does(kind, arguments, done):
         (lambda: squad(), ["nothing to do"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
         (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
+        (lambda: squad(train_file=pandas.DataFrame({"text": ["a"]})), ["train_file", "to_csv"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
         (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["-np", "4", "5"]),
     ],

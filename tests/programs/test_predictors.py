@@ -173,6 +173,7 @@ def test_texts_that_are_refused(span_model, label_model):
     refused(lambda: answers([("q", "c")], "c"), "question[0]", "('q', 'c')")
     refused(lambda: answers("q", "\ud800"), "context", "\\ud800")
     assert labels([]) == []
+    assert len(warned(lambda: labels(["a", " "]), "1 of 2 items in texts")) == 2
     refused(lambda: labels(["a", NAN]), "texts[1]", "nan")
     refused(lambda: labels(["a", ("b", 3)]), "texts[1]", "3")
     refused(lambda: labels({"text": "a"}), "texts", "{")
