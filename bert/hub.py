@@ -1,11 +1,13 @@
 """Models and data sets of the Hugging Face hub, at a revision that the user may name."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants
+from tqdm import TqdmWarning
 
 from ringbase.errors import InputError, one_line
 
@@ -16,7 +18,9 @@ MODEL_FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.s
 def download_model(name: str, revision: str | None = None) -> Path:
     """The folder of a hub model's files in the hub's cache; downloads what is missing. Raises InputError."""
     try:
-        return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=MODEL_FILES))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=MODEL_FILES))
     except (OSError, ValueError) as error:
         reason, flag = one_line(error), f" --model_revision {revision}" if revision else ""
         if constants.HF_HUB_OFFLINE:

@@ -23,9 +23,17 @@ class OutOfMemory(InputError):
 class StepClock:
     """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks. On a GPU
     operations return before they are done: there, with `waits`, every `every`-th step is timed part by part, by
-    waits that leave the GPU idle in between. All steps count for the rows per second."""
+    waits that leave the GPU idle in between. All steps count for the rows per second. `see` gets each part with
+    its begin and end."""
 
-    def __init__(self, rows_per_step: int, waits: bool = False, every: int = 1):
+    def __init__(
+        self,
+        rows_per_step: int,
+        waits: bool = False,
+        every: int = 1,
+        see: Callable[[str, float, float], None] = lambda name, began_s, ended_s: None,
+    ):
+        self._see = see
         self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
         self._number, self._last_s = 0, time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)
@@ -38,15 +46,18 @@ class StepClock:
         if self._waits and result is not None and (is_timed or (ends and (self._number + 2) % self._every == 0)):
             result[:1].numpy()
         now_s = time.perf_counter()
+        self._see(part.removesuffix("_s"), self._last_s, now_s)
         self._seconds += now_s - self._last_s
         if is_timed:
             self._parts[part] += now_s - self._last_s
             self._timed_steps += ends
         self._number, self._steps, self._last_s = self._number + ends, self._steps + ends, now_s
 
-    def skip(self) -> None:
-        """Ignores the time since the last mark (a checkpoint, an evaluation)."""
-        self._last_s = time.perf_counter()
+    def skip(self, name: str = "pause") -> None:
+        """Ignores the time since the last mark, in which this was done."""
+        now_s = time.perf_counter()
+        self._see(name, self._last_s, now_s)
+        self._last_s = now_s
 
     def read(self, resets: bool = True) -> dict[str, float]:
         """Mean seconds of each part per timed step since the last reset, and rows per second over all steps."""

@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(mpi: Mpi | None, options: Namespace) -> int:
     """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit status."""
-    terminal = os.environ.get(launcher.TERMINAL) or str(int(os.isatty(2)))
+    terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
+    os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
     has_saved, restarts = False, 0
     now = on_ready_hosts(options) if options.restarts else options
     while True:

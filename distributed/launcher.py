@@ -15,10 +15,13 @@ import sys
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
 # Variables that bert-launch sets for its ranks.
 JOB = "RINGBERT_JOB"  # "1": the ranks tell records
-TERMINAL = "RINGBERT_TERMINAL"  # "1": what reads standard error moves progress bars; also set for bert-launch
+# The columns of the terminal that reads standard error and moves progress bars, "1" if it does not say, "0"
+# without one; also set for bert-launch.
+TERMINAL = "RINGBERT_TERMINAL"
 HAS_SAVED = "RINGBERT_HAS_SAVED"  # "1": this job is a restart, and an earlier start has saved a checkpoint
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
 ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
+COMMAND = "RINGBERT_COMMAND"  # what the user typed, for run.json
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")  # set only in processes of a launcher
 
 
@@ -27,6 +30,14 @@ def tell(record: str) -> None:
     if JOB in os.environ:
         sys.stderr.write(f"{MARK}{record}\n")
         sys.stderr.flush()
+
+
+def columns(descriptor: int) -> int:
+    """Those of the terminal behind a file; 0 if it is none, and 1 if it does not say."""
+    try:
+        return max(1, os.get_terminal_size(descriptor).columns)
+    except OSError:
+        return int(os.isatty(descriptor))
 
 
 def launched_rank() -> str:

@@ -80,7 +80,7 @@ def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str,
         hosts = options.hosts or ({} if are_named else {"localhost": options.num_proc})
         local_slots = sum(slots for name, slots in hosts.items() if is_local(name))
         if mpi.implementation == OPEN_MPI:
-            argv = _open_mpi(mpi, options, names, environment.get(launcher.TERMINAL) == "1", local_slots)
+            argv = _open_mpi(mpi, options, names, environment.get(launcher.TERMINAL, "0") != "0", local_slots)
         else:
             argv = _hydra(mpi, options, names)
             if options.ssh_port is not None:

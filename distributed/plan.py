@@ -2,11 +2,12 @@
 exactly once; and its progress. Without TensorFlow, so that `--help` answers at once."""
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ringbase.errors import InputError
-from ringbase.settings import MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, setting
+from ringbase.settings import MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, setting, shown
 
 HIGH_FINE_TUNING_RATE = 2e-4
 HIGHEST_RATE = 10  # far above what any BERT was trained with
@@ -72,12 +73,25 @@ class LoopSettings(Settings):
         None, "steps between lines of metrics.jsonl", shown_default="25, in short runs a fiftieth of the steps",
         **STEPS,
     )  # fmt: skip
+    timeline: str | None = setting(
+        None, "file for a Chrome trace of what all ranks do when, for ui.perfetto.dev", "training"
+    )
+    profile_steps: str | None = setting(
+        None, "steps FIRST:LAST that TensorFlow's profiler records on rank 0, in OUTPUT_DIR/profile", "training"
+    )
     xla: Literal["auto", "on", "off"] = setting(
         "auto",
         "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the backend nccl, "
         "on also compiles the sum over ranks and the update",
         "machine",
     )
+
+    def check(self) -> None:
+        if self.profile_steps is not None:
+            match = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", self.profile_steps)
+            if not match or int(match[1]) > int(match[2]):
+                text = shown(self.profile_steps)
+                raise ValueError(f"--profile_steps must be FIRST:LAST, such as 10:15, got {text}")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ringbase.files import parse_json, replace_folder, write_json, write_text
 
 LOCK = ".lock"
 LINE_INTERVAL_S = 30.0
+WIDTH = 110  # columns of a bar, where there are so many
 LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {remaining_s:.0f} s left{postfix}"
 
 
@@ -40,15 +41,16 @@ class Lines:
             print(shown, file=sys.stderr, flush=True)
 
 
-def is_terminal() -> bool:
-    """Whether standard error goes to a terminal. Under mpirun it is a pipe: there bert-launch tells, or mpirun's
-    own standard error is checked."""
-    if sys.stderr.isatty() or os.environ.get(launcher.TERMINAL) == "1":
-        return True
+def terminal_columns() -> int:
+    """The columns of the terminal that shows standard error, 1 if it does not say, 0 without one. Under mpirun it
+    is a pipe: there bert-launch tells, or mpirun's own standard error is checked."""
+    told = os.environ.get(launcher.TERMINAL, "0")
+    if sys.stderr.isatty() or told != "0":
+        return int(told) or launcher.columns(2)
     with contextlib.suppress(OSError):
         if any(name in os.environ for name in launcher.RANK_VARIABLES):
-            return os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
-    return False
+            return int(os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty")))
+    return 0
 
 
 class Run:
@@ -96,8 +98,9 @@ class Run:
     def progress(self, total: int, label: str | None, unit: str = "step", initial: int = 0) -> tqdm:
         """The progress of a loop, of whose `total` steps `initial` are done: a bar on a terminal, elsewhere a line
         every 30 seconds and one at the end; nothing without a label."""
-        shape: dict[str, Any] = {"ncols": 110}
-        if not is_terminal():
+        columns = terminal_columns()
+        shape: dict[str, Any] = {"ncols": min(columns, WIDTH) if columns > 1 else WIDTH}
+        if not columns:
             each = {"mininterval": LINE_INTERVAL_S, "delay": LINE_INTERVAL_S, "miniters": 1, "smoothing": 0}
             shape = {"file": Lines(), "bar_format": LINE, **each}
         is_hidden = label is None or not self.shows(total)
@@ -153,13 +156,25 @@ class Run:
                 self.say(f"warning: {self.folder}: steps cannot be logged: {one_line(error)}; the run goes on")
             self._has_failed = True
 
+    def hyperparameters(self, values: Mapping[str, Any]) -> None:
+        """Writes them for TensorBoard's table of runs, if they can be written."""
+        if self.is_writer:
+            from tensorboard.plugins.hparams import summary_v2  # comes with TensorFlow; 0.1 s
+
+            with contextlib.suppress(Exception):  # as in `metrics`, which warns
+                given = {name: value for name, value in values.items() if value is not None}
+                self._write_summary(summary_v2.hparams_pb(given), 0)
+
     def _write_event(self, step: int, values: Mapping[str, float]) -> None:
         """One operation for all scalars, because each takes TensorFlow 0.4 ms."""
+        summary = imported_tensorflow().compat.v1.Summary
+        event = summary(value=[summary.Value(tag=name, simple_value=values[name]) for name in values])
+        self._write_summary(event, step)
+
+    def _write_summary(self, event: Any, step: int) -> None:
         tf = imported_tensorflow()
         if self._events is None:
             self._events = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
-        scalar = tf.compat.v1.Summary.Value
-        event = tf.compat.v1.Summary(value=[scalar(tag=name, simple_value=values[name]) for name in values])
         with self._events.as_default():
             tf.summary.experimental.write_raw_pb(event.SerializeToString(), step)
         self._events.flush()

@@ -1,6 +1,7 @@
 """The training loop: evaluation and checkpoints between the steps, and what it shows and logs."""
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,15 +13,17 @@ from distributed import phases
 from distributed.checkpoint import Checkpoints
 from distributed.gradient import StepClock, TrainingStep
 from distributed.optimizer import StepResult
-from distributed.plan import Plan, State
+from distributed.plan import LoopSettings, Plan, State
 from distributed.rows import Feed
 from distributed.run import Run
+from distributed.timeline import Profile, Timeline
 from distributed.world import World
 from ringbase.errors import InputError, Preempted
 
 PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
 EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"
 MOST_SKIPPED_STEPS = 20
+LOG_STEPS, LOGGED_STEPS = 25, 50  # a log line every 25 steps; in short runs at least 50 of them
 
 
 class NotFinite(InputError):
@@ -74,7 +77,7 @@ def train(
     plan: Plan,
     checkpoints: Checkpoints,
     run: Run,
-    log_steps: int,
+    loop: LoopSettings,
     held_out: HeldOut | None = None,
 ) -> State:
     """Trains from `step.state` to the end of the plan. Returns the last state, which is saved.
@@ -89,15 +92,15 @@ def train(
         world.on_first(run.take_over)
         state = step.state = world.on_first(checkpoints.without_lost, state)
     run.rewind_metrics(state.position)
-    log, stop, overdue = Log(log_steps, world, run, state), False, is_survivor
+    log, stop, overdue = Log(loop, world, run, state), False, is_survivor
     with world.training(), closing(feed.batches(plan, world.rank, state)) as batches:
         while True:
             if held_out and held_out.is_due(state, plan):
-                with log.pausing():
+                with log.pausing("evaluation"):
                     state = step.state = held_out.measured(state, run)
             ends = stop or is_finished(state, held_out)
             if ends or overdue or checkpoints.is_due(state):
-                with log.pausing():
+                with log.pausing("checkpoint"):
                     checkpoints.save(step.optimizer, state)
             if ends:
                 break
@@ -127,17 +130,25 @@ def is_finished(state: State, held_out: HeldOut | None) -> bool:
 
 
 class Log:
-    """Shows each step, and logs every `every`-th of them, the first and the last. On GPUs it shows the step
+    """Shows each step, and logs every `log_steps`-th of them, the first and the last. On GPUs it shows the step
     before, because reading the newest result would wait until the GPU is idle."""
 
-    def __init__(self, every: int, world: World, run: Run, state: State):
+    def __init__(self, loop: LoopSettings, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""
         self._is_async, self._begin = world.device.is_gpu, state.step
-        self.clock = StepClock(state.global_batch_size, self._is_async, every)
-        self._every, self._world, self._run = every, world, run
+        self._timeline, self._profile = (
+            Timeline(loop.timeline, world),
+            Profile(loop.profile_steps, run, state.step),
+        )
+        self._every = loop.log_steps or min(LOG_STEPS, max(1, state.steps // LOGGED_STEPS))
+        timed = 1 if loop.timeline else self._every
+        self.clock = StepClock(state.global_batch_size, self._is_async, timed, self._timeline.add)
+        self._world, self._run = world, run
         self._bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped, self._began_s = 0, time.perf_counter()
         self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
+        self._unlogged: tuple[State, dict[str, float], dict[str, float]] | None = None  # the newest step
+        self._times: list[dict[str, float]] = []  # of the logged steps
 
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
@@ -145,6 +156,7 @@ class Log:
         is_logged = state.step % self._every == 0 or state.step in (1, state.steps)
         self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
         self._show_all_but(self._is_async)
+        self._profile.after(state.step)
 
     def _show_all_but(self, num_unread: int) -> None:
         while len(self._unread) > num_unread:
@@ -163,17 +175,33 @@ class Log:
             rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{times['examples_per_s']:.1f}"}
             self._bar.set_postfix(shown | rates, refresh=False)
             self._bar.update()
+            self._unlogged = state, values, times
             if is_logged:
-                self._run.metrics(state.step, {"rows": state.position, **values, **times})
+                self._write()
+
+    def _write(self) -> None:
+        if self._unlogged:
+            state, values, times = self._unlogged
+            self._run.metrics(state.step, {"rows": state.position, **values, **times})
+            self._times.append(times)
+            self._unlogged = None
 
     @contextmanager
-    def pausing(self) -> Iterator[None]:
+    def pausing(self, name: str) -> Iterator[None]:
         """The time of the `with` block, a checkpoint or an evaluation, is not that of a step."""
         self._show_all_but(0)
         yield
-        self.clock.skip()
+        self.clock.skip(name)
 
     def close(self) -> None:
-        """Ends the display, and says how long it took."""
+        """Ends the display, and says how long it took. Logs the last step, and of all ranks the median time of
+        each part of a step."""
         self._bar.close()
+        self._profile.close()
+        self._timeline.write(self._run)
+        self._write()
+        times = self._times[1:] or self._times  # the first holds the compilation
+        medians = {name: statistics.median(each.get(name, 0.0) for each in times) for name in [*times, {}][0]}
+        if any(of_ranks := self._world.all_gather(medians)):
+            self._run.write_json("step_times.json", of_ranks)
         self._run.say(f"trained for {time.perf_counter() - self._began_s:.1f} s")

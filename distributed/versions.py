@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import ringbase
+from distributed import launcher
 
 PACKAGES = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "numpy", "transformers", "tokenizers", "mpi4py",
             "datasets")  # fmt: skip
@@ -25,6 +26,7 @@ def versions() -> dict[str, str]:
 
 def environment() -> dict[str, object]:
     """The facts for run.json; the commit is that of RingBERT's own checkout, if there is one."""
+    by_slurm = f"srun, job {os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else None
     checkout, commit = Path(ringbase.__file__).parent.parent, None
     # Not of the folder where the user works: a downloaded .git/config can name programs that git would run.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(checkout), "describe", "--always", "--dirty"]
@@ -37,4 +39,5 @@ def environment() -> dict[str, object]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "git_commit": commit,
         "command": sys.argv,
+        "launched_by": os.environ.get(launcher.COMMAND) or by_slurm or None,
     }

@@ -33,7 +33,6 @@ from tasks.start import Start
 from tasks.task import Task
 from tasks.trained import CHECKPOINTS, TASK_FILE
 
-LOG_STEPS, LOGGED_STEPS = 25, 50  # a log line every 25 steps; in short runs at least 50 of them
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earned back its slower start
 
@@ -92,10 +91,10 @@ def fit(
             commits = {"model": start.commit, "data_set": data.commit}
             facts = {"config": job.config, "plan": asdict(plan), "start": start.reason, "hub_commits": commits}
             run.write_json("run.json", facts | {"environment": environment()})
+            run.hyperparameters(job.config)
             step.compile(feed.batches_of_shapes(), plan.accumulation)
         job.has_trained.set()
-        log_steps = loop.log_steps or min(LOG_STEPS, max(1, plan.steps // LOGGED_STEPS))
-        training = partial(train, step, feed, plan, checkpoints, run, log_steps, held_out)
+        training = partial(train, step, feed, plan, checkpoints, run, loop, held_out)
         state = surviving(world, f"the training in {run.folder}", training)
     position = state.position
     if held_out and held_out.best and state.best and state.best[0] != position:
@@ -196,7 +195,6 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
         compression=config.step.compression,
     )
     job.run.say("building the training step: the first step takes longer")
-
     longest = rounded_up(longest_row(task, feed.rows))
 
     def loss(batch: dict, key: object) -> Mapping:

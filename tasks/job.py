@@ -21,9 +21,10 @@ from distributed.run import Run
 from distributed.train import NotFinite
 from distributed.versions import versions
 from distributed.world import World
-from ringbase.errors import InputError
+from ringbase.errors import InputError, one_line
 from ringbase.settings import Settings, flat
 from tasks.environment import result_file
+from tasks.report.page import PAGE, write_page
 from tasks.settings import MachineSettings
 
 ADVICE = {
@@ -75,11 +76,17 @@ class Job:
         return "auto" if self.goes_on and wanted == "never" else wanted
 
     def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None) -> None:
-        """Writes the file of `result_file`: the command is complete when it exists. Says so."""
+        """Writes the file of `result_file`: the command is complete when it exists. Says so, and draws the page
+        of a training."""
         facts = {"seconds": round(time.monotonic() - self.run.began_s, 1), "world_size": self.world.size}
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
         figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
         self.run.say(f"done: {self.run.folder}{figures}")
+        if self.run.is_writer and trains:
+            try:
+                self.run.say(f"report: {write_page([self.run.folder])}")
+            except (InputError, OSError) as error:
+                self.run.say(f"warning: no {PAGE}: {one_line(error)}")
 
 
 def run_on_ranks(

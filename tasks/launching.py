@@ -5,7 +5,6 @@ may have loaded TensorFlow. What the ranks print is shown here.
 """
 
 import codecs
-import inspect
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distributed.launcher import TERMINAL, launched_size
+from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
 from ringbase.settings import fields_of, flat
@@ -45,13 +44,7 @@ class LaunchedJob:
     def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
         """`parts`: each part of the work and the arguments that imply it, unless the job names parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
-        fields, kind, empty = fields_of(settings), inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
-        parameters = [
-            inspect.Parameter(field.name, kind, default=empty if field.is_required else field.default)
-            for field in fields
-        ]
-        cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        cls.__doc__ = flags.help_of(fields, program, str(cls.__doc__))
+        cls.__doc__ = flags.help_of(fields_of(settings), program, str(cls.__doc__))
 
     def __init__(self, /, **arguments: Any) -> None:
         for name, value in arguments.items():
@@ -154,7 +147,8 @@ def launch(
     argv = [f"{flag}={value}" for flag, value in options.items() if value is not None] + ["--elastic"] * elastic
     module = job.program.replace("bert-", "tasks.")
     command = [*PYTHON, "distributed.launch", *argv, "--", *PYTHON, module, *job.argv]
-    status, printed, is_interrupted = run(command, {**os.environ, **(environment or {})}, progress)
+    variables = {**os.environ, **(environment or {}), COMMAND: f"ringbert.launch(ringbert.{job!r}, ranks={ranks})"}
+    status, printed, is_interrupted = run(command, variables, progress)
     if is_interrupted:
         raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")
     if status:
@@ -172,7 +166,8 @@ def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> 
     exit status, the last characters that were printed, and whether the user interrupted it, which sends SIGINT."""
     in_notebook = "ipykernel" in sys.modules
     stream = sys.stdout if in_notebook else sys.stderr
-    environment[TERMINAL] = str(int(is_shown and (in_notebook or stream.isatty())))
+    width = 1 if in_notebook else columns(stream.fileno()) if stream.isatty() else 0
+    environment[TERMINAL] = str(width if is_shown else 0)
     printed, is_interrupted, decoder = "", False, codecs.getincrementaldecoder("utf-8")(errors="replace")
     with subprocess.Popen(  # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

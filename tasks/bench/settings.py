@@ -24,7 +24,9 @@ class LoadSettings(Settings):
         None, "JSON file with a BERT configuration, instead of --model_size", "model"
     )
     batch_size: int = setting(8, "rows per rank and micro-batch", "load", at_least=1, at_most=MOST_ROWS)
-    seq_length: int = setting(384, "tokens per row", "load", at_least=8, at_most=LONGEST_ROW)
+    seq_length: int = setting(
+        384, "tokens per row", "load", aliases=("max_seq_length",), at_least=8, at_most=LONGEST_ROW
+    )
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", "load", at_least=1, at_most=MOST_ROWS)
     num_warmup: int = setting(3, "steps before the measurement", "load", at_least=0, at_most=MOST_STEPS)
     num_steps: int = setting(10, "measured steps", "load", at_least=1, at_most=MOST_STEPS)

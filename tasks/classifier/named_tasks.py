@@ -67,7 +67,7 @@ def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
         splits["test"] = replace(splits["test"], header=(columns.text, pair) if pair else (columns.text,))
     if settings.regression:
         return NamedTask("", "", None, _CORRELATION, columns, splits)
-    return NamedTask("", "", (), ("accuracy", "mcc"), columns, splits)
+    return NamedTask("", "", (), ("accuracy", "mcc", "macro_f1"), columns, splits)
 
 
 def find_task(name: str) -> NamedTask:

@@ -8,6 +8,7 @@ import statistics
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bert import hub
 from distributed import phases
@@ -16,6 +17,7 @@ from distributed.run import Run
 from distributed.train import HeldOut
 from ringbase.settings import flat, made
 from tasks.cache import Prepared
+from tasks.classifier.details import details
 from tasks.classifier.named_tasks import NamedTask
 from tasks.classifier.reading import Source, sources
 from tasks.classifier.rows import open_set
@@ -79,10 +81,12 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     job.make_model(start.bert_config, "classifier", training.loop.seed, start.weights is not None)
     predictor = Predictor(job, LabelTask(max_seq_length).batch, max_seq_length)
 
+    dev_outputs = dict[str, Any]()  # of the last evaluation
+
     def dev_scores() -> Scores:
         scores: Scores = {}
         for source, data in dev_sets:
-            outputs = predictor(data.tables["examples"], evaluation.eval_batch_size)
+            outputs = dev_outputs[source.split] = predictor(data.tables["examples"], evaluation.eval_batch_size)
             scores |= world.on_first(measure, "eval", source, data, labels, outputs)
         return scores
 
@@ -102,14 +106,15 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
 
-    scores: Scores = {}
+    scores, facts = Scores(), dict[str, Any]()
     if evaluation.do_eval:
         scores = dev_scores()
         write_eval_results(run, scores, scores["eval_loss"], steps)
+        facts = world.on_first(details, dev_sets, dev_outputs, labels)
     for source, data in test_sets:
         outputs = predictor(data.tables["examples"], config.predict_batch_size)
         scores |= world.on_first(write_predictions, source, data, labels, outputs, run)
-    job.finish(config.do_train, scores)
+    job.finish(config.do_train, scores, facts)
     return scores
 
 

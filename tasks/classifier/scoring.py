@@ -18,7 +18,8 @@ from tasks.classifier.reading import Source
 def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """The metrics `names` of predictions [n] against labels [n]: label numbers, or values for regression.
 
-    `f1`, from 0 to 1, is that of label number 1, the positive class of MRPC and QQP. A correlation (Matthews',
+    `f1`, from 0 to 1, is that of label number 1, the positive class of MRPC and QQP, and `macro_f1` the mean over
+    all labels that occur. A correlation (Matthews',
     Pearson's, Spearman's) is undefined when all labels or all predictions are the same; it is then 0.
     """
     # They take more than a second to import, and most starts need neither.
@@ -30,6 +31,7 @@ def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -
     values: dict[str, Callable[[], float]] = {
         "accuracy": lambda: np.mean(labels == predictions),
         "f1": lambda: f1_score(labels == 1, predictions == 1, zero_division=0.0),
+        "macro_f1": lambda: f1_score(labels, predictions, average="macro", zero_division=0.0),
         "acc_and_f1": lambda: (values["accuracy"]() + values["f1"]()) / 2,
         "mcc": lambda: 0.0 if is_constant else matthews_corrcoef(labels, predictions),
         "pearson": lambda: 0.0 if is_constant else pearsonr(*exact).statistic,

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from ringbase.settings import Settings, setting
 from tasks.environment import run_command
@@ -10,15 +9,12 @@ from tasks.environment import run_command
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(Settings):
-    """Write a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint."""
+    """Write a trained model as a TensorFlow SavedModel."""
 
     folder: str = setting(
         help="a run's folder, its model/, a Hugging Face folder, a checkpoint or a hub name", is_positional=True
     )
     out: str = setting(help="new folder to write", is_positional=True)
-    format: Literal["saved_model", "tf1"] = setting(
-        "saved_model", "a TensorFlow SavedModel, or Google's TensorFlow 1 checkpoint", "output"
-    )
     model_revision: str | None = setting(
         None, "commit, tag or branch of a hub model", "data", shown_default="main"
     )

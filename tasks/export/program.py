@@ -1,7 +1,6 @@
-"""bert-export: a trained model as a TensorFlow SavedModel, or as Google's TensorFlow 1 checkpoint.
+"""bert-export: a trained model as a TensorFlow SavedModel.
 
     bert-export squad_output exported
-    bert-export squad_output checkpoint --format tf1
 
 A SavedModel takes token ids and needs only TensorFlow; its tokenizer is beside it. A run's `model/` itself is a
 folder that transformers loads.
@@ -10,19 +9,17 @@ Shapes, as suffixes: B rows, T tokens of the longest row, L labels, H hidden siz
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert import weights
-from bert.configuration import BertConfig
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
-from ringbase.files import replace_folder, write_json
+from ringbase.files import replace_folder
 from tasks import flags
 from tasks.classifier.task import labels_of
 from tasks.export.__main__ import ExportConfig
@@ -31,13 +28,6 @@ from tasks.predictors.loading import about_arguments, find_model, load
 ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
-GOOGLES_KEYS = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
-    "initializer_range", "layer_norm_eps",
-)  # fmt: skip
-GOOGLES_EPSILON = 1e-12  # of LayerNorm, which Google's code does not read from the configuration
-GOOGLES_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -51,26 +41,17 @@ def run(config: ExportConfig) -> None:
             start = find_model(config.folder, config.model_revision)
             assert start.weights is not None
             there = weights.read(start.weights)
-            model = load(start, head_of(there, config.format)).model
+            model = load(start, head_of(there)).model
         pooler = {name: there[name] for name in POOLER if name in there}
-        if config.format == "saved_model":
-            lines = save_model(Exported(model, pooler), start.words, folder)
-        else:
-            lines = save_checkpoint(model, pooler, start.words, folder)
+        lines = save_model(Exported(model, pooler), start.words, folder)
     flags.stop("\n".join(lines), 0)
 
 
-def head_of(tensors: Tensors, format: str) -> str:
-    """The head of a model, by the names of its tensors. A SavedModel of a pretrained one holds the encoder."""
+def head_of(tensors: Tensors) -> str:
+    """The head of a model, by the names of its tensors. Of a pretrained one the encoder is exported."""
     if "cls/squad/output_weights" in tensors:
         return "span"
-    if "output_weights" in tensors:
-        return "classifier"
-    is_pretrained = set(weights.HEAD_TENSORS["pretraining"]) <= set(tensors)
-    return "pretraining" if format == "tf1" and is_pretrained else "features"
-
-
-# -- SavedModel ---------------------------------------------------------------------------------------------------
+    return "classifier" if "output_weights" in tensors else "features"
 
 
 class Exported(tf.Module):
@@ -129,59 +110,9 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
 
         def fill(new: Path) -> None:
             signatures = dict.fromkeys(("serving_default", "ids"), exported.function)
-            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-            tf.saved_model.save(exported, str(new), signatures, options)
+            tf.saved_model.save(exported, str(new), signatures)
             tokenizer.save(new / ASSETS)
 
         replace_folder(folder, fill)
     outputs = ", ".join(sorted(exported.function.structured_outputs))
     return [f"{folder}: a SavedModel, its tokenizer in {ASSETS}", f"  {', '.join(INPUTS)} -> {outputs}"]
-
-
-# -- Google's checkpoint ------------------------------------------------------------------------------------------
-
-
-def save_checkpoint(model: Bert, pooler: Tensors, tokenizer: Tokenizer, folder: Path) -> list[str]:
-    """Writes `bert_model.ckpt`, whose names are Google's as ours are, `bert_config.json` and the vocabulary.
-    Returns what to tell the user."""
-    tensors = {**{name: variable.numpy() for name, variable in model.named_tensors().items()}, **pooler}
-    names = sorted(tensors)
-
-    def fill(new: Path) -> None:
-        tf.raw_ops.SaveV2(
-            prefix=str(new / weights.PUBLISHED_PREFIX),
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[tf.constant(tensors[name]) for name in names],
-        )
-        write_json(new / "bert_config.json", google_config(model.config), indent=2)
-        tokenizer.save(new)
-
-    replace_folder(folder, fill)
-    notes = [f"note: {note}" for note in notes_on(model.config, tokenizer)]
-    return [f"{folder / weights.PUBLISHED_PREFIX}: {len(tensors)} tensors", *notes]
-
-
-def google_config(config: BertConfig) -> dict[str, Any]:
-    """The keys of Google's bert_config.json, and those of ours that our programs need and Google's ignore."""
-    values = {name: getattr(config, name) for name in GOOGLES_KEYS}
-    if config.problem_type is not None:
-        values["problem_type"] = config.problem_type
-        values["id2label"] = dict(enumerate(config.labels))
-    if config.pad_token_id:
-        values["pad_token_id"] = config.pad_token_id
-    return values
-
-
-def notes_on(config: BertConfig, tokenizer: Tokenizer) -> Iterator[str]:
-    """What the user of Google's scripts must know about this checkpoint."""
-    if config.layer_norm_eps != GOOGLES_EPSILON:
-        yield f"layer_norm_eps is {config.layer_norm_eps:g}, and Google's code always uses {GOOGLES_EPSILON:g}"
-    if config.hidden_act not in GOOGLES_ACTIVATIONS:
-        yield f"Google's code does not know hidden_act {config.hidden_act}; its own gelu is gelu_new"
-    elif config.hidden_act == "gelu":
-        yield "hidden_act gelu is exact, as in Google's first release; its last approximates it by tanh"
-    if tokenizer.kind != "wordpiece":
-        yield "the tokenizer is a SentencePiece model, which Google's code does not read"
-    elif not tokenizer.lower_case:
-        yield "the vocabulary is cased: give Google's scripts --do_lower_case=False"

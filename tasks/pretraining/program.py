@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from distributed import phases
+from tasks.details import REPORT
 from tasks.environment import result_file
 from tasks.fit import fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
+from tasks.pretraining.details import filled_in
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import evaluator
@@ -54,10 +56,12 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
 
-    figures: dict[str, float] = {}
+    figures, facts = dict[str, float](), dict[str, object]()
     if evaluation.do_eval and held_out:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
         write_eval_results(run, figures, loss, steps)
-    job.finish(config.do_train, figures)
+        if evaluated and start.tokenizer:
+            facts[REPORT] = filled_in(job, evaluated[0], evaluated[1].rows, start.tokenizer)
+    job.finish(config.do_train, figures, facts)
     return figures

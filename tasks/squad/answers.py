@@ -44,9 +44,9 @@ class Answered(NamedTuple):
         total = sum(weights)
         return [weight / total for weight in weights]
 
-    def nbest(self) -> str:
+    def nbest(self, probabilities: Sequence[float]) -> str:
         """The entry in nbest_predictions.json, as `json.dumps` with an indent of 4 writes it, but faster."""
-        listed = [*zip(self.candidates, self.probabilities(), strict=True)]
+        listed = [*zip(self.candidates, probabilities, strict=True)]
         entries = [
             f'        {{\n            "text": {_quoted(candidate.text)},\n'
             f'            "probability": {probability!r},\n'
@@ -57,8 +57,14 @@ class Answered(NamedTuple):
         return "[\n" + ",\n".join(entries) + "\n    ]"
 
 
-# The text of a question's answer, its entry in nbest_predictions.json, and its null odds.
-Prediction = tuple[str, str, float | None]
+class Prediction(NamedTuple):
+    """What is kept of a question's answer."""
+
+    text: str
+    entry: str  # in nbest_predictions.json
+    null_odds: float | None
+    start: int  # of the text in its context
+    probability: float
 
 
 class SpanDecoder:
@@ -85,11 +91,16 @@ class SpanDecoder:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
         for question, windows in enumerate(self.windows_of):
             one: list[Any] = [kept[window] for window in windows]
-            yield one[0] if isinstance(one[0], tuple) else self.prediction(question, one)
+            yield one[0] if isinstance(one[0], Prediction) else self.prediction(question, one)
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
         answered = self.answered(question, scores)
-        return answered.text, answered.nbest(), answered.null_odds
+        probabilities = answered.probabilities()
+        places = {candidate.text: number for number, candidate in enumerate(answered.candidates)}
+        start, probability = 0, 1.0
+        if (chosen := places.get(answered.text)) is not None:
+            start, probability = answered.candidates[chosen].start, probabilities[chosen]
+        return Prediction(answered.text, answered.nbest(probabilities), answered.null_odds, start, probability)
 
     def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
         """The answer, from the scores of each window of the question; at most `n_best_size` candidates, and the

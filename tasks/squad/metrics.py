@@ -9,6 +9,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 References = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
@@ -17,6 +18,13 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed, and 「」 and U+201C stay.
 _KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
+
+
+class Score(NamedTuple):
+    """Of a question, from 0 to 1."""
+
+    exact: float
+    f1: float
 
 
 def squad_v1(references: References, predictions: Predictions, is_korean: bool = False) -> dict[str, float]:
@@ -29,13 +37,29 @@ def squad_v1(references: References, predictions: Predictions, is_korean: bool =
     exact = f1 = 0.0
     for id_, answers in references.items():
         if id_ in predictions:
-            predicted = normalized(predictions[id_], is_korean)
-            expected = [normalized(answer, is_korean) for answer in dict.fromkeys(answers)]  # many are equal
-            exact += float(predicted in expected)
-            if is_korean:
-                predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
-            f1 += max(_f1(words, predicted) for words in expected)
+            score = score_v1(answers, predictions[id_], is_korean)
+            exact, f1 = exact + score.exact, f1 + score.f1
     return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
+
+
+def score_v1(answers: Sequence[str], prediction: str, is_korean: bool = False) -> Score:
+    """The score of one question by the rules of `squad_v1`."""
+    predicted = normalized(prediction, is_korean)
+    expected = [normalized(answer, is_korean) for answer in dict.fromkeys(answers)]  # many are equal
+    exact = float(predicted in expected)
+    if is_korean:
+        predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
+    return Score(exact, max(_f1(words, predicted) for words in expected))
+
+
+def score_v2(answers: Sequence[str], prediction: str) -> Score:
+    """The score of one question by the rules of `squad_v2`."""
+    # Answers that are empty after normalisation do not count; without answers the empty text is expected.
+    expected = [words for words in map(normalized, answers) if words] or [[]]
+    predicted = normalized(prediction)
+    exact = float(predicted in expected)
+    # If a text has no token, F1 is 1 if both have none, else 0.
+    return Score(exact, max(_f1(words, predicted) for words in expected) if predicted else exact)
 
 
 def squad_v2(references: References, predictions: Predictions, null_odds: Mapping[str, float]) -> dict[str, float]:
@@ -46,12 +70,7 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
     """
     exact, f1 = {}, {}
     for id_, answers in references.items():
-        # Answers that are empty after normalisation do not count; without answers the empty text is expected.
-        expected = [words for words in map(normalized, answers) if words] or [[]]
-        predicted = normalized(predictions[id_])
-        exact[id_] = float(predicted in expected)
-        # If a text has no token, F1 is 1 if both have none, else 0.
-        f1[id_] = max(_f1(words, predicted) for words in expected) if predicted else exact[id_]
+        exact[id_], f1[id_] = score_v2(answers, predictions[id_])
     groups = {"": list(references), "HasAns_": [*filter(references.get, references)]}
     groups["NoAns_"] = [id_ for id_ in references if not references[id_]]
     result: dict[str, float] = {}

@@ -4,6 +4,7 @@ Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,14 @@ from distributed.order import Order
 from distributed.run import Run
 from ringbase.settings import flat
 from tasks.cache import Prepared
+from tasks.details import REPORT, Section
 from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.squad.answers import SpanDecoder, nbest_file
-from tasks.squad.metrics import squad_v1, squad_v2
+from tasks.squad.details import details
+from tasks.squad.metrics import Score, score_v1, score_v2, squad_v1, squad_v2
 from tasks.squad.reading import Examples, Source, read, source_of
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
@@ -59,33 +62,35 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     scores: dict[str, float] = {}
     facts: dict[str, object] = {}
     if dev:
-        scores, facts["prediction"] = predict(config, job, task, predict_source, dev)
+        scores, facts = predict(config, job, task, predict_source, dev)
     job.finish(config.do_train, scores, facts)
     return scores
 
 
 def predict(
     config: SquadConfig, job: Job, task: SpanTask, source: Source, data: Prepared
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Predicts answers and writes the files. Returns the scores, and how fast it was."""
+) -> tuple[dict[str, float], dict[str, object]]:
+    """Predicts answers and writes the files. Returns the scores, and what else result.json holds."""
     started, windows = time.perf_counter(), data.tables["windows"]
     examples = read(source, config.windows.version_2_with_negative)
     decoder = SpanDecoder(config.answers, config.windows.version_2_with_negative, examples, data.tables)
     kept = Predictor(job, task.batch, task.max_seq_length)(windows, config.predict_batch_size, decoder.keep)
     seconds = time.perf_counter() - started
-    scores = job.world.on_first(write_predictions, config, job.run, examples, decoder, kept)
+    scores, sections = job.world.on_first(write_predictions, config, job.run, examples, decoder, kept)
     files_s = time.perf_counter() - started - seconds
     speed = f"{len(windows) / seconds:.1f} a second; answers, scores and files {files_s:.1f} s"
     job.run.say(f"predicted {len(windows):,} windows in {seconds:.1f} s, {speed}")
-    return scores, {"windows": len(windows), "seconds": seconds, "files_s": files_s}
+    figures = {"windows": len(windows), "seconds": seconds, "files_s": files_s}
+    return scores, {"prediction": figures, REPORT: sections}
 
 
 def write_predictions(
     config: SquadConfig, run: Run, examples: Examples, decoder: SpanDecoder, kept: list[Any]
-) -> dict[str, float]:
-    """Writes answers and scores as Google's files. Returns the scores. On rank 0."""
+) -> tuple[dict[str, float], list[Section]]:
+    """Writes answers and scores as Google's files. Returns the scores, and sections for the report. On rank 0."""
     ids, version_2 = list(examples.references), config.windows.version_2_with_negative
-    texts, entries, odds = zip(*decoder.decode(kept), strict=True)
+    decoded = [*decoder.decode(kept)]
+    texts, entries, odds = [*zip(*decoded, strict=True)][:3]
     predictions, null_odds = dict(zip(ids, texts, strict=True)), dict(zip(ids, odds, strict=True))
     run.write_json("predictions.json", predictions)
     run.write("nbest_predictions.json", nbest_file(ids, entries))
@@ -93,11 +98,15 @@ def write_predictions(
         run.write_json("null_odds.json", null_odds)
     if not any(question.answers or question.is_impossible for question in examples.questions):
         run.say("the questions have no answers: predictions are written, not scored")
-        return {}
+        return {}, []
+    of_question: Callable[..., Score]
     if version_2:
-        scores = squad_v2(examples.references, predictions, null_odds)
+        scores, of_question = squad_v2(examples.references, predictions, null_odds), score_v2
     else:
         is_korean = config.metric == "korquad_v1" or "korquad" in examples.version.lower()
-        scores = squad_v1(examples.references, predictions, is_korean and config.metric != "squad_v1")
+        is_korean = is_korean and config.metric != "squad_v1"
+        scores = squad_v1(examples.references, predictions, is_korean)
+        of_question = partial(score_v1, is_korean=is_korean)
+    each = {id_: of_question(answers, predictions[id_]) for id_, answers in examples.references.items()}
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(scores.items())))
-    return scores
+    return scores, details(examples, decoded, each)

@@ -6,6 +6,7 @@ from harness.parsing import LEAST, flags_of, parsed, refusal
 MAY_BE_0 = {"learning_rate", "num_train_epochs", "num_warmup_steps", "num_warmup", "warmup_proportion", "seed",
             "save_checkpoints_minutes", "random_seed", "short_seq_prob", "min_frequency", "stall_warning",
             "stall_timeout", "null_score_diff_threshold"}  # fmt: skip
+ALIASES = {"random_seed": "seed", "max_seq_length": "seq_length"}
 SHARES = {"warmup_proportion", "short_seq_prob", "masked_lm_prob", "character_coverage"}
 MOST = {"learning_rate": 10, "seed": (1 << 32) - 1, "train_batch_size": 1 << 20, "num_train_steps": 10**9,
         "num_train_epochs": 1e9, "n_best_size": 1000, "top_k": 1000}  # fmt: skip
@@ -23,7 +24,7 @@ def test_every_number_has_a_range(command, capsys):
             wrong.append(MOST[name] + 1)
         for value in wrong:
             message = refusal(capsys, command, *LEAST[command], f"--{name}={value}")
-            assert ("seed" if name == "random_seed" else f"--{name} ") in message, (name, value)
+            assert f"{ALIASES.get(name, f'--{name}')} " in message, (name, value)
         if name in MAY_BE_0:
             assert 0 in parsed(command, *LEAST[command], f"--{name}=0").values()
 

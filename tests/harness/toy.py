@@ -134,7 +134,7 @@ def train(
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
-    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, 1, held_out)
+    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, LoopSettings(log_steps=1), held_out)
     return toy.optimizer, surviving(world, "training", work)
 
 

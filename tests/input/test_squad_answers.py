@@ -30,10 +30,14 @@ def prepare(tmp_path, run):
         def answers(scores, version_2=False, **settings):
             decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
             kept = [decoder.keep(*each) for each in enumerate(scores)]
-            texts, entries, odds = zip(*decoder.decode(kept), strict=True)
+            texts, entries, odds, starts, shares = zip(*decoder.decode(kept), strict=True)
             text = nbest_file(ids, entries)
             nbest = json.loads(text)
             assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
+            listed = [{entry["text"]: entry["probability"] for entry in each} for each in nbest.values()]
+            assert [each[text] for each, text in zip(listed, texts, strict=True)] == pytest.approx(shares, abs=0)
+            for (context, _), answer, start in zip(pairs, texts, starts, strict=True):
+                assert answer == "empty" or context.startswith(answer, start)
             return SimpleNamespace(predictions=list(texts), nbest=list(nbest.values()), null_odds=list(odds))
 
         return answers, tables["windows"].table.to_pylist()

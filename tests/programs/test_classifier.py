@@ -41,7 +41,7 @@ def test_a_run_learns_and_leaves_its_files(trained):
     folder, returned = trained
     scores = scores_in(folder)
     assert scores == returned == json.loads((folder / "result.json").read_text())["scores"]
-    assert set(scores) == {"eval_accuracy", "eval_mcc", "eval_loss"}
+    assert set(scores) == {"eval_accuracy", "eval_mcc", "eval_macro_f1", "eval_loss"}
     assert scores["eval_accuracy"] > 0.8  # chance: 0.33; measured 0.93
     probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
     assert probabilities.shape == (len(TEST), len(KINDS))

@@ -1,4 +1,4 @@
-"""bert-export: what plain TensorFlow and Google's reader make of its files."""
+"""bert-export: what plain TensorFlow makes of its files."""
 
 import json
 import subprocess
@@ -6,16 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from harness.models import save_model
 from harness.program_runs import refusal
-from harness.weight_files import published_shapes
 from scipy.special import softmax
 from transformers import AutoTokenizer
 
 import ringbert
-from bert import configuration, weights
-from bert.model import Bert
+from bert import weights
 from tasks.export.__main__ import main
 
 # In a process that cannot import our packages: the outputs of SavedModels for the inputs in the JSON of argv[1].
@@ -85,34 +82,13 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
         np.testing.assert_allclose(found["pretraining"]["pooled_output"][row], pooled, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_a_checkpoint_of_google_has_the_same_bits(trained, tmp_path, head):
-    """Google's names without a decoder of its own; --init_checkpoint or --model reads it."""
-    export(trained[head], tmp_path / "out", "--format=tf1")
-    there = weights.read(trained[head])
-    names = [name for name in there if not name.startswith("cls/predictions/decoder")]
-    reader = tf.train.load_checkpoint(str(tmp_path / "out/bert_model.ckpt"))
-    assert sorted(reader.get_variable_to_shape_map()) == sorted(names)
-    for name in names:
-        np.testing.assert_array_equal(reader.get_tensor(name), there[name])
-    published = {name for name in published_shapes() if name.startswith("bert/embeddings")}
-    assert {name for name in names if name.startswith("bert/embeddings")} == published
-    assert json.loads((tmp_path / "out/bert_config.json").read_text())["hidden_size"] == 64
-    assert (tmp_path / "out/vocab.txt").read_text() == (trained[head] / "vocab.txt").read_text()
-    source = weights.find(str(tmp_path / "out"))
-    model = Bert(configuration.read_config(source), head, seed=1)
-    weights.load(model, source)
-    for name, variable in model.named_tensors().items():
-        np.testing.assert_array_equal(variable.numpy(), there[name])
-    assert head != "classifier" or model.config.labels == LABELS
-
-
 @pytest.mark.parametrize(
     ("argv", "status", "named"),
     [
         (["{span}", "{span}"], 1, ["OUT", "{span}"]),
         (["{span}x", "out"], 1, ["{span}x"]),
         (["{span}", "out", "--signature=texts"], 2, ["--signature", "ids", "assets.extra"]),
+        (["{span}", "out", "--format=tf1"], 2, ["--format", "SavedModel", "model/"]),
     ],
 )
 def test_bad_input_is_one_line(trained, tmp_path, monkeypatch, capsys, argv, status, named):

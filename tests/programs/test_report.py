@@ -2,13 +2,13 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from harness.program_runs import refusal
 
-from tasks import report
+from tasks.report import page as report
 
 SQUAD_V2 = {"exact": 61.25, "f1": 65.5, "total": 11873, "best_exact": 63.0, "best_exact_thresh": -2.5}
 
@@ -47,44 +47,94 @@ def test_a_run_that_goes_on(tmp_path, capsys):
     metrics.write_text("{}\n[1]\n" + metrics.read_text())
     page = page_of(folder)
     assert capsys.readouterr().out == f"{folder}/report.html\n"
-    assert ["some_run", "40 of 40", "2", "64", "0.001", "2.0000", "480.0"] in rows_of(page)
+    facts = dict(row for row in rows_of(page) if len(row) == 2)
+    names = ("steps", "ranks", "global batch", "learning rate", "last loss", "examples/s (median)", "machine")
+    assert [facts[name] for name in names] == ["40 of 40", "2", "64", "0.001", "2.0000", "480.0", "2 cores"]
     assert "2 damaged lines" in page  # without the one that is being written
     assert "<code>/venv/bin/bert-squad --do_train &#x27;--train_file=my data.json&#x27;</code>" in page
-    assert "Not yet" in page
-    assert "data:image/png;base64,iVBOR" in page
+    assert "No scores yet" in page
     for name, shown, hidden in (("predict_result", "12.34", "56.78"), ("result", "56.78", "12.34")):
         (folder / f"{name}.json").write_text(json.dumps({"scores": {"f1": float(shown)}}))  # training's come first
         assert (shown in page_of(folder), hidden in page_of(folder)) == (True, False)
 
 
-def test_scores_stand_side_by_side_percentages_with_two_decimals_and_shares_with_four(tmp_path, monkeypatch):
+def test_the_page_needs_nothing_from_elsewhere_and_is_well_formed(tmp_path):
+    """Every tag is closed, no address is loaded, and names of runs and labels are text."""
+    folder = make_run(tmp_path / "<b>&x", scores={"f1": 1.0}, evaluations=[(20, {"f1": 0.5}), (40, {"f1": 1.0})])
+    cell = {"text": "where <i> it is", "marks": [[0, 5, "answer"], [3, 9, "predicted"]]}
+    sections = [
+        {"title": "<h1>", "note": "", "columns": ["a&b"], "rows": [[cell], [3], [0.5]]},
+        {"title": "Confusion", "note": "", "labels": ["<p>", "q"], "counts": [[3, 0], [1, 2]]},
+    ]
+    (folder / "result.json").write_text(json.dumps({"scores": {"f1": 1.0}, "report": sections, "seconds": 3700}))
+    page = page_of(folder)
+    tree = ElementTree.fromstring(
+        page.removeprefix("<!doctype html>")
+        .replace('<meta charset="utf-8">', "")
+        .replace('<meta name="viewport" content="width=device-width,initial-scale=1">', "")
+        .replace("<br>", "")
+    )
+    assert not re.findall(r"(?:src|href|url)\s*[=(]|https?:|<script", page)
+    assert tree.findtext(".//h1") == "<b>&x"
+    marks = {(mark.get("class"), mark.text) for mark in tree.iter("mark")}
+    assert marks == {("answer", "whe"), ("answer predicted", "re"), ("predicted", " <i>")}
+    matrix = tree.find(".//table[@class='matrix']")
+    assert [cell.text for cell in matrix.iter("td")] == ["3", "0", "1", "2"]
+    assert "1 h 1 min" in page
+    assert len(page) < 100_000
+
+
+def test_curves_are_where_their_points_are(tmp_path):
+    """The loss of three steps falls along a line; the best evaluation is marked if its model is kept."""
+    folder = make_run(tmp_path / "run", evaluations=[(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})])
+    figures = [figure for figure in re.findall("<figure>.*?</figure>", page_of(folder))]
+    titles = [re.search("<figcaption>(.*?)</figcaption>", figure)[1].split(",")[0] for figure in figures]
+    assert titles == [
+        "loss",
+        "scores on held-out data",
+        "examples per second",
+        "learning rate",
+        "gradient norm before clipping",
+    ]
+    pairs = [
+        tuple(map(float, pair.split(",")))
+        for pair in re.search('class="raw c0" points="(.*?)"', figures[0])[1].split()
+    ]
+    (x1, y1), (x2, y2), (x3, y3) = pairs
+    assert (x3 - x2) / (x2 - x1) == pytest.approx(20 / 19, rel=0.01)  # steps 1, 20, 40; a tenth of a pixel
+    assert (y3 - y2) / (y2 - y1) == pytest.approx(20 / 19, rel=0.02)
+    assert "best" not in figures[0]
+    run = json.loads((folder / "run.json").read_text()) | {"config": {"load_best_model_at_end": True}}
+    (folder / "run.json").write_text(json.dumps(run))
+    assert "best eval_f1" in page_of(folder)
+
+
+def test_runs_stand_side_by_side(tmp_path, monkeypatch):
+    """Percentages have two decimals and shares four; flags that differ are listed; seeds have a mean."""
     monkeypatch.chdir(tmp_path)
     shares = {"eval_accuracy": 0.75, "eval_loss": 2.5, "eval_pearson": -0.5}
     folders = [Path("v2"), Path("a/run"), Path("b/run")]  # alike names are told apart by their paths
     for folder, scores in zip(folders, (SQUAD_V2, shares, None), strict=True):
         make_run(folder, scores=scores)
-    rows = rows_of(page_of(*folders))
+    Path("other.json").write_text('{"scores": {"exact": 60}}')
+    rows = rows_of(page_of(*folders, Path("other.json")))
     for row in (
-        ["", "v2", "a/run", "b/run"],
-        ["exact", "61.25", "", "not yet"],
-        ["total", "11,873", "", "not yet"],
-        ["best_exact_thresh", "-2.5000", "", "not yet"],
-        ["eval_accuracy", "", "0.7500", "not yet"],
-        ["eval_pearson", "", "-0.5000", "not yet"],
+        ["", "v2", "a/run", "b/run", "other.json"],
+        ["exact", "61.25", "", "not yet", "60.00"],
+        ["total", "11,873", "", "not yet", ""],
+        ["best_exact_thresh", "-2.5000", "", "not yet", ""],
+        ["eval_accuracy", "", "0.7500", "not yet", ""],
+        ["eval_pearson", "", "-0.5000", "not yet", ""],
     ):
         assert row in rows
-
-
-def test_evaluations_are_drawn_long_names_fit_and_the_last_loss_stays(tmp_path):
-    """Warnings, such as matplotlib's of axes without room, are errors here."""
-    scores = {"eval_accuracy": 0.75, "eval_total": 9, "eval_loss": 0.5, "eval_" + "x" * 300: 1e300}
-    folders = [make_run(tmp_path / f"{n}{'y' * 200}", evaluations=[(20, scores), (40, scores)]) for n in range(4)]
-    page = page_of(*folders)
-    assert "2.0000" in rows_of(page)[1]
-    for folder in folders:
-        shutil.rmtree(folder)
-        make_run(folder)
-    assert page != page_of(*folders)
+    for seed, accuracy in ((1, 0.7), (10, 0.9)):
+        run = make_run(tmp_path / f"seeds/seed-{seed}", scores={"eval_accuracy": accuracy})
+        facts = json.loads((run / "run.json").read_text()) | {"config": {"seed": seed, "output_dir": str(run)}}
+        (run / "run.json").write_text(json.dumps(facts))
+    rows = rows_of(page_of(Path("seeds")))
+    assert ["", "seeds seed-1", "seeds seed-10", "seeds: mean ± deviation"] in rows
+    assert ["eval_accuracy", "0.7000", "0.9000", "0.8000 ± 0.14"] in rows
+    assert ["--seed", "1", "10"] in rows
 
 
 @pytest.mark.parametrize(
@@ -93,6 +143,8 @@ def test_evaluations_are_drawn_long_names_fit_and_the_last_loss_stays(tmp_path):
         ("run.json", None),
         ("run.json", '{"plan": {}}'),
         ("result.json", '{"scores": {"f1": "high"}}'),
+        ("result.json", '{"scores": {"f1": 1}, "report": 7}'),
+        ("step_times.json", "[1]"),
         ("metrics.jsonl", ""),
     ],
 )

@@ -83,7 +83,8 @@ def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
     (copy / "predictions.json").unlink()
     squad(copy, *TRAIN)
     assert f"checkpoint {copy}/checkpoints/{checkpoint(STEPS)}" in capsys.readouterr().err
-    assert files_in(copy, "result.json") == files_in(trained, "result.json")
+    new = ("result.json", "report.html")
+    assert files_in(copy, *new) == files_in(trained, *new)
     assert read_json(copy / "result.json")["scores"] == read_json(trained / "result.json")["scores"]
 
 

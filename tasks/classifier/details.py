@@ -1,0 +1,95 @@
+"""What the report shows of an evaluation: figures of each label, confused labels, and texts with wrong ones.
+
+Arrays have their shape as a suffix: B rows, L labels.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from tasks.cache import Prepared
+from tasks.classifier.named_tasks import Labels
+from tasks.classifier.reading import Source, Texts, read
+from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, Section, marked, matrix, table
+
+Column = tuple[str, Sequence[Any]]
+
+
+def details(sets: Sequence[tuple[Source, Prepared]], outputs: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
+    """For result.json, of the dev sets and the outputs for each: `by_label`, and sections. On rank 0."""
+    facts, sections = dict[str, Any](), list[Section]()
+    for source, data in sets:
+        true, scores_BL = np.asarray(data.tables["examples"].column("label")), np.array(outputs[source.split])
+        name, texts = source.suffix.replace("_", ", "), read(source, labels or ())
+        if labels is None:
+            sections += errors(name, texts, true, scores_BL[:, 0])
+        else:
+            facts[f"eval{source.suffix}_labels"] = figures = by_label(labels, true, scores_BL.argmax(1))
+            sections += mistakes(name, texts, true, softmax(scores_BL.astype(float), 1), labels, figures)
+    return facts | {REPORT: sections}
+
+
+def by_label(labels: Sequence[str], true: np.ndarray, predicted: np.ndarray) -> dict[str, Any]:
+    """For result.json: of each label the number of examples, precision, recall and F1; `confusion` has a row for
+    each true label and a column for each predicted one."""
+    counts = np.zeros((len(labels), len(labels)), int)
+    np.add.at(counts, (true, predicted), 1)
+    right, examples, found = counts.diagonal(), counts.sum(1), counts.sum(0)
+    shares = (
+        right / np.maximum(found, 1),
+        right / np.maximum(examples, 1),
+        2 * right / np.maximum(examples + found, 1),
+    )
+    rows = zip(examples.tolist(), *(share.tolist() for share in shares), strict=True)
+    figures = [dict(zip(("examples", "precision", "recall", "f1"), row, strict=True)) for row in rows]
+    return {"labels": dict(zip(labels, figures, strict=True)), "confusion": counts.tolist()}
+
+
+def mistakes(
+    name: str, texts: Texts, true: np.ndarray, probabilities_BL: np.ndarray, labels: Sequence[str], figures: Any
+) -> list[Section]:
+    """The labels' figures, and the texts about which the model is wrong, or least sure."""
+    best_B, sure_B = probabilities_BL.argmax(1), probabilities_BL.max(1)
+    lead_B = np.diff(np.sort(probabilities_BL, 1)[:, -2:])[:, 0]
+    columns: list[Column] = [
+        ("true", [labels[number] for number in true]),
+        ("predicted", [labels[number] for number in best_B]),
+        ("probability", [f"{value:.3f}" for value in sure_B.tolist()]),
+    ]
+    surest, nearest = (np.argsort(key, kind="stable") for key in (-sure_B, lead_B))
+    wrong, note = surest[best_B[surest] != true[surest]], "the smallest lead over the second label first"
+    sections = [
+        examples(f"Wrong and sure{name}", "the highest probability first", texts, wrong, columns),
+        examples(f"Least sure{name}", note, texts, nearest, columns),
+    ]
+    if len(labels) <= MOST_LABELS:
+        rows = ([label, *each.values()] for label, each in figures["labels"].items())
+        note = "a row for each true label, a column for each predicted one"
+        heads = ["label", "examples", "precision", "recall", "F1"]
+        sections[:0] = [
+            table(f"Labels{name}", "", heads, rows),
+            matrix(f"Confusion{name}", note, labels, figures["confusion"]),
+        ]
+    return sections
+
+
+def errors(name: str, texts: Texts, true: np.ndarray, predicted: np.ndarray) -> list[Section]:
+    """The texts whose predicted number is farthest from the true one."""
+    columns = [
+        (kind, [f"{value:.3f}" for value in values.tolist()])
+        for kind, values in (("true", true), ("predicted", predicted))
+    ]
+    order = np.argsort(-np.abs(predicted - true), kind="stable")
+    return [examples(f"Largest errors{name}", "the largest first", texts, order, columns)]
+
+
+def examples(title: str, note: str, texts: Texts, rows: np.ndarray, columns: Sequence[Column]) -> Section:
+    """A table of the first of these rows: their texts, and other columns."""
+    first: list[Column] = [("text", texts.first), *([("second text", texts.second)] if texts.second else [])]
+    cells = [
+        [*(marked(values[row]) for _, values in first), *(values[row] for _, values in columns)]
+        for row in rows[:MOST_ROWS].tolist()
+    ]
+    return table(title, note, [head for head, _ in (*first, *columns)], cells)

@@ -1,0 +1,35 @@
+"""What a program leaves for the report besides scores, in result.json: the tables of `REPORT`.
+
+A section is a table of cells or a matrix of counts. A cell is a text, a number, or a text with marks.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+REPORT = "report"  # the key
+MOST_ROWS = 12  # of a table of examples
+MOST_LABELS = 40  # of a matrix
+LONGEST_TEXT, AROUND = 600, 200  # characters of a text, and around its marks
+
+Section = dict[str, Any]
+
+
+def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Section:
+    return {"title": title, "note": note, "columns": list(columns), "rows": [list(row) for row in rows]}
+
+
+def matrix(title: str, note: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Section:
+    """`counts` has a row for each true label and a column for each predicted one."""
+    return {"title": title, "note": note, "labels": list(labels), "counts": counts}
+
+
+def marked(text: str, marks: Sequence[tuple[int, int, str]] = ()) -> Section:
+    """A text with the names of some of its parts (start, end, name). A long one is cut around them."""
+    first = min((start for start, _, _ in marks), default=0)
+    last = max((stop for _, stop, _ in marks), default=0)
+    start, stop = 0, len(text)
+    if len(text) > LONGEST_TEXT:
+        start, stop = max(0, first - AROUND), min(len(text), max(last + AROUND, first + LONGEST_TEXT // 2))
+    shown = "…" * (start > 0) + text[start:stop] + "…" * (stop < len(text))
+    shift = start - (start > 0)
+    return {"text": shown, "marks": [[a - shift, b - shift, name] for a, b, name in marks]}

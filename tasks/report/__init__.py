@@ -1,0 +1,1 @@
+"""bert-report; see `page`."""

@@ -1,0 +1,121 @@
+"""Curves over steps as inline SVG, coloured by the page's CSS classes.
+
+Own code, and no library for charts: every run writes its page at its end, which takes milliseconds so and needs no
+further package; with the script of Plotly or Vega the page would be ten times as large.
+"""
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 52, 10, 10, 26  # pixels at full size, and margins
+MOST_POINTS = 500  # of a curve: more than there are pixels
+SMOOTHING_SHARE, LEAST_SMOOTHED = 0.04, 5  # of the points, over which a smoothed curve takes the mean
+NUM_TICKS = 5
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points (x, y) as a line, or as dots joined by a dashed line. `color` is a number of the page's palette."""
+
+    name: str
+    points: Points
+    color: int = 0
+    style: str = "line"  # or "raw", "dots"
+
+
+def chart(
+    title: str, curves: Iterable[Curve], marks: Iterable[tuple[float, str]] = (), from_zero: bool = True
+) -> str:
+    """A figure with a title, which names the unit, and a legend; `marks` are vertical lines with names. Empty
+    without points that are finite numbers."""
+    drawn = [(curve, points) for curve in curves if (points := finite(curve.points))]
+    if not drawn:
+        return ""
+    xs, ys = zip(*(point for _, points in drawn for point in points), strict=True)
+    x_ticks = [tick for tick in ticks(0, max(xs)) if tick <= max(xs)]
+    y_ticks = ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
+    x_scale = (WIDTH - LEFT - RIGHT) / (max(xs) or 1)
+    y_scale = (HEIGHT - TOP - BOTTOM) / ((y_ticks[-1] - y_ticks[0]) or 1)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return LEFT + x * x_scale, HEIGHT - BOTTOM - (y - y_ticks[0]) * y_scale
+
+    parts = []
+    for tick in y_ticks:
+        _, y = place(0, tick)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>')
+    parts.append(f'<text x="{LEFT - 14}" y="{HEIGHT - 8}" text-anchor="end">step</text>')
+    for tick in x_ticks:
+        x, _ = place(tick, 0)
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(tick)}</text>')
+    for value, name in marks:
+        x, _ = place(value, 0)
+        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        side = "end" if x > WIDTH / 2 else "start"
+        shift = -4 if side == "end" else 4
+        parts.append(f'<text x="{x + shift:.1f}" y="{TOP + 10}" text-anchor="{side}">{html.escape(name)}</text>')
+    for curve, points in drawn:
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+        parts.append(f'<polyline class="{curve.style} c{curve.color}" points="{path}"/>')
+        if curve.style == "dots" or len(points) == 1:
+            dots = ((*place(*point), f"{short(point[0])}: {point[1]:.6g}") for point in points)
+            parts += [
+                f'<circle class="c{curve.color}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{text}</title></circle>'
+                for x, y, text in dots
+            ]
+    names = {(curve.name, curve.color, curve.style): None for curve, _ in drawn if curve.name}
+    legend = "".join(key(*each) for each in names)
+    body = "".join(parts)
+    return (
+        f'<figure><figcaption>{html.escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{html.escape(title)}">{body}</svg><div class="legend">{legend}</div></figure>'
+    )
+
+
+def key(name: str, color: int, style: str = "line") -> str:
+    """An entry of a legend."""
+    return f'<span class="key"><i class="{style} c{color}"></i>{html.escape(name)}</span>'
+
+
+def finite(points: Points) -> Points:
+    """Those that can be drawn, thinned to `MOST_POINTS`; the last one stays."""
+    kept = [point for point in points if all(map(math.isfinite, point))]
+    stride = math.ceil(len(kept) / MOST_POINTS)
+    return kept[:: stride or 1] + (kept[-1:] if stride > 1 else [])
+
+
+def smoothed(points: Points) -> Points:
+    """Each with the mean of the values around it; all of them near the ends, so that nothing is delayed."""
+    points = [point for point in points if all(map(math.isfinite, point))]
+    reach, sums = max(LEAST_SMOOTHED, int(len(points) * SMOOTHING_SHARE)) // 2, [0.0]
+    for _, y in points:
+        sums.append(sums[-1] + y)
+    means = []
+    for number, (x, _) in enumerate(points):
+        near = min(reach, number, len(points) - 1 - number)
+        means.append((x, (sums[number + near + 1] - sums[number - near]) / (2 * near + 1)))
+    return means
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers that enclose both, in steps of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        high = low + (abs(low) or 1.0)
+    raw = (high - low) / NUM_TICKS
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def short(value: float) -> str:
+    """A number in few characters, such as 12k or 3e-05."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
+    return f"{value:.3g}"

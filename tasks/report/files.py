@@ -1,0 +1,160 @@
+"""What the report reads: the files of runs, also while they go on, and scores of other programs."""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringbase.errors import InputError
+from ringbase.files import parse_json, read_json, read_object, read_text
+from tasks.details import REPORT, Section
+from tasks.environment import result_file
+
+NO_SCORES = ("step", "time", "rows")  # of a line in metrics.jsonl
+LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
+
+Lines = list[dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """The contents of a run's files, or only the scores of another program.
+
+    Attributes:
+      steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
+      num_damaged: how many lines of metrics.jsonl were left out.
+      scores: from result.json or, where it has none, predict_result.json; None before the end of the run.
+      step_times: of each rank, the seconds of the parts of a step.
+      sections: what the program shows of its predictions (tasks/details.py).
+      group: runs of several seeds have their folder's name in common.
+    """
+
+    name: str
+    scores: Mapping[str, float] | None
+    group: str = ""
+    plan: Mapping[str, float] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    start: str = ""
+    steps: Lines = field(default_factory=list)
+    evaluations: Lines = field(default_factory=list)
+    num_damaged: int = 0
+    step_times: Sequence[Mapping[str, float]] = ()
+    sections: Sequence[Section] = ()
+    seconds: float | None = None  # from the start of the ranks to the end
+
+    def median(self, key: str) -> float:
+        """The median of a figure over the logged steps; 0 if it was not logged."""
+        values = [line[key] for line in self.steps if key in line and math.isfinite(line[key])]
+        # The first line holds the compilation, unless it is the only one.
+        return statistics.median(values[1:] or values) if values else 0.0
+
+    def best(self) -> tuple[int, str] | None:
+        """The step and the name of the best evaluation, if its model is kept."""
+        keeps = self.config.get("load_best_model_at_end") or self.config.get("early_stopping_patience") is not None
+        names = [name for line in self.evaluations for name in line if is_score(name)]
+        if not (keeps and names):
+            return None
+        line = max(self.evaluations, key=lambda line: line.get(names[0], -math.inf))
+        return int(line["step"]), names[0]
+
+    def began(self) -> str:
+        """Date and time of the first logged step."""
+        first = [line["time"] for line in self.steps[:1] if "time" in line]
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(first[0])) if first else ""
+
+
+def is_score(name: str) -> bool:
+    """Whether a value of result.json is a score (higher is better), and not a loss, count or threshold."""
+    return name not in NO_SCORES and not name.endswith(("loss", "total", "thresh"))
+
+
+def read_runs(places: Sequence[Path]) -> list[RunFiles]:
+    """Reads the runs in folders, of a run with several seeds each of these, and the scores in JSON files of other
+    programs. Names each by its folder, or by its whole path if two have the same name."""
+    names = [place.resolve().stem if place.suffix == ".json" else place.resolve().name for place in places]
+    shown = names if len(set(names)) == len(names) else map(str, places)
+    runs: list[RunFiles] = []
+    for place, given in zip(places, shown, strict=True):
+        name = os.fsencode(given).decode(errors="replace")
+        if place.suffix == ".json" and place.is_file():
+            runs.append(RunFiles(name=name, scores=scores_in([place])[0]))
+        elif seeds := sorted(place.glob("seed-*/run.json"), key=lambda file: (len(file.parent.name), file)):
+            runs += [read_run(file.parent, f"{name} {file.parent.name}", group=name) for file in seeds]
+        else:
+            runs.append(read_run(place, name))
+    return runs
+
+
+def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
+    """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is damaged."""
+    path = folder / "run.json"
+    for needed in (path, folder / "metrics.jsonl"):
+        if not needed.is_file():
+            raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
+    metrics, num_damaged = read_metrics(folder / "metrics.jsonl")
+    steps = [line for line in metrics if "loss" in line]
+    if not steps:
+        raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
+    run = read_object(path)
+    files = [file for trains in (True, False) if (file := folder / result_file(trains)).is_file()]
+    scores, results = scores_in(files), [read_object(file) for file in files]
+    times = folder / "step_times.json"
+    try:
+        plan = {key: _figure(float(value)) for key, value in run["plan"].items() if type(value) in (int, float)}
+        if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
+            raise KeyError(*missing)
+        return RunFiles(
+            name=name,
+            group=group,
+            plan=plan,
+            config=dict(run.get("config", {})),
+            environment=dict(run["environment"], command=[str(word) for word in run["environment"]["command"]]),
+            start=str(run.get("start", "")),
+            steps=steps,
+            evaluations=[line for line in metrics if "loss" not in line],
+            num_damaged=num_damaged,
+            scores=next(filter(None, scores), {}) if files else None,
+            step_times=[dict(each) for each in read_json(times)] if times.is_file() else (),
+            sections=list(next((result[REPORT] for result in results if result.get(REPORT)), ())),
+            seconds=next((result["seconds"] for result in results[:1] if "seconds" in result), None),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise InputError(f"{', '.join(map(str, [path, *files, times]))}: damaged: {error!r:.200}") from error
+
+
+def scores_in(files: Sequence[Path]) -> list[dict[str, float]]:
+    """The scores of each result file. Raises InputError: one has none, or what are no numbers."""
+    results = []
+    for file in files:
+        try:
+            scores = read_object(file)["scores"]
+            results.append({name: _figure(float(value)) for name, value in scores.items()})
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise InputError(f"{file}: no object 'scores' with numbers in it: {error!r:.200}") from error
+    return results
+
+
+def read_metrics(path: Path) -> tuple[Lines, int]:
+    """The lines of a metrics.jsonl, each a step and its figures, and how many others it has.
+
+    A full disk or a kill may leave a part of a line. The last one, without its end, is being written.
+    """
+    metrics, num_damaged = [], 0
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            figures = parse_json(line)
+            step = int(figures["step"])
+            metrics.append({**{name: _figure(float(value)) for name, value in figures.items()}, "step": step})
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            num_damaged += bool(line.strip()) and number < len(lines)
+    return metrics, num_damaged
+
+
+def _figure(value: float) -> float:
+    return value if abs(value) < LARGEST else math.nan

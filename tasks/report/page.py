@@ -1,0 +1,278 @@
+"""bert-report: one HTML file, without anything outside it, that shows how runs went.
+
+    bert-report squad_output [other_output …] [other_program.json …]
+
+writes report.html into the first folder; every run writes its own at its end. It reads run.json, metrics.jsonl,
+step_times.json and result.json (or predict_result.json), and needs neither TensorFlow nor MPI. It also works while
+a run is still going on. A JSON file {"scores": {"f1": 88.5}} is a column of scores of another program.
+"""
+
+import html
+import itertools
+import shlex
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ringbase.errors import InputError
+from ringbase.files import write_text
+from tasks import flags
+from tasks.report.charts import Curve, chart, key, smoothed
+from tasks.report.files import NO_SCORES, Lines, RunFiles, is_score, read_runs
+from tasks.report.sections import section, table
+
+PAGE, STYLE = "report.html", Path(__file__).with_name("style.css")
+PARTS = {"data_s": "data", "compute_s": "compute", "reduce_s": "sum over ranks", "apply_s": "update"}
+MOST_COLORS = 6
+MODEL_FLAGS, DATA_FLAGS = ("model", "init_checkpoint", "bert_config_file"), (
+    "task_name", "data_dir", "dataset_name", "train_file", "input_file", "dev_file", "predict_file",
+)  # fmt: skip
+NOT_COMPARED = ("output_dir", "seeds")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    places = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
+    if not places or str(places[0]) in ("-h", "--help"):
+        usage = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...]\n\n"
+        flags.stop(usage + str(__doc__), 0 if places else 2)
+    with flags.reporting("bert-report"):
+        path = write_page(places)
+    flags.stop(str(path), 0)
+
+
+def write_page(places: Sequence[Path]) -> Path:
+    """Writes the page of these runs into the first folder. Raises InputError: a file is missing or damaged."""
+    if not places[0].is_dir():
+        raise InputError(f"{places[0]}: the first place must be the folder of a run")
+    path = places[0] / PAGE
+    write_text(path, page_of(read_runs(places)))
+    return path
+
+
+def page_of(places: Sequence[RunFiles]) -> str:
+    runs = [place for place in places if place.steps]
+    title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
+    groups = list(dict.fromkeys(run.group or run.name for run in runs))
+    colors = {run.name: groups.index(run.group or run.name) % MOST_COLORS for run in runs}
+    parts = [
+        f"<header><h1>{title}</h1>{summary(runs)}</header>",
+        score_table(places),
+        f'<h2>Training</h2><div class="charts">{"".join(charts_of(runs, colors))}</div>',
+        step_bars(runs),
+        differences(runs),
+        *(part for run in runs for part in sections_of(run, len(runs) > 1)),
+        f"<h2>How {'it was' if len(runs) == 1 else 'they were'} run</h2>{facts_table(runs)}",
+        *map(command_of, runs),
+    ]
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width,initial-scale=1"><title>{title}</title><style>{STYLE.read_text()}</style></head>'
+    )
+    return f"{head}<body><main>{''.join(parts)}</main></body></html>\n"
+
+
+def summary(runs: Sequence[RunFiles]) -> str:
+    """A line with date and size of a single run, and its scores in large figures."""
+    if len(runs) > 1:
+        return f'<p class="quiet">{len(runs)} runs</p>'
+    run, size = runs[0], runs[0].plan["size"]
+    took = [] if run.seconds is None else [duration(run.seconds)]
+    facts = [run.began(), *by_flags(run, MODEL_FLAGS), f"{size:.0f} rank{'s' * (size != 1)}", *took]
+    tiles = "".join(
+        f'<div class="tile"><b>{shown(name, scores)}</b><span>{html.escape(name.replace("_", " "))}</span></div>'
+        for scores in [run.scores or {}]
+        for name in [*filter(is_score, scores)][:3]
+    )
+    return f'<p class="quiet">{html.escape(" · ".join(filter(None, facts)))}</p><div class="tiles">{tiles}</div>'
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
+    """The last parts of the paths that these flags have."""
+    for name in names:
+        if value := run.config.get(name):
+            yield str(value).rstrip("/").rsplit("/", 1)[-1]
+
+
+# -- scores -------------------------------------------------------------------------------------------------------
+
+
+def score_table(places: Sequence[RunFiles]) -> str:
+    """A row for each score; columns for the first evaluation, for each run, for the mean of several seeds."""
+    columns: dict[str, Mapping[str, str]] = {}
+    for place in places:
+        first, scores = place.evaluations[0] if len(place.evaluations) > 1 else {}, place.scores or {}
+        if len(places) == 1 and first.keys() & scores.keys():
+            columns[f"after step {first['step']:,.0f}"] = {name: shown(name, first) for name in first}
+        columns[place.name] = {name: shown(name, scores) for name in scores}
+    for group in filter(None, dict.fromkeys(place.group for place in places)):
+        members = [place.scores for place in places if place.group == group and place.scores]
+        columns[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
+    names = list(dict.fromkeys(name for run, of in columns.items() for name in of if name not in NO_SCORES))
+    if not names:
+        return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
+    running = {place.name for place in places if place.scores is None}
+    rows = [
+        [name, *(of.get(name, "not yet" if run in running else "") for run, of in columns.items())]
+        for name in names
+    ]
+    return f"<h2>Scores</h2>{table(['', *columns], rows)}"
+
+
+def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Mean and standard deviation of each score that all have."""
+    shared = [name for name in members[0] if all(name in scores for scores in members)]
+    columns = {name: [scores[name] for scores in members] for name in shared}
+    mean = {name: statistics.mean(values) for name, values in columns.items()}
+    return {name: f"{shown(name, mean)} ± {statistics.stdev(columns[name]):.2g}" for name in shared}
+
+
+def shown(name: str, scores: Mapping[str, float]) -> str:
+    """A value as text: counts are whole, percentages, as SQuAD's scores are, have two decimals, others four."""
+    if name.endswith("total"):
+        return f"{scores[name]:,.0f}"
+    is_percent = is_score(name) and any(value > 1 for other, value in scores.items() if is_score(other))
+    return f"{scores[name]:.2f}" if is_percent else f"{scores[name]:.4f}"
+
+
+# -- curves -------------------------------------------------------------------------------------------------------
+
+
+def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[str]:
+    several = len(runs) > 1
+
+    def curves(key: str, style: str = "line") -> list[Curve]:
+        return [Curve(run.name * several, points(run.steps, key), colors[run.name], style) for run in runs]
+
+    marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
+    loss = [Curve("", curve.points, curve.color, "raw") for curve in curves("loss")]
+    loss += [
+        Curve(each.name or "training, smoothed", smoothed(each.points), each.color) for each in curves("loss")
+    ]
+    held: dict[str, list[Curve]] = {}
+    for run in runs:
+        for name in sorted({name for line in run.evaluations for name in line} - {*NO_SCORES}):
+            shift = colors[run.name] + (0 if several else len(held.get("scores", ())) if is_score(name) else 1)
+            label = f"{run.name} {name}" if several else name
+            kind = "loss" if name.endswith("loss") else "scores"
+            if kind == "loss" or is_score(name):
+                curve = Curve(label, points(run.evaluations, name), shift % MOST_COLORS, "dots")
+                held.setdefault(kind, []).append(curve)
+    yield chart("loss, mean over all ranks", [*loss, *held.get("loss", ())], marks)
+    yield chart("scores on held-out data", held.get("scores", ()), marks, from_zero=False)
+    speed = curves("examples_per_s")
+    if not several:
+        speed = [Curve("while training", speed[0].points, speed[0].color)]
+        speed.append(Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw"))
+    yield chart("examples per second, over all ranks", speed)
+    yield chart("learning rate", curves("learning_rate"), from_zero=False)
+    yield chart("gradient norm before clipping", curves("gradient_norm"))
+
+
+def points(lines: Lines, key: str) -> list[tuple[float, float]]:
+    return [(line["step"], line[key]) for line in lines if key in line]
+
+
+def with_pauses(steps: Lines) -> list[tuple[float, float]]:
+    """Examples per second of wall-clock time between two logged steps."""
+    return [
+        (after["step"], (after["rows"] - before["rows"]) / (after["time"] - before["time"]))
+        for before, after in itertools.pairwise(steps)
+        if {"rows", "time"} <= before.keys() & after.keys() and after["time"] > before["time"]
+    ]
+
+
+def step_bars(runs: Sequence[RunFiles]) -> str:
+    """A bar for each rank, or run of several, of the median milliseconds of each part of a step."""
+    bars: dict[str, Mapping[str, float]] = {}
+    for run in runs:
+        times = run.step_times if len(runs) == 1 else run.step_times[:1]
+        for rank, parts in enumerate(times or [{part: run.median(part) for part in PARTS}]):
+            bars[f"rank {rank}" if len(runs) == 1 else run.name] = parts
+    longest = max((sum(parts.get(part, 0.0) for part in PARTS) for parts in bars.values()), default=0.0)
+    if not longest:
+        return ""
+    rows = []
+    for name, parts in bars.items():
+        pieces = "".join(
+            f'<i class="c{color}" style="width:{100 * parts.get(part, 0.0) / longest:.2f}%" '
+            f'title="{label}: {1e3 * parts.get(part, 0.0):.1f} ms"></i>'
+            for color, (part, label) in enumerate(PARTS.items())
+        )
+        total = 1e3 * sum(parts.get(part, 0.0) for part in PARTS)
+        ends = (f"<span>{html.escape(text)}</span>" for text in (name, f"{total:.0f} ms"))
+        rows.append(f'<div class="bar">{f"<div>{pieces}</div>".join(ends)}</div>')
+    first = next(iter(bars.values()))
+    legend = "".join(
+        key(f"{label} {1e3 * first.get(part, 0.0):.0f} ms", color)
+        for color, (part, label) in enumerate(PARTS.items())
+    )
+    return f'<h2>Where a step\'s time goes (median)</h2>{"".join(rows)}<div class="legend">{legend}</div>'
+
+
+# -- facts --------------------------------------------------------------------------------------------------------
+
+
+def differences(runs: Sequence[RunFiles]) -> str:
+    """The flags that differ between runs."""
+    names = dict.fromkeys(name for run in runs for name in run.config if name not in NOT_COMPARED)
+    rows = [[f"--{name}", *(str(run.config.get(name, "")) for run in runs)] for name in names]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    return f"<h2>Flags that differ</h2>{table(['', *(run.name for run in runs)], rows)}" if rows else ""
+
+
+def sections_of(run: RunFiles, several: bool) -> Iterator[str]:
+    if run.sections:
+        yield f"<h2>Predictions{f' of {html.escape(run.name)}' if several else ''}</h2>"
+        yield from map(section, run.sections)
+
+
+def facts_table(runs: Sequence[RunFiles]) -> str:
+    """A row for each fact, a column for each run."""
+    facts = {
+        "steps": [f"{run.steps[-1]['step']:,} of {run.plan['steps']:,.0f}" for run in runs],
+        "ranks": [f"{run.plan['size']:.0f}" for run in runs],
+        "global batch": [f"{run.plan['global_batch_size']:.0f}" for run in runs],
+        "learning rate": [f"{run.plan['learning_rate']:.3g}" for run in runs],
+        "warmup steps": [f"{run.plan['warmup_steps']:,.0f}" if "warmup_steps" in run.plan else "" for run in runs],
+        "last loss": [shown("loss", run.steps[-1]) for run in runs],
+        "examples/s (median)": [f"{run.median('examples_per_s'):.1f}" for run in runs],
+        "precision": [str(run.config.get("precision", "")) for run in runs],
+        "model": [", ".join(by_flags(run, MODEL_FLAGS)) for run in runs],
+        "weights from": [run.start for run in runs],
+        "data": [", ".join(by_flags(run, DATA_FLAGS)) for run in runs],
+        "started": [run.began() for run in runs],
+        "took": [duration(run.seconds) if run.seconds is not None else "" for run in runs],
+        "machine": [str(run.environment.get("machine", "")) for run in runs],
+        "packages": [versions_of(run) for run in runs],
+    }
+    return table(
+        ["", *(run.name for run in runs)], [[name, *cells] for name, cells in facts.items() if any(cells)]
+    )
+
+
+def versions_of(run: RunFiles) -> str:
+    packages = run.environment.get("packages") or {}
+    shown_ones = (
+        f"{name} {packages[name]}"
+        for name in ("ringbert", "tensorflow", "tensorflow-cpu", "keras")
+        if name in packages
+    )
+    return ", ".join(
+        [*shown_ones, *([f"commit {commit}"] if (commit := run.environment.get("git_commit")) else [])]
+    )
+
+
+def command_of(run: RunFiles) -> str:
+    """A paragraph with the command as it was typed, and that of each rank, as a shell takes it."""
+    damage = f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out" if run.num_damaged else ""
+    launched, own = run.environment.get("launched_by"), shlex.join(run.environment["command"])
+    lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:"] if launched else []
+    code = f"<code>{html.escape(own)}</code>"
+    return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join([*lines, code, *filter(None, [damage])])}</p>"

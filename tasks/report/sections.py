@@ -1,0 +1,58 @@
+"""Tables, matrices and marked texts (tasks/details.py) as HTML."""
+
+import html
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tasks.details import Section
+
+
+def section(content: Section) -> str:
+    note = f'<p class="quiet">{html.escape(content["note"])}</p>' if content.get("note") else ""
+    if "counts" in content:
+        body = matrix(content["labels"], content["counts"])
+    elif content["rows"]:
+        body = table(content["columns"], content["rows"])
+    else:
+        body = "<p>None.</p>"
+    return f"<section><h3>{html.escape(content['title'])}</h3>{note}{body}</section>"
+
+
+def table(heads: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
+    body = ("<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+
+
+def cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return marked(str(value["text"]), value["marks"])
+    if isinstance(value, float):
+        return f"{value:.2f}" if value > 1 else f"{value:.4f}"
+    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def marked(text: str, marks: Sequence[Sequence[Any]]) -> str:
+    """A text with its marks, which may overlap."""
+    edges = sorted({0, len(text), *(place for start, stop, _ in marks for place in (start, stop))})
+    parts = []
+    for start, stop in itertools.pairwise(edges):
+        names = sorted({name for a, b, name in marks if a <= start and stop <= b})
+        part = html.escape(text[start:stop])
+        parts.append(f'<mark class="{" ".join(names)}">{part}</mark>' if names else part)
+    return "".join(parts)
+
+
+def matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """Counts, the darker the larger their share of the true label's examples."""
+    head = "".join(f"<th>{html.escape(label)}</th>" for label in labels)
+    rows = []
+    for number, (label, row) in enumerate(zip(labels, counts, strict=True)):
+        cells = "".join(
+            f'<td class="{"right" if place == number else "wrong"}" '
+            f'style="--share:{100 * count / max(1, sum(row)):.0f}%">{count:,}</td>'
+            for place, count in enumerate(row)
+        )
+        rows.append(f"<tr><th>{html.escape(label)}</th>{cells}</tr>")
+    return f'<div class="wide"><table class="matrix"><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
