@@ -13,10 +13,10 @@ lock() { # file, extras, further options; with what builds ringbert itself
       --custom-compile-command scripts/lock.sh "${extras[@]}" "${@:3}" --output-file "$file" pyproject.toml -
 }
 
-lock cpu-mpi-report cpu,mpi,report "$@"
+lock cpu-mpi cpu,mpi "$@"
 # What tests need besides, with the same versions of what both need.
-base=requirements/cpu-mpi-report.txt
+base=requirements/cpu-mpi.txt
 mapfile -t without < <(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package=\1/p' "$base" | sort -u)
 lock cpu-mpi-dev cpu,mpi,dev --constraint "$base" "${without[@]}" "$@"
-sed -i "0,/^[a-z]/s//-r cpu-mpi-report.txt\n&/" requirements/cpu-mpi-dev.txt
+sed -i "0,/^[a-z]/s//-r cpu-mpi.txt\n&/" requirements/cpu-mpi-dev.txt
 for file in requirements/*.txt; do echo "$file: $(grep -c == "$file") packages"; done

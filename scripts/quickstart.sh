@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
-make_environment cpu,mpi,report
+make_environment cpu,mpi
 suffix=$(printf '%s' "$*" | tr -cs 'A-Za-z0-9' '-')
 out=${QUICKSTART_DIR:-quickstart$suffix}
 
