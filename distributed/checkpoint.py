@@ -36,9 +36,17 @@ WriteModel = Callable[[Path], None]
 
 class Checkpoints:
     """The checkpoints of one run folder. `copy_model` copies the model and returns a function that writes the copy
-    to a folder; it is called on rank 0."""
+    to a folder; it is called on rank 0, as is `publish` after each checkpoint."""
 
-    def __init__(self, folder: Path, world: World, copy_model: Callable[[], WriteModel], settings: LoopSettings):
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        copy_model: Callable[[], WriteModel],
+        settings: LoopSettings,
+        publish: Callable[[], None] = lambda: None,
+    ):
+        self._publish = publish
         self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
@@ -125,6 +133,7 @@ class Checkpoints:
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
             if path != final and manifest.position_of(path) != best:
                 remove_folder(path)
+        self._publish()
 
 
 def folder_name(position: int) -> str:

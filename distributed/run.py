@@ -56,8 +56,9 @@ def terminal_columns() -> int:
 class Run:
     """The folder of one run, which rank 0 writes; on other ranks an object that does nothing."""
 
-    def __init__(self, folder: Path, is_writer: bool):
-        self.folder, self.is_writer = folder, is_writer
+    def __init__(self, folder: Path, is_writer: bool, upload: Callable[[Path], None] | None = None):
+        """`upload` copies the folder to where it belongs, if that is elsewhere."""
+        self.folder, self.is_writer, self._upload = folder, is_writer, upload
         self.began_s = time.monotonic()
         self._events: Any = None
         self._lock: TextIO | None = None
@@ -178,6 +179,17 @@ class Run:
         with self._events.as_default():
             tf.summary.experimental.write_raw_pb(event.SerializeToString(), step)
         self._events.flush()
+
+    def publish(self, is_last: bool = False) -> None:
+        """Uploads what has changed, if the folder belongs elsewhere. Raises InputError if that fails the last
+        time, and warns before."""
+        try:
+            if self.is_writer and self._upload:
+                self._upload(self.folder)
+        except InputError as error:
+            if is_last:
+                raise
+            self.say(f"warning: {error}; the next checkpoint tries again")
 
     def close(self) -> None:
         """Opens the folder to other jobs."""

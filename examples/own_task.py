@@ -111,4 +111,4 @@ def tables(file: str, words: Tokenizer, max_seq_length: int, run: Run, key: str)
 
 if __name__ == "__main__":
     config = flags.parse(StarsConfig, prog="own_task", description="Learn the stars of texts.")
-    run_on_ranks("own_task", config, config.machine, config.output_dir, partial(run_stars, config))
+    run_on_ranks("own_task", config, config.machine, config.output_dir, run_stars)

@@ -18,5 +18,4 @@ squad=(bert-squad --config configs/quickstart.toml --device cpu
 # The untrained model: one step at rate 0.
 run "${squad[@]}" --output_dir "$out/untrained" --learning_rate 0 --num_train_epochs 1 --max_train_examples 32
 run bert-launch -np 2 -- "${squad[@]}" --output_dir "$out/trained"
-run bert-report "$out/trained"
 run python scripts/quickstart_summary.py "$out"

@@ -77,7 +77,7 @@ def fit(
     world.agree({"the data": (data.key, len(data.rows)), "the plan": plan, "the tensors": tensors})
     copy_model = partial(weights.copied, model, start.tokenizer)
     folder = run.folder / CHECKPOINTS
-    with closing(Checkpoints(folder, world, copy_model, loop)) as checkpoints:
+    with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
         continues = start.checkpoint is not None and start.checkpoint.parent == folder
         if not continues and (aside := world.on_first(set_aside, folder)):
             run.say(f"the checkpoints of the previous run are kept in {aside}")

@@ -5,8 +5,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
 import keras
 import tensorflow as tf
@@ -22,8 +22,9 @@ from distributed.train import NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import Settings, flat
+from ringbase.settings import Settings, flat, made
 from tasks.environment import result_file
+from tasks.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.report.page import PAGE, write_page
 from tasks.settings import MachineSettings
 
@@ -32,6 +33,8 @@ ADVICE = {
     "--max_seq_length, raise --gradient_accumulation_steps, or give --xla off",
     NotFinite: "lower --learning_rate, or use --precision fp32 or bf16",
 }
+C = TypeVar("C", bound=Settings)
+
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
@@ -90,10 +93,10 @@ class Job:
 
 
 def run_on_ranks(
-    program: str, config: Settings, machine: MachineSettings, folder: str | Path, work: Callable[[Job], object]
+    program: str, config: C, machine: MachineSettings, folder: str, work: Callable[[C, Job], object]
 ) -> None:
-    """Joins the ranks, opens the backend and calls `work(job)` on each; rank 0 writes `folder`. Errors end all
-    ranks.
+    """Joins the ranks, opens the backend and calls `work(config, job)` on each; rank 0 writes `folder`. What is
+    remote is local in the configuration that `work` gets. Errors end all ranks.
 
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work` again, unless
     it handles the death itself. It then continues from what it has written.
@@ -107,16 +110,24 @@ def run_on_ranks(
         products = set_precision(machine.precision, machine.tf32)
         collectives = open_collectives(world, machine.device.backend)
         world.agree({"the configuration": values, "the versions of packages": versions()})
-        with contextlib.closing(Run(Path(folder).expanduser(), world.rank == 0)) as run:
+        inputs = local_inputs(values, world)
+        local = made(type(config), values | inputs) if inputs else config
+        mirror = Mirror(folder) if is_remote(folder) else None
+        upload = mirror.upload if mirror else None
+        with contextlib.closing(Run(local_folder(folder), world.rank == 0, upload)) as run:
             if "output_dir" in values:  # the folder belongs to this run alone
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"
+            if mirror:
+                world.on_first(mirror.download, run.folder)
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
             phases.ended("backend")
-            work(Job(world, collectives, run, values, goes_on=goes_on, has_trained=has_trained))
-            world.barrier()  # nobody leaves while another may need to repeat the work
+            work(local, Job(world, collectives, run, values, goes_on=goes_on, has_trained=has_trained))
+            world.on_first(run.publish, True)  # nobody leaves while another may need to repeat the work
+            if mirror:
+                run.say(f"uploaded: {folder}")
 
     with World.join(machine.device, program, stalls=machine.stalls) as world:
         phases.ended("ranks")

@@ -24,6 +24,7 @@ from tasks import flags
 from tasks.classifier.settings import ClassifierConfig
 from tasks.environment import result_file
 from tasks.pretraining.settings import PretrainingConfig
+from tasks.remote import local_folder
 from tasks.squad.settings import SquadConfig
 
 ERROR = re.compile(r"^(?:.*\r)?bert-[a-z]+: error(?: on [^ :]+)?: (.*)", re.MULTILINE)  # also after a progress bar
@@ -156,7 +157,7 @@ def launch(
             raise InputError(errors[-1])
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
         raise RuntimeError(f"{job.program} ended with exit status {status}; its last lines:\n{last}")
-    folder = Path(job.output_dir).expanduser().resolve()
+    folder = local_folder(job.output_dir).resolve()
     details = read_object(folder / result_file(job.do_train))
     return Result(details["scores"], folder, details["seconds"], details["world_size"], details)
 

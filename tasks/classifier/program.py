@@ -6,8 +6,6 @@ The data are those of a task in named_tasks.py, or your own files. Start reading
 import contextlib
 import statistics
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bert import hub
@@ -35,7 +33,7 @@ Scores = dict[str, float]
 
 
 def run(config: ClassifierConfig) -> None:
-    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, partial(run_seeds, config))
+    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, run_seeds)
 
 
 def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
@@ -47,7 +45,7 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
     results: dict[str, Scores] = {}
     for seed in config.seeds.split(","):
         job.run.say(f"seed {seed}")
-        folder = Path(config.output_dir).expanduser() / f"seed-{seed}"
+        folder = job.run.folder / f"seed-{seed}"
         values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
         with contextlib.closing(Run(folder, job.world.rank == 0)) as run:
             results[seed] = run_classifier(made(ClassifierConfig, values), replace(job, run=run, config=values))

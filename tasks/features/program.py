@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,8 +39,8 @@ PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 def run(config: FeaturesConfig) -> None:
-    folder = Path(config.output_file).expanduser().parent
-    run_on_ranks("bert-features", config, config.machine, folder, partial(run_features, config))
+    folder = str(Path(config.output_file).parent)
+    run_on_ranks("bert-features", config, config.machine, folder, run_features)
 
 
 def run_features(config: FeaturesConfig, job: Job) -> None:

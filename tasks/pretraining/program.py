@@ -5,7 +5,6 @@ below.
 """
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from distributed import phases
@@ -23,7 +22,7 @@ EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run
 
 
 def run(config: PretrainingConfig) -> None:
-    run_on_ranks("bert-pretraining", config, config.machine, config.output_dir, partial(run_pretraining, config))
+    run_on_ranks("bert-pretraining", config, config.machine, config.output_dir, run_pretraining)
 
 
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:

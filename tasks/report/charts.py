@@ -118,4 +118,4 @@ def short(value: float) -> str:
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
-    return f"{value:.3g}"
+    return f"{value:.4g}"

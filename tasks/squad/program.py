@@ -31,7 +31,7 @@ from tasks.trained import saved_settings
 
 
 def run(config: SquadConfig) -> None:
-    run_on_ranks("bert-squad", config, config.machine, config.output_dir, partial(run_squad, config))
+    run_on_ranks("bert-squad", config, config.machine, config.output_dir, run_squad)
 
 
 def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:

@@ -50,7 +50,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_readme_fits_on_a_front_page_and_the_version_is_the_same_everywhere():
-    assert len((ROOT / "README.md").read_text()) <= 13_500
+    assert len((ROOT / "README.md").read_text()) <= 9_000
     lines = {"README.md": "Version {} ", "CHANGELOG.md": "## [{}] ", "CITATION.cff": "version: {}\n"}
     for page, line in lines.items():
         assert line.format(PROJECT["version"]) in (ROOT / page).read_text()
@@ -118,11 +118,11 @@ def test_flags_that_are_named_exist(page):
 # -- messages and names -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/horovod.md"])
+@pytest.mark.parametrize("page", ["docs/running.md", "docs/horovod.md"])
 def test_the_common_errors_are_messages_of_ours(page):
     sources = "".join(path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
     sources = re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\s*\n\s*f?"', "", sources))
-    section = (ROOT / page).read_text().partition("## Common errors")[2].partition("\n## ")[0]
+    section = (ROOT / page).read_text().partition("# Common errors")[2].partition("\n## ")[0]
     rows = re.findall(r"^\|(.*?)\|", section, re.MULTILINE)
     messages = [message for row in rows for message in re.findall("`(.+?)`", row)]
     assert len(messages) > 5

@@ -1,0 +1,136 @@
+"""Remote files, by URLs of fsspec (s3://, gs://, hdfs://): inputs are copied into the cache, and a run's folder
+is uploaded after each checkpoint and at its end. Most stores need a package of theirs (s3fs, gcsfs).
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from distributed.world import World
+from ringbase import manifest
+from ringbase.errors import InputError, one_line
+from ringbase.files import build_folder, digest
+from tasks.environment import cache_folder
+
+URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
+# The flags of inputs: those that only rank 0 reads, and those that every machine reads.
+ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")
+ON_EACH_MACHINE = ("train_file", "dev_file", "predict_file", "data_dir", "input_file", "eval_input_file")
+LAST = (manifest.NAME, "result.json", "predict_result.json")  # what says that the others are complete
+SMALL_BYTES = 1 << 20  # a file of so many bytes is fetched again even if its size is the same
+
+
+def store_of(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    from fsspec.core import url_to_fs  # takes 0.1 s, and few runs need it
+
+    return url_to_fs(url)
+
+
+def is_remote(value: object) -> bool:
+    return isinstance(value, str) and URL.fullmatch(value) is not None
+
+
+def local_inputs(values: Mapping[str, Any], world: World) -> dict[str, str]:
+    """The local copies of the remote inputs among the values of flags, on every rank. Raises InputError."""
+    found = {}
+    for names, call in ((ON_FIRST, world.on_first), (ON_EACH_MACHINE, world.on_each_machine)):
+        for name in names:
+            if is_remote(values.get(name)):
+                found[name] = call(fetched, name, values[name])
+    return found
+
+
+def fetched(flag: str, url: str) -> str:
+    """The path of the local copy of a remote file or folder, or for a remote pattern the local one. What the store
+    says of names, sizes and versions is the key of the copy."""
+    try:
+        store, path = store_of(url)
+        names = sorted(store.glob(path) if re.search(r"[*?\[]", path) else store.find(path))
+        key = digest(url, [(name, store.size(name), store.ukey(name)) for name in names])
+        is_folder = store.isdir(path)
+        base = PurePosixPath(path) if is_folder else PurePosixPath(path).parent
+        folder = cache_folder() / "remote" / key
+
+        def fill(into: Path) -> None:
+            for name in names:
+                local = into / PurePosixPath(name).relative_to(base)
+                local.parent.mkdir(parents=True, exist_ok=True)
+                store.get_file(name, str(local))
+
+        if names:
+            build_folder(folder, fill)
+    except Exception as error:  # each store has its own
+        raise InputError(f"--{flag} {url}: {one_line(error) or type(error).__name__}") from error
+    if not names:
+        raise InputError(f"--{flag} {url}: no such file")
+    return str(folder if is_folder else folder / PurePosixPath(path).name)
+
+
+def local_folder(url: str) -> Path:
+    """The local folder of a run; for a remote one in the cache."""
+    return cache_folder() / "runs" / digest(url) if is_remote(url) else Path(url).expanduser()
+
+
+@dataclass
+class Mirror:
+    """The remote folder of a run, `url`, and its local one. On rank 0."""
+
+    url: str
+    _versions: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of what is the same there
+
+    def download(self, folder: Path) -> None:
+        """Makes the local folder like the remote one, which another machine may have written."""
+        with self._naming():
+            store, path = store_of(self.url)
+            sizes = {name: store.size(name) for name in (store.find(path) if store.exists(path) else [])}
+            names = {str(PurePosixPath(name).relative_to(path)): name for name in sizes}
+            for name, file in visible_files(folder).items():
+                if name not in names:
+                    file.unlink()
+            for relative, name in names.items():
+                local = folder / relative
+                if not local.is_file() or local.stat().st_size != sizes[name] or sizes[name] < SMALL_BYTES:
+                    local.parent.mkdir(parents=True, exist_ok=True)
+                    store.get_file(name, str(local))
+                self._versions[relative] = version_of(local)
+            for checkpoint in folder.glob("checkpoints/*"):
+                if not any(checkpoint.iterdir()):
+                    checkpoint.rmdir()
+
+    def upload(self, folder: Path) -> None:
+        """Uploads what has changed in the local folder, those files last that say that others are complete, and
+        removes what is gone. Raises InputError."""
+        with self._naming():
+            store, path = store_of(self.url)
+            files = visible_files(folder)
+            for name, file in sorted(files.items(), key=lambda item: (item[1].name in LAST, item[0])):
+                version = version_of(file)
+                if self._versions.get(name) != version:
+                    store.makedirs(str(PurePosixPath(path, name).parent), exist_ok=True)
+                    store.put_file(str(file), str(PurePosixPath(path, name)))
+                    self._versions[name] = version
+            for name in self._versions.keys() - files.keys():
+                store.rm_file(str(PurePosixPath(path, name)))
+                del self._versions[name]
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each store has its own
+            raise InputError(f"--output_dir {self.url}: {one_line(error) or type(error).__name__}") from error
+
+
+def visible_files(folder: Path) -> dict[str, Path]:
+    """The files in a folder by their relative names, without those that are being written, or the job's lock."""
+    found = {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
+    return {name: file for name, file in found.items() if not f"/{name}".count("/.")}
+
+
+def version_of(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns

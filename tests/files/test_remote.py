@@ -1,0 +1,93 @@
+"""Remote inputs and run folders, on fsspec's store in memory. tests/soak/install has an S3 server."""
+
+from pathlib import Path
+
+import fsspec
+import pytest
+from harness.refusals import refused
+
+from distributed.run import Run
+from distributed.world import World
+from ringbase import manifest
+from tasks.remote import Mirror, local_folder, local_inputs
+
+URL = "memory://bucket"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    store = fsspec.filesystem("memory")
+    store.store.clear()
+    for name, text in {"train.csv": "a", "shards/0.arrow": "b", "shards/more.txt": "d"}.items():
+        store.pipe(f"/bucket/{name}", text.encode())
+    yield store
+    store.store.clear()
+
+
+def test_inputs_are_copied_once_and_again_when_they_change(store):
+    def copies(**values):
+        return local_inputs(values, World())
+
+    found = copies(train_file=f"{URL}/train.csv", input_file=f"{URL}/shards/*.arrow", data_dir=f"{URL}/shards")
+    file, pattern, folder = (found[name] for name in ("train_file", "input_file", "data_dir"))
+    assert [Path(name).read_text() for name in (file, f"{folder}/more.txt")] == ["a", "d"]
+    assert file.endswith("/train.csv")
+    assert pattern.endswith("/*.arrow")
+    assert copies(model="google-bert/bert-base-uncased", vocab_file="vocab.txt", output_dir=URL) == {}
+    assert copies(train_file=f"{URL}/train.csv") == {"train_file": file}
+    store.pipe("/bucket/train.csv", b"new")
+    assert Path(copies(train_file=f"{URL}/train.csv")["train_file"]).read_text() == "new"
+
+
+@pytest.mark.parametrize("url", [f"{URL}/absent", f"{URL}/*.json", "nowhere://bucket/train.csv"])
+def test_what_is_not_there_is_one_line(store, url):
+    refused(lambda: local_inputs({"train_file": url}, World()), f"--train_file {url}")
+
+
+def test_a_run_s_folder_is_uploaded_and_comes_back_on_another_machine(store, tmp_path, monkeypatch):
+    """The manifest comes last, what is gone is removed, and locks stay here."""
+    mirror, url = Mirror(f"{URL}/run"), f"{URL}/run"
+    run = Run(local_folder(url), True, mirror.upload)
+    run.lock()
+    mirror.download(run.folder)  # nothing yet
+    order = []
+    monkeypatch.setattr(type(store), "put_file", recording(type(store).put_file, order))
+    for number in (1, 2):
+        checkpoint = run.folder / f"checkpoints/rows-{number}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "weights").write_text(str(number))
+        manifest.seal(checkpoint, number)
+        run.publish()
+    names = [f"rows-{number}/{name}" for number in (1, 2) for name in ("weights", "manifest.json")]
+    assert order == [f"/bucket/run/checkpoints/{name}" for name in names]
+    for file in (run.folder / "checkpoints/rows-1").iterdir():
+        file.unlink()
+    run.publish(is_last=True)
+    run.close()
+    names = [f"/bucket/run/checkpoints/rows-2/{name}" for name in ("manifest.json", "weights")]
+    assert store.find("/bucket/run") == names
+
+    other = tmp_path / "other"
+    (other / "stale").mkdir(parents=True)
+    (other / "stale/file").touch()
+    Mirror(url).download(other)
+    assert (other / "checkpoints/rows-2/weights").read_text() == "2"
+    assert not (other / "stale/file").exists()
+    manifest.check_intact(other / "checkpoints/rows-2")
+
+
+def recording(put_file, order):
+    def record(self, local, remote, **options):
+        order.append(remote)
+        return put_file(self, local, remote, **options)
+
+    return record
+
+
+def test_an_upload_that_fails_is_told_and_fails_the_last_time(tmp_path, capsys):
+    run = Run(tmp_path / "run", True, Mirror("nowhere://bucket/run").upload)
+    (run.folder / "file").touch()
+    run.publish()
+    assert "warning: --output_dir nowhere://bucket/run" in capsys.readouterr().err
+    refused(lambda: run.publish(is_last=True), "--output_dir nowhere://bucket/run")

@@ -1,0 +1,57 @@
+"""The report in a real browser, Debian's chromium driven by playwright, which is installed for it: no error,
+nothing loaded, no text over another, nothing wider than the screen; in light, dark, on a phone and printed."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+from harness import classifier_runs as own
+
+LOOK = r"""
+import json, sys
+from playwright.sync_api import sync_playwright
+
+OVERLAPS = '''() => [...document.querySelectorAll("svg")].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+  return boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+    a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1
+  ).map(([two]) => `${one} over ${two}`));
+})'''
+TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SCREENS = {
+    "light": {"viewport": {"width": 1100, "height": 1400}},
+    "dark": {"viewport": {"width": 1100, "height": 1400}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 420, "height": 900}},
+}
+found = []
+with sync_playwright() as play:
+    browser = play.chromium.launch(executable_path=sys.argv[1], args=["--no-sandbox"])
+    for name, screen in SCREENS.items():
+        page = browser.new_page(**screen)
+        page.on("console", lambda message: found.append(message.text))
+        page.on("pageerror", lambda error: found.append(str(error)))
+        page.on("request", lambda request: request.url.startswith("file:") or found.append(request.url))
+        page.goto(f"file://{sys.argv[2]}")
+        found += [f"{name}: {text}" for text in page.evaluate(OVERLAPS)]
+        found += [f"{name}: too wide"] * (page.evaluate(TOO_WIDE) > 0)
+        page.screenshot(path=f"{sys.argv[3]}/{name}.png", full_page=True)
+    page.emulate_media(media="print")
+    page.pdf(path=f"{sys.argv[3]}/print.pdf")
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="apt install chromium")
+def test_the_report_in_a_browser(tmp_path):
+    packages = tmp_path / "packages"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", packages, "playwright"], check=True)
+    data = own.write_data(tmp_path / "data")
+    flags = (*own.model_flags(data), *own.own_files(data), *own.LEARN, "--num_train_steps=30", "--do_eval")
+    own.classify(tmp_path / "run", *flags, "--eval_steps=10", "--load_best_model_at_end")
+    look = [sys.executable, "-c", LOOK, shutil.which("chromium"), tmp_path / "run/report.html", tmp_path]
+    done = subprocess.run(look, env={"PYTHONPATH": str(packages)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done
+    assert all(
+        (tmp_path / name).stat().st_size > 20_000 for name in ("light.png", "dark.png", "phone.png", "print.pdf")
+    )
