@@ -6,6 +6,11 @@
 # --output_dir, the data files and the environment must be on a file system that every node sees. Give
 # --gpus-per-task=0 on nodes without GPUs, --partition and --account as your site needs them.
 #
+# An array, such as one job per seed; %a is the number of the job in the array:
+#
+#   sbatch --array=1-5 scripts/slurm.sh bert-classifier --seed %a --output_dir reviews/seed-%a …
+#   bert-report reviews    # afterwards
+#
 # Set these before sbatch, if needed:
 #   RINGBERT_VENV      virtual environment to run in; otherwise the program must be on PATH
 #   RINGBERT_LAUNCHER  srun (the default) or mpirun, for an MPI that srun cannot start
@@ -44,6 +49,7 @@ choose_mpi() {
 (($# > 0)) || fail "no program: sbatch [OPTIONS] scripts/slurm.sh bert-squad --flags …"
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "not in a Slurm job: start it by sbatch; without Slurm use bert-launch"
 [[ -z ${RINGBERT_VENV:-} ]] || PATH=$RINGBERT_VENV/bin:$PATH
+set -- "${@//%a/${SLURM_ARRAY_TASK_ID:-%a}}"
 command -v "$1" > /dev/null || fail "$1 is not on PATH: set RINGBERT_VENV to the virtual environment that has it"
 export PATH HF_HUB_OFFLINE="${HF_HUB_OFFLINE:-0}" RINGBERT_CACHE="${RINGBERT_CACHE:-$HOME/.cache/ringbert}"
 

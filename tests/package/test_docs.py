@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from harness.parsing import PACKAGES, PROJECT, ROOT, SETTINGS, help_of, named, parsed
 
+from distributed import launch
 from tasks.old_flags import IGNORED, INSTEAD
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -17,7 +19,7 @@ OTHERS_FLAGS = {
     "every", "minutes", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/, scripts/, examples/
     "no_index", "find_links", "jax_python", "torch_python", "google_dir", "size", "table", "attention_dropout",
     "bind_to", "with_ft", "mpi", "nodes", "cpus_per_task",  # mpirun, srun, sbatch
-    "ntasks_per_node", "gpus_per_task", "time",
+    "ntasks_per_node", "gpus_per_task", "time", "array", "shm_size",  # and docker
     "require_hashes", "no_deps", "no_build_isolation", "upgrade", "strict", "dist",  # pip, scripts/, pytest
     "output", "output_filename", "hostfile", "network_interfaces", "min_np", "max_np", "host_discovery_script",
     "reset_limit", "check_build", "autotune", "stall_check_warning_time_seconds", "fusion_threshold_mb",
@@ -95,6 +97,16 @@ def test_commands_are_read_by_todays_programs(page, monkeypatch):
             parsed(command, *argv)
         except SystemExit as stop:
             raise AssertionError(f"{program} {shlex.join(argv)}") from stop
+
+
+@pytest.mark.parametrize("name", ["mpijob", "trainjob"])
+def test_commands_in_kubernetes_files_are_read_by_todays_programs(name):
+    lists = re.findall(r"args:\n((?: +- .*\n)+)", (ROOT / f"examples/places/{name}.yaml").read_text())
+    (words,) = [[yaml.safe_load(line)[0] for line in text.splitlines()] for text in lists]
+    at = words.index("--")
+    options = launch.parse_args(words)
+    assert (options.num_proc, options.command) == (2, words[at + 1 :])
+    parsed(*options.command)
 
 
 @cache
