@@ -93,8 +93,9 @@ def rounded_rows(count: int) -> int:
 def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[..., Batch]:
     """`collate`, which then raises InputError for an id without an entry in the tables of a model with this
     BertConfig: CPUs would stop with an error too, but GPUs compute on with zeros."""
-    tables = {"input_ids": "vocab_size", "masked_ids": "vocab_size", "token_type_ids": "type_vocab_size",
-              "position_ids": "max_position_embeddings"}  # fmt: skip
+    tables = {"input_ids": "vocab_size", "masked_ids": "vocab_size", "position_ids": "num_positions"}
+    if config.num_token_types > 1:
+        tables["token_type_ids"] = "type_vocab_size"
 
     def collate_and_check(fields: dict, **options) -> Batch:
         batch = collate(fields, **options)

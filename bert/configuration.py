@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from bert.architectures import ARCHITECTURES, Architecture
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_object
 from ringbase.settings import shown
@@ -16,6 +17,7 @@ IDS = 1 << 31  # the ids of tokens and positions are int32
 RANGES: dict[str, tuple[float, float]] = {
     "vocab_size": (1, IDS), "max_position_embeddings": (1, IDS), "type_vocab_size": (1, IDS),
     "hidden_size": (1, 1 << 20), "intermediate_size": (1, 1 << 24), "num_hidden_layers": (1, 1001),
+    "embedding_size": (1, 1 << 20),
     "num_attention_heads": (1, 1 << 20), "num_labels": (1, 1 << 20),
     "hidden_dropout_prob": (0.0, 1), "attention_probs_dropout_prob": (0.0, 1), "classifier_dropout": (0.0, 1),
     "initializer_range": (1e-10, 10),
@@ -25,7 +27,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),  # of bert.ops.ACTIVATIONS
     "problem_type": ("regression", "single_label_classification", "multi_label_classification"),
     # Other values than these are those of models that are not the published BERT.
-    "model_type": ("bert",),
+    "model_type": tuple(ARCHITECTURES),
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -37,6 +39,8 @@ HARMLESS = (
     "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "label2id", "num_labels",
     "output_attentions", "output_hidden_states", "output_past", "return_dict", "tie_word_embeddings",
     "torch_dtype", "transformers_version", "use_cache",
+    "generator_size", "qa_dropout", "sinusoidal_pos_embds", "summary_activation",
+    "summary_last_dropout", "summary_type", "summary_use_proj", "tie_weights_",
 )  # fmt: skip
 
 
@@ -45,7 +49,9 @@ class BertConfig:
     """The fields of transformers' class of this name that say what the published BERT computes, with its defaults;
     importing that class would take 0.7 s. `labels` are the names of a classifier's outputs, in their order."""
 
+    model_type: str = "bert"
     vocab_size: int = 30522
+    embedding_size: int | None = None
     hidden_size: int = 768
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
@@ -62,12 +68,32 @@ class BertConfig:
     problem_type: str | None = None
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
 
+    @property
+    def architecture(self) -> Architecture:
+        return ARCHITECTURES[self.model_type]
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position embeddings for a row's first token."""
+        return self.pad_token_id + 1 if self.architecture.positions_follow_padding else 0
+
+    @property
+    def num_positions(self) -> int:
+        """The most tokens of a row."""
+        return self.max_position_embeddings - self.first_position
+
+    @property
+    def num_token_types(self) -> int:
+        return self.type_vocab_size if self.architecture.has_token_types else 0
+
     def as_json(self) -> dict[str, Any]:
         """The content of config.json."""
-        values = asdict(self)
+        values, names = asdict(self), {ours: theirs for theirs, ours in self.architecture.keys.items()}
         labels = values.pop("labels")
-        names = {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
-        return {"model_type": "bert", **values, **names}
+        labelled = {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
+        if self.embedding_size is None:
+            del values["embedding_size"]
+        return {names.get(name, name): value for name, value in values.items()} | labelled
 
 
 FIELDS = tuple(each.name for each in fields(BertConfig) if each.name != "labels")
@@ -90,7 +116,9 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     Raises InputError: a value has another type, is out of its range, or is not that of the published BERT."""
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
-    values = {name: value for name, value in values.items() if value is not None or name in REQUIRED}
+    architecture = architecture_of(values)
+    values = {architecture.keys.get(name, name): value for name, value in values.items()}
+    values = dict(architecture.fixed) | {k: v for k, v in values.items() if v is not None or k in REQUIRED}
     try:
         config = _checked(values)
     except InputError as error:
@@ -100,6 +128,11 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     if say and unknown:
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
     return config
+
+
+def architecture_of(values: Mapping[str, Any]) -> Architecture:
+    """That of a configuration's values; BERT's if they name none that is known."""
+    return ARCHITECTURES.get(str(values.get("model_type")), ARCHITECTURES["bert"])
 
 
 def _checked(values: Mapping[str, Any]) -> BertConfig:
@@ -119,6 +152,8 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if type(pad) is not int or not 0 <= pad < values["vocab_size"]:
         raise InputError(f"pad_token_id must be null or an integer below vocab_size, got {shown(pad)}")
+    if hidden != values.get("embedding_size", hidden) and not architecture_of(values).projects_embeddings:
+        raise InputError(f"embedding_size must be hidden_size {hidden}, got {values['embedding_size']}")
     kept = {name: values[name] for name in FIELDS if name in values}
     kept |= {name: type(least)(kept[name]) for name, (least, _) in RANGES.items() if name in kept}
     return BertConfig(**kept | {"labels": _labels(values), "pad_token_id": pad})

@@ -24,7 +24,7 @@ from bert.ops import ACTIVATIONS, Dropout
 from bert.weights import shapes
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
-ENCODER = ("bert/embeddings/", "bert/encoder/")
+ENCODER = ("bert/embeddings", "bert/encoder/")
 # The rows of the last hidden state that a head reads, as arrays of the batch; the others read all rows.
 READ_BY = {"classifier": ("first_tokens",), "pretraining": ("masked_tokens", "first_tokens")}
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
@@ -106,11 +106,18 @@ class Pass:
         self.masks = [mask_BT[:, None, None] for mask_BT in split_groups(tf.cast(masked, dtype), batch)]
 
     def embedded(self, tensors: Tensors) -> tf.Tensor:
-        """Word, token type and position embeddings, summed and normalised in float32 -> [R, H]."""
-        names = (("word", "input_ids"), ("token_type", "token_type_ids"), ("position", "position_ids"))
-        rows = [tf.gather(tensors[f"bert/embeddings/{table}_embeddings"], self.batch[ids]) for table, ids in names]
-        sum_RH = normalized(tf.add_n(rows), tensors, "bert/embeddings/LayerNorm", self.config.layer_norm_eps)
-        return Dropout(self.config.hidden_dropout_prob, self.dropout_key, 0)(tf.cast(sum_RH, self.dtype))
+        """Word, token type and position embeddings, summed, normalised in float32, and projected -> [R, H]."""
+        ids = {"word": self.batch["input_ids"], "token_type": self.batch["token_type_ids"]}
+        ids["position"] = self.batch["position_ids"] + self.config.first_position
+        if self.config.num_token_types == 1:
+            ids["token_type"] = tf.zeros_like(ids["token_type"])
+        elif not self.config.num_token_types:
+            del ids["token_type"]
+        rows = [tf.gather(tensors[f"bert/embeddings/{name}_embeddings"], rows) for name, rows in ids.items()]
+        sum_RE = normalized(tf.add_n(rows), tensors, "bert/embeddings/LayerNorm", self.config.layer_norm_eps)
+        sum_RE = Dropout(self.config.hidden_dropout_prob, self.dropout_key, 0)(tf.cast(sum_RE, self.dtype))
+        projection = "bert/embeddings_project"
+        return ops.biased(*product(sum_RE, tensors, projection)) if f"{projection}/kernel" in tensors else sum_RE
 
     def layer(
         self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor, rows: tf.Tensor | None = None
@@ -213,12 +220,16 @@ class Bert(keras.Model):
             return _scores(hidden, tensors, "cls/squad/")
         num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]  # 0 for a classifier
         masked_MH, first_BH = hidden[:num_masked], hidden[num_masked:]
-        pooled_BH = tf.math.tanh(ops.biased(*product(first_BH, tensors, "bert/pooler/dense")))
+        architecture, rate = self.config.architecture, self.config.classifier_dropout
+        rate, place = (
+            self.config.hidden_dropout_prob if rate is None else rate,
+            1 + 3 * self.config.num_hidden_layers,
+        )
+        if architecture.drops_first:
+            first_BH = Dropout(rate, dropout_key, place + 1)(first_BH)
+        pooled_BH = ACTIVATIONS[architecture.pooled](ops.biased(*product(first_BH, tensors, "bert/pooler/dense")))
         if self.head_name == "classifier":
-            rate = self.config.classifier_dropout
-            rate = self.config.hidden_dropout_prob if rate is None else rate
-            dropout = Dropout(rate, dropout_key, 1 + 3 * self.config.num_hidden_layers)
-            return _scores(dropout(pooled_BH), tensors, "")
+            return _scores(Dropout(rate, dropout_key, place)(pooled_BH), tensors, "")
         scope, epsilon = "cls/predictions/transform", self.config.layer_norm_eps
         masked_MH = product(masked_MH, tensors, f"{scope}/dense")
         masked_MH = ops.activated(*masked_MH, ACTIVATIONS[self.config.hidden_act])

@@ -14,16 +14,18 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bert import hub
+from bert.architectures import ARCHITECTURES, Architecture
 from bert.configuration import BertConfig
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_object, write_json
 
-ARCHITECTURES = {
-    "span": "BertForQuestionAnswering",
-    "classifier": "BertForSequenceClassification",
-    "pretraining": "BertForPreTraining",
-    "features": "BertModel",
+CLASSES = {  # transformers', after the name of the architecture
+    "span": "ForQuestionAnswering",
+    "classifier": "ForSequenceClassification",
+    "pretraining": "ForPreTraining",
+    "features": "Model",
 }
+UNUSED = "unused/"  # where `read` puts tensors of heads that we do not have
 PUBLISHED_PREFIX = "bert_model.ckpt"
 Shapes = dict[str, tuple[int, ...]]  # by Google's names
 # Entries of checkpoints that are not weights.
@@ -61,11 +63,19 @@ class MissingTensors(InputError):
 
 def shapes(config: BertConfig, head: str) -> Shapes:
     """Each variable of the model. The order stays: checkpoints number the optimizer's moments by it."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    tables = {"word": config.vocab_size, "token_type": config.type_vocab_size}
+    hidden, inner, width = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.embedding_size or config.hidden_size,
+    )
+    tables = {"word": config.vocab_size, "token_type": config.num_token_types}
     tables |= {"position": config.max_position_embeddings}
-    shape_of: Shapes = {f"bert/embeddings/{table}_embeddings": (size, hidden) for table, size in tables.items()}
-    shape_of |= _norm("bert/embeddings", hidden)
+    shape_of: Shapes = {
+        f"bert/embeddings/{name}_embeddings": (size, width) for name, size in tables.items() if size
+    }
+    shape_of |= _norm("bert/embeddings", width)
+    if width != hidden:
+        shape_of |= _dense("bert/embeddings_project", width, hidden)
     for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
         for part in ("self/query", "self/key", "self/value", "output/dense"):
             shape_of |= _dense(f"{layer}/attention/{part}", hidden, hidden)
@@ -101,9 +111,13 @@ def _scores(scope: str, number: int, size: int) -> Shapes:
     return {f"{scope}output_weights": (number, size), f"{scope}output_bias": (number,)}
 
 
-def google_name(key: str) -> str:
+def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) -> str:
     """Google's name of a Hugging Face tensor. Those named `kernel` are transposed."""
-    name = key.removeprefix("bert.")
+    name = key.removeprefix(architecture.prefix)
+    if name.startswith(architecture.unused):
+        return f"{UNUSED}{name}"
+    for theirs, ours in architecture.tensors:
+        name = name.replace(theirs, ours)
     if name in _TO_GOOGLE:
         return _TO_GOOGLE[name]
     name = next((name.removesuffix(theirs) + ours for theirs, ours in _ENDS if name.endswith(theirs)), name)
@@ -111,16 +125,18 @@ def google_name(key: str) -> str:
     return name if name.startswith("cls/") else f"bert/{name}"
 
 
-def hugging_face_name(name: str, head: str) -> str:
+def hugging_face_name(name: str, head: str, architecture: Architecture = ARCHITECTURES["bert"]) -> str:
     """The inverse of `google_name` for a tensor of a model with this head."""
-    if name in _TO_HUGGING_FACE:
-        return _TO_HUGGING_FACE[name]
-    key = re.sub(r"layer_(\d+)", r"layer.\1", name).replace("/", ".")
+    key = re.sub(r"layer_(\d+)", r"layer.\1", name.removeprefix("bert/")).replace("/", ".")
     key = next((key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key)
-    return key.removeprefix("bert.") if head == "features" else key
+    key = _TO_HUGGING_FACE.get(name, key)
+    for theirs, ours in architecture.tensors:
+        key = key.replace(ours, theirs)
+    is_encoder = key.startswith(("embeddings", "encoder", "transformer", "pooler"))
+    return f"{architecture.prefix}{key}" if is_encoder and head != "features" else key
 
 
-HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in ARCHITECTURES}
+HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in CLASSES}
 
 
 # -- reading and writing ------------------------------------------------------------------------------------------
@@ -148,7 +164,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
     for prediction. A classifier's with another number of labels counts as missing. Raises MissingTensors, or
     InputError for a tensor that no head owns, or whose shape or values are wrong; the model is then unchanged.
     """
-    variables, tensors, new = model.named_tensors(), read(source), set(new)
+    variables, tensors, new = model.named_tensors(), read(source, model.config.architecture), set(new)
     for copy, original in TIED_COPIES.items():
         value = tensors.pop(copy, None)
         if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
@@ -160,7 +176,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
     unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
     if absent := [name for name in missing if name not in new]:
         raise MissingTensors(f"{source}: tensors that the model needs are missing: {shortened(absent)}")
-    if unknown := set(unused).difference(*HEAD_TENSORS.values()):
+    if unknown := {name for name in unused if not name.startswith(UNUSED)}.difference(*HEAD_TENSORS.values()):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
@@ -184,11 +200,12 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
 def copied(model, tokenizer=None) -> Callable[[Path], None]:
     """Copies the weights now. Returns a function that writes them to a folder, which `transformers` loads:
     `model.safetensors`, `config.json` and the tokenizer's files."""
-    tensors = {}
+    tensors, architecture = {}, model.config.architecture
     for name, variable in model.named_tensors().items():
         value = variable.numpy()
-        tensors[hugging_face_name(name, model.head_name)] = value.T if name.endswith("/kernel") else value
-    config = {"architectures": [ARCHITECTURES[model.head_name]], **model.config.as_json()}
+        key = hugging_face_name(name, model.head_name, architecture)
+        tensors[key] = value.T if name.endswith("/kernel") else value
+    config = {"architectures": [architecture.transformers + CLASSES[model.head_name]], **model.config.as_json()}
     if tokenizer is not None:
         config["pad_token_id"] = tokenizer.pad_id
 
@@ -198,12 +215,12 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
         values = {key: np.ascontiguousarray(value, np.float32) for key, value in tensors.items()}
         save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
         if tokenizer is not None:
-            tokenizer.save(folder)
+            tokenizer.save(folder, has_types=model.config.num_token_types > 1)
 
     return write
 
 
-def read(source: Path) -> dict[str, np.ndarray]:
+def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> dict[str, np.ndarray]:
     """Every weight of the source under Google's name, kernels as [in, out]."""
     if _is_tf_checkpoint(source):
         return _read_tf(source)
@@ -211,7 +228,7 @@ def read(source: Path) -> dict[str, np.ndarray]:
     for file in _files(source):
         try:
             for key, value in load_file(file).items():
-                name = google_name(key)
+                name = google_name(key, architecture)
                 tensors[name] = value.T if name.endswith("/kernel") else value
         except SafetensorError as error:
             raise InputError(f"{file}: damaged, or not a safetensors file: {error}") from error

@@ -1,4 +1,4 @@
-"""Makes tests/goldens: small random BERTs as transformers saves them, with PyTorch's outputs and gradients.
+"""Makes tests/goldens: small random models of BERT's family as transformers saves them, with PyTorch's outputs.
 
     python scripts/make_goldens.py [--model DIR]
 
@@ -16,6 +16,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
     BertConfig,
     BertForPreTraining,
     BertForQuestionAnswering,
@@ -25,6 +28,11 @@ from transformers import (
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "goldens"
 VOCAB_SIZE = 60
+DISTILBERT = {  # its names of the sizes
+    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size", "vocab_size": "vocab_size",
+    "max_position_embeddings": "max_position_embeddings",
+}  # fmt: skip
 LENGTHS = ((5, 11), (4, 7), (6, 8))  # question and whole length of each row; the rest of its 12 tokens is padding
 MINILM_IDS = [101, 7592, 1010, 1996, 4248, 2829, 4419, 2743, 2058, 1037, 3898, 1012, 102]
 MINILM_PLACES = ((0, 0), (0, 383), (5, 100), (12, 7))  # (token, component)
@@ -37,33 +45,50 @@ def main() -> None:
     model_dir = parser.parse_args().model
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    sizes = {
+        "vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 64, "max_position_embeddings": 24,
+    }  # fmt: skip
     for name, activation, architecture, add_loss in (
         ("span_gelu", "gelu", BertForQuestionAnswering, span_loss),
         ("classifier_gelu", "gelu", BertForSequenceClassification, classifier_loss),
         ("pretraining_gelu", "gelu", BertForPreTraining, pretraining_loss),
         ("pretraining_gelu_new", "gelu_new", BertForPreTraining, pretraining_loss),
     ):
-        make(FOLDER / name, activation, architecture, add_loss)
+        make(FOLDER / name, architecture, add_loss, BertConfig(**sizes, hidden_act=activation))
+    small = sizes | {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    others = {
+        "roberta": small | {"type_vocab_size": 1},
+        "electra": small | {"embedding_size": 8},
+        "distilbert": {theirs: small[ours] for theirs, ours in DISTILBERT.items()},
+    }
+    for model_type, values in others.items():
+        for head, make_model, add_loss in (
+            ("span", AutoModelForQuestionAnswering.from_config, span_loss),
+            ("classifier", AutoModelForSequenceClassification.from_config, classifier_loss),
+        ):
+            config = AutoConfig.for_model(model_type, **values)
+            make(FOLDER / f"{head}_{model_type}", make_model, add_loss, config)
     if model_dir:
         (FOLDER / "minilm.json").write_text(json.dumps(minilm(model_dir), indent=1) + "\n")
 
 
-def make(folder: Path, activation: str, architecture, add_loss) -> None:
+def make(folder: Path, architecture, add_loss, config) -> None:
     """Writes the folder of one model."""
-    config = BertConfig(
-        vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        max_position_embeddings=24, hidden_act=activation, attn_implementation="eager",
-        num_labels=3 if architecture is BertForSequenceClassification else 2,
-    )  # fmt: skip
+    config._attn_implementation, config.num_labels = "eager", 3 if add_loss is classifier_loss else 2
     torch.manual_seed(7)
     model = architecture(config).eval()
     with torch.no_grad():  # larger than initial values: attention prefers some tokens, and GELU's forms differ
         for name, parameter in model.named_parameters():
-            centre = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            centre = 1.0 if name.lower().replace("_", "").endswith("layernorm.weight") else 0.0
             parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
-        model.get_input_embeddings().weight[0] = 0.25 * torch.randn(config.hidden_size)  # [PAD] as any other
-    inputs = make_inputs()
-    outputs = model(**inputs, output_hidden_states=True)
+        words = model.get_input_embeddings().weight
+        words[config.pad_token_id] = 0.25 * torch.randn(words.shape[1])  # [PAD] as any other
+    inputs, has_types = make_inputs(), getattr(config, "type_vocab_size", 0) > 1
+    outputs = model(
+        **{name: value for name, value in inputs.items() if has_types or name != "token_type_ids"},
+        output_hidden_states=True,
+    )
     results = dict(inputs) | {f"hidden_{number}": state for number, state in enumerate(outputs.hidden_states)}
     results |= add_loss(outputs, inputs)
     model.zero_grad()

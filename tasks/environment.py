@@ -50,7 +50,8 @@ def set_environment() -> None:
     """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it compiles."""
     set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Where there is no GPU, TensorFlow's packages for GPUs log its absence as errors, once for each library.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 

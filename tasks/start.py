@@ -134,9 +134,9 @@ def _configuration_and_tokenizer(
             f"no model configuration{place}: give --bert_config_file, or --model with a folder or hub name that "
             "has one"
         )
-    if needs.max_seq_length > bert_config.max_position_embeddings:
+    if needs.max_seq_length > bert_config.num_positions:
         raise InputError(
-            f"--max_seq_length must be at most the model's {bert_config.max_position_embeddings} positions, "
+            f"--max_seq_length must be at most the model's {bert_config.num_positions} positions, "
             f"got {needs.max_seq_length}"
         )
     folder = source if source is None or source.is_dir() else source.parent

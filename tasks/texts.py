@@ -68,8 +68,9 @@ def truncated(first: np.ndarray, second: np.ndarray, room: np.ndarray | int) -> 
 def rows_of_texts(
     first: Sequence[str], second: Sequence[str | None], max_seq_length: int, tokenizer: Tokenizer, run: Run
 ) -> tuple[dict[str, pa.Array], dict[str, float], np.ndarray]:
-    """Texts, and pairs where `second` is not None, as rows `[CLS] first [SEP]`, plus `second [SEP]` for pairs, of
-    at most `max_seq_length` tokens: longer ones are `truncated`.
+    """Texts, and pairs where `second` is not None, as rows `[CLS] first [SEP]`, plus `second [SEP]` for pairs, or
+    `[SEP] second [SEP]` with a tokenizer of two separators. They have at most `max_seq_length` tokens: longer ones
+    are `truncated`.
 
     Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0 (int32);
     `fit_of` the vocabulary; and how many tokens of each text or pair are cut off, int64 [n].
@@ -78,12 +79,13 @@ def rows_of_texts(
     seconds = [text or "" for text in second] if is_pair.any() else []
     one = joined(encoded(first, "tokenizing", tokenizer, run))
     two = joined(encoded(seconds, "tokenizing", tokenizer, run)) if seconds else (one[0][:0], 0 * one[1])
-    room = max_seq_length - 2 - is_pair
+    more = (tokenizer.separators - 1) * is_pair
+    room = max_seq_length - 2 - is_pair - more
     kept_one, kept_two = truncated(np.diff(one[1]), np.diff(two[1]), room)
     source = np.concatenate([[tokenizer.cls_id, tokenizer.sep_id], one[0], two[0]]).astype(np.int32)
     cls, sep = np.zeros_like(is_pair), np.ones_like(is_pair)  # where they are in the source, and lengths
-    starts = np.stack([cls, one[1][:-1] + 2, sep, two[1][:-1] + 2 + len(one[0]), sep], 1)
-    lengths = np.stack([sep, kept_one, sep, kept_two, is_pair], 1)
+    starts = np.stack([cls, one[1][:-1] + 2, sep, sep, two[1][:-1] + 2 + len(one[0]), sep], 1)
+    lengths = np.stack([sep, kept_one, sep, more, kept_two, is_pair], 1)
     ids, offsets = gather(source, starts.reshape(-1), lengths.reshape(-1)), offsets_of(lengths.sum(1))
     columns = {
         "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),

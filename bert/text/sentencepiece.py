@@ -23,6 +23,7 @@ BLANK = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces in sentencepiece_model.proto
 UNIGRAM, BPE = 1, 2  # types of models
 SPECIAL = ("pad", "unk", "cls", "sep", "mask")  # written [PAD] or <pad> in different models
+FAIRSEQ = {"cls": "<s>", "sep": "</s>"}  # in RoBERTa and XLM-R
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 CUT_OF_BYTES = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 CODE_POINTS = 0x20000  # all planes that contain blanks
@@ -174,21 +175,24 @@ def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list
     """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order; `unknown` is that of
     the model, where it is known. Raises InputError: some are missing."""
     present = set(pieces)
-    names = [(f"[{kind.upper()}]", f"<{kind}>") for kind in SPECIAL]
-    chosen = [next((name for name in pair if name in present), "") for pair in names]
+    names = [(f"[{kind.upper()}]", f"<{kind}>", FAIRSEQ.get(kind, "")) for kind in SPECIAL]
+    chosen = [next((name for name in forms if name in present), "") for forms in names]
     chosen[1] = unknown if unknown in present else chosen[1]
-    if absent := [pair[0] for pair, name in zip(names, chosen, strict=True) if not name]:
+    if absent := [forms[0] for forms, name in zip(names, chosen, strict=True) if not name]:
         raise InputError(f"{source} has no {', '.join(absent)}: give a --vocab_file that lists all pieces")
     return chosen
 
 
-def add_special(backend: Tokenizer, names: Sequence[str], others: Iterable[str] = ()) -> Tokenizer:
-    """Declares the special tokens, and the template of BERT's inputs of one or two texts, for `transformers`."""
+def add_special(
+    backend: Tokenizer, names: Sequence[str], others: Iterable[str] = (), separators: int = 1
+) -> Tokenizer:
+    """Declares the special tokens, and for `transformers` the template of one text, or of two with so many
+    [SEP] between them."""
     backend.add_special_tokens([AddedToken(name, special=True) for name in dict.fromkeys([*names, *others])])
     cls, sep = names[2], names[3]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        pair=f"{cls}:0 $A:0" + f" {sep}:0" * separators + f" $B:1 {sep}:1",
         special_tokens=[(cls, backend.token_to_id(cls)), (sep, backend.token_to_id(sep))],
     )
     return backend

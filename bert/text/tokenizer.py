@@ -1,4 +1,4 @@
-"""WordPiece and SentencePiece behind one interface: text -> token ids, and the characters of each."""
+"""WordPiece, SentencePiece and byte-level BPE: text -> token ids, and the characters of each."""
 
 import functools
 import hashlib
@@ -42,7 +42,10 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # "[SEP]" written in a text is text
-        self.kind = "wordpiece" if isinstance(backend.model, models.WordPiece) else "sentencepiece"
+        self.kind, self.word_mark = "wordpiece", "##"  # of pieces that continue a word; of others, that begin one
+        if not isinstance(backend.model, models.WordPiece):
+            is_bytes = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
+            self.kind, self.word_mark = ("bytes", "Ġ") if is_bytes else ("sentencepiece", sentencepiece.BLANK)
         if self.kind == "wordpiece":
             backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
         vocabulary = backend.get_vocab()
@@ -51,6 +54,8 @@ class Tokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
         if len(set(ids)) < len(ids):
             raise InputError(f"{source}: the ids of the special tokens must differ, got {ids}")
+        # Between two texts: RoBERTa's have two.
+        self.separators = backend.encode("a", "a").ids.count(self.sep_id) - 1
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
         # A token that the vocabulary lists twice has its last id.
         self._tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
@@ -63,9 +68,9 @@ class Tokenizer:
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
         """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked: those with ## in
-        front (WordPiece) or without ▁ (SentencePiece), never special tokens."""
-        mark, is_mark_of_first = ("##", False) if self.kind == "wordpiece" else (sentencepiece.BLANK, True)
-        table = np.array([token.startswith(mark) != is_mark_of_first for token in self._tokens], bool)
+        front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special tokens."""
+        begins = self.kind != "wordpiece"
+        table = np.array([token.startswith(self.word_mark) != begins for token in self._tokens], bool)
         added = self.backend.get_added_tokens_decoder().items()
         table[[number for number, token in added if token.special]] = False
         return table
@@ -86,7 +91,7 @@ class Tokenizer:
         encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
         ids = [np.asarray(encoding.ids, np.int32) for encoding in encodings]
         spans = [np.asarray(encoding.offsets, np.int32).reshape(-1, 2) for encoding in encodings]
-        if self.kind == "sentencepiece":
+        if self.kind != "wordpiece":
             spans = sentencepiece.trim(texts, spans, self._blanks)
         return ids, spans
 
@@ -104,13 +109,14 @@ class Tokenizer:
             return f"{self.source} has no capital letters, so that they become [UNK]: give --do_lower_case"
         return ""
 
-    def save(self, folder: Path) -> None:
-        """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids."""
+    def save(self, folder: Path, has_types: bool = True) -> None:
+        """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids, and types of
+        tokens if the model has some."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
         # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100 characters per word.
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": self.lower_case}
-        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        settings["model_input_names"] = ["input_ids", *["token_type_ids"] * has_types, "attention_mask"]
         settings |= {f"{kind}_token": name for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True)}
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
@@ -192,14 +198,18 @@ def _saved(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
         backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
     backend.encode(TRIAL)
     kind, text = type(backend.model), backend.to_str()
-    if kind is not models.WordPiece and not (kind in (models.Unigram, models.BPE) and "Metaspace" in text):
-        raise InputError(f"--model {path}: a {kind.__name__} tokenizer is neither WordPiece nor SentencePiece")
+    is_bytes = kind is models.BPE and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
+    if kind is not models.WordPiece and not is_bytes and "Metaspace" not in text:
+        raise InputError(
+            f"--model {path}: a {kind.__name__} tokenizer is not WordPiece, SentencePiece or RoBERTa's"
+        )
     core = json.loads(text)["model"]
-    unknown = core["vocab"][core["unk_id"]][0] if kind is models.Unigram else core["unk_token"]
+    unknown = core["vocab"][core["unk_id"]][0] if kind is models.Unigram else core["unk_token"] or ""
+    pair = backend.encode("a", "a").tokens  # as the file says that two texts are joined
     names = sentencepiece.special_names(backend.get_vocab(), str(path), unknown)
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
         backend.normalizer.lowercase = lower_case
-    return sentencepiece.add_special(backend, names), names
+    return sentencepiece.add_special(backend, names, separators=max(1, pair.count(names[3]) - 1)), names
 
 
 def _stated_case(folder: Path) -> bool | None:

@@ -40,7 +40,7 @@ def run(config: ExportConfig) -> None:
         with about_arguments(config.folder):
             start = find_model(config.folder, config.model_revision)
             assert start.weights is not None
-            there = weights.read(start.weights)
+            there = weights.read(start.weights, start.bert_config.architecture)
             model = load(start, head_of(there)).model
         pooler = {name: there[name] for name in POOLER if name in there}
         lines = save_model(Exported(model, pooler), start.words, folder)
@@ -70,7 +70,7 @@ class Exported(tf.Module):
 
     def outputs(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor) -> dict:
         """What the model says about rows [B, T]; `attention_mask` is 0 for padding, else 1."""
-        most = int(self._config.max_position_embeddings)
+        most = self._config.num_positions
         batch, length = tf.unstack(tf.shape(input_ids))
         message = f"a row has more tokens than the model's {most} positions"
         with tf.control_dependencies([tf.debugging.assert_less_equal(length, most, message)]):

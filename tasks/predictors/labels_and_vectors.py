@@ -176,7 +176,8 @@ class Features(TextPredictor[TextFeatures]):
             first, *second = self._tokenizer.encode(items[number])[1]
             parts = [special, first[: heads[number] - 2], special]
             for spans in second:
-                parts += [spans[: len(tokens) - heads[number] - 1], special]
+                more = self._tokenizer.separators - 1
+                parts += [special] * more + [spans[: len(tokens) - heads[number] - more - 1], special]
             pooled = self._pooled(number, states_T1H)
             return TextFeatures(tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled)
 

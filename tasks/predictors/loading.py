@@ -70,7 +70,7 @@ class TrainedPredictor:
             start = find_model(name, self.model_revision)
             assert start.weights is not None
             self._tokenizer, self._of_run = start.words, settings_of(start.weights)
-            positions = start.bert_config.max_position_embeddings
+            positions = start.bert_config.num_positions
             options = {**self._of_run, **{name: value for name, value in vars(self).items() if value is not None}}
             values: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
             for each in fields_of(self.settings_class):

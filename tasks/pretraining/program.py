@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distributed import phases
+from ringbase.errors import InputError
 from tasks.details import REPORT
 from tasks.environment import result_file
 from tasks.fit import fit, load_for_prediction, write_eval_results
@@ -34,6 +35,8 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     needs = Needs(config.shards.max_seq_length, tokenizer=has_tokenizer, tokenizer_folder=tokenizer_folder)
     resume = job.resume(config.training.resume)
     start = job.world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    if (kind := start.bert_config.model_type) != "bert":
+        raise InputError(f"bert-pretraining trains BERT, and this model's config.json says model_type {kind}")
     train_file = eval_file = ("--input_file", config.input_file)
     if config.eval_input_file:
         eval_file = ("--eval_input_file", config.eval_input_file)

@@ -54,12 +54,12 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     answer_ids = encoded(answers, "tokenizing answers", tokenizer, run)
     texts = [question.text for question in questions]
     question_ids = encoded(texts, "tokenizing questions", tokenizer, run)
-    rows: list[tuple] = []
+    rows, ends, by_words = list[tuple](), [tokenizer.sep_id] * tokenizer.separators, tokenizer.kind != "bytes"
     for number, question in enumerate(questions):
         ids, spans = contexts[question.paragraph]
-        answer = answer_tokens(question, paragraphs[question.paragraph], ids, spans, answer_ids[number])
-        asked = question_ids[number][: settings.max_query_length]
-        head = np.concatenate([[tokenizer.cls_id], asked, [tokenizer.sep_id]]).astype(np.int32)
+        answer = answer_tokens(question, paragraphs[question.paragraph], ids, spans, answer_ids[number], by_words)
+        asked = question_ids[number][: min(settings.max_query_length, settings.max_seq_length - 3 - len(ends))]
+        head = np.concatenate([[tokenizer.cls_id], asked, ends]).astype(np.int32)
         room = settings.max_seq_length - len(head) - 1
         for start in window_starts(len(ids), room, settings.doc_stride):
             window = ids[start : start + room]
@@ -94,16 +94,20 @@ def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:
 
 
 def answer_tokens(
-    question: Question, context: str, ids: np.ndarray, spans: np.ndarray, answer_ids: np.ndarray
+    question: Question, context: str, ids: np.ndarray, spans: np.ndarray, answer_ids: np.ndarray, by_words: bool
 ) -> tuple[int, int] | None:
     """The first and last token of a question's answer in its context; None without an answer to train on.
 
-    By the rules of run_squad.py (`_improve_answer_span`): within the words that the answer touches, the first
-    place with the tokens of the answer's text; else all of these words.
+    `by_words`, by the rules of run_squad.py (`_improve_answer_span`): within the words that the answer touches,
+    the first place with the tokens of the answer's text, else all of these words. Otherwise the tokens that it
+    touches.
     """
     text, start = question.answers[0] if question.answers else ("", NO_PLACE)
     if question.is_impossible or start == NO_PLACE:
         return None
+    if not by_words:
+        last = int(np.searchsorted(spans[:, 0], start + len(text))) - 1
+        return min(int(np.searchsorted(spans[:, 1], start, "right")), last), last
     word_start, word_stop = touched_words(context, start, start + len(text))
     first = int(np.searchsorted(spans[:, 0], word_start))
     last = int(np.searchsorted(spans[:, 0], word_stop)) - 1

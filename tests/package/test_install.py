@@ -45,7 +45,7 @@ def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_f
     modules = {path.relative_to(ROOT).as_posix() for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == modules | {f"{name}/py.typed" for name in PACKAGES}
+    assert names == modules | {f"{name}/py.typed" for name in PACKAGES} | {"tasks/report/style.css"}
 
     run(*pip, "install", "--quiet", "--no-deps", "--target", site, wheel, cwd=tmp_path)
     assert {path.name for path in (site / "bin").glob("bert-*")} == set(PROJECT["scripts"])

@@ -124,7 +124,7 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     assert classify(out, *own.model_flags(data), *own.own_files(data), "--do_eval") == scores
     assert json.loads((out / "predict_result.json").read_text())["scores"] == scores
     classify(out, *flags, "--keep_checkpoints=2")
-    assert files_in(out, "result.json", "predict_result.json").items() <= before.items()
+    assert files_in(out, "result.json", "predict_result.json", "report.html").items() <= before.items()
 
 
 @pytest.mark.slow

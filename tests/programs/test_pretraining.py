@@ -75,6 +75,12 @@ def test_a_run_learns_and_leaves_its_files(trained, corpus):
     measured = [line for line in metrics_in(trained) if "masked_lm_loss" in line]
     assert [line["step"] for line in measured] == [12, 24]
     assert {name: measured[-1][name] for name in scores} == scores  # the last step's evaluation is the final one
+    (filled,) = json.loads((trained / "result.json").read_text())["report"]
+    words = set((corpus / "held.txt").read_text().split())
+    for text, wrong in filled["rows"]:
+        marks = [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
+        assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
+        assert [name for _, name in marks].count("predicted") == len([*filter(None, wrong.split("; "))])
     assert AutoConfig.from_pretrained(trained / "model").architectures == ["BertForPreTraining"]
     assert (trained / "model/vocab.txt").read_bytes() == (corpus / "vocab.txt").read_bytes()
 

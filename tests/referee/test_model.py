@@ -22,6 +22,7 @@ from bert.model import COMPILED_WIDTH, Bert
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 HEADS = ["span_gelu", "classifier_gelu", "pretraining_gelu", "pretraining_gelu_new"]
+FAMILY = [f"{head}_{name}" for head in ("span", "classifier") for name in ("roberta", "electra", "distilbert")]
 SLOW = [("pretraining_gelu_new", "by length", False), ("pretraining_gelu", "compiled", True)]
 # Two float32 programs that sum in different orders differ by some units of 6e-8 per operation; over the dozens of
 # dependent operations of two layers that is about 1e-5 of the largest value, 1e-4 leaves room for other libraries.
@@ -61,11 +62,11 @@ def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarr
     return [np.concatenate([part.ravel(), nsp]) for part, nsp in zip(mlm, there["nsp"], strict=True)]
 
 
-def assert_gradients_are_those_of_pytorch(found: dict[str, np.ndarray], there: dict, head: str) -> None:
+def assert_gradients_are_those_of_pytorch(found: dict[str, np.ndarray], there: dict, model: Bert) -> None:
     theirs = {key.removeprefix("gradient."): value for key, value in there.items() if key.startswith("gradient.")}
     largest = max(np.abs(value).max() for value in theirs.values())
     for key, ours in found.items():
-        their_gradient = theirs.pop(weights.hugging_face_name(key, head))
+        their_gradient = theirs.pop(weights.hugging_face_name(key, model.head_name, model.config.architecture))
         # Softmax ignores a common addend: gradients of key biases, and of a span's last beta and bias, are 0.
         scale = max(np.abs(their_gradient).max(), largest / 100)
         np.testing.assert_allclose(
@@ -79,6 +80,7 @@ def assert_gradients_are_those_of_pytorch(found: dict[str, np.ndarray], there: d
     [
         *((name, grouping, False) for name in HEADS[:3] for grouping in ("padded", "by length")),
         ("span_gelu", "by length", True),
+        *((name, "by length", name.startswith("span")) for name in FAMILY),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
     ],
 )
@@ -93,7 +95,7 @@ def test_scores_and_gradients_are_those_of_pytorch(name, grouping, trains, monke
         assert ours.dtype == np.float32
         assert error(ours, theirs) < TO_PYTORCH
     assert computed.loss == pytest.approx(float(there["loss"]), rel=TO_PYTORCH)
-    assert_gradients_are_those_of_pytorch(computed.gradients, there, compute.head)
+    assert_gradients_are_those_of_pytorch(computed.gradients, there, compute.model)
     if grouping == "by length" and not trains:  # alone and among others
         for row, ours in zip(rows, compute(rows * 4, grouping).scores, strict=False):
             assert error(compute([row], grouping).scores[0], ours) < 1e-5  # other orders of sums

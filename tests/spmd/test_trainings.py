@@ -1,6 +1,7 @@
 """The number of ranks changes speed, never the result: each program on several ranks beside one rank."""
 
 import functools
+import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file
 
 from distributed.collectives import Collectives
 from distributed.world import World
+from ringbase.files import read_json
 from ringbase.settings import made
 from tasks.corpus.__main__ import BuildConfig
 from tasks.corpus.program import build
@@ -92,8 +94,25 @@ def data(world) -> Path:
 def test_training_is_one_ranks(program, world, collectives, data, folder):
     """Spans; labels with class weights; masked words and next sentences, of which ranks have unequal numbers."""
     accumulation = ("--gradient_accumulation_steps=2",) if program == "squad" else ()
-    run(program, world, collectives, data, folder, *TRAIN, *accumulation)
+    timeline = f"--timeline={folder}/timeline.json"
+    run(program, world, collectives, data, folder, *TRAIN, *accumulation, timeline, "--profile_steps=3:4")
     world.on_first(lambda: assert_same_training(folder, of_one_rank(program, data)))
+    world.on_first(assert_timed, folder, world.size)
+
+
+def assert_timed(folder: Path, size: int) -> None:
+    """The timeline has each rank's steps one after the other, and a sum ends on all ranks at about one time."""
+    events = [event for event in read_json(folder / "timeline.json")["traceEvents"] if event["ph"] == "X"]
+    ends: list[list[int]] = []
+    for rank in range(size):
+        own = [event for event in events if event["pid"] == rank]
+        names = [event["name"] for event in own if event["name"] != "checkpoint"]
+        assert names == ["data", "compute", "reduce", "apply"] * STEPS
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 2 for a, b in itertools.pairwise(own))  # µs, rounded
+        ends.append([event["ts"] + event["dur"] for event in own if event["name"] == "reduce"])
+    assert np.ptp(ends, 0).max() < 1e6  # a second: ranks share cores with other tests
+    assert len(read_json(folder / "step_times.json")) == size
+    assert [*(folder / "profile").rglob("*.xplane.pb")]
 
 
 @pytest.mark.ranks(2, 3)

@@ -265,10 +265,10 @@ def read_manifest(folder, name):
 
 
 def read_run(folder, name):
-    from tasks import report
+    from tasks.report import files
 
     Run(folder, is_writer=True).rewind_metrics(2560)
-    assert report.read_runs([folder])[0].steps
+    assert files.read_runs([folder])[0].steps
 
 
 def run_readers():

@@ -1,0 +1,78 @@
+"""BERT's family: how published encoders differ from BERT, in their files and at the edges of the model.
+
+A new one is an entry here. `tests/referee/test_family.py` compares each with transformers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An entry, by the `model_type` of config.json.
+
+    Attributes:
+      transformers: what the names of its classes begin with.
+      prefix: of the encoder's tensors in Hugging Face files.
+      tensors: parts of tensors' names there, and in transformers' BERT.
+      keys: of config.json, and BertConfig's.
+      fixed: what its configuration does not say, or is another value than BERT's when it does not say so.
+      has_token_types: whether there are embeddings of token types.
+      positions_follow_padding: positions begin after the id of padding (fairseq).
+      projects_embeddings: embeddings may have another size, and are then projected.
+      pooled: the activation of the dense layer below a classifier's scores.
+      drops_first: there is a dropout before that layer too.
+      unused: beginnings of the names of tensors that belong to other heads.
+    """
+
+    transformers: str
+    prefix: str
+    tensors: Pairs = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    has_token_types: bool = True
+    positions_follow_padding: bool = False
+    projects_embeddings: bool = False
+    pooled: str = "tanh"
+    drops_first: bool = False
+    unused: tuple[str, ...] = ()
+
+
+_HEAD = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))
+_ROBERTA = Architecture(
+    "Roberta", "roberta.", _HEAD, fixed={"pad_token_id": 1}, positions_follow_padding=True, drops_first=True,
+    unused=("lm_head.", "pooler."),
+)  # fmt: skip
+ARCHITECTURES = {
+    "bert": Architecture("Bert", "bert."),
+    "roberta": _ROBERTA,
+    "xlm-roberta": replace(_ROBERTA, transformers="XLMRoberta"),
+    "electra": Architecture(
+        "Electra", "electra.", _HEAD, projects_embeddings=True, pooled="gelu", drops_first=True,
+        unused=("discriminator_predictions.", "generator_"),
+    ),
+    "distilbert": Architecture(
+        "DistilBert",
+        "distilbert.",
+        (
+            ("pre_classifier.", "pooler.dense."),
+            ("transformer.layer.", "encoder.layer."),
+            *((f".attention.{part[0]}_lin.", f".attention.self.{part}.") for part in ("query", "key", "value")),
+            (".attention.out_lin.", ".attention.output.dense."),
+            (".sa_layer_norm.", ".attention.output.LayerNorm."),
+            (".ffn.lin1.", ".intermediate.dense."),
+            (".ffn.lin2.", ".output.dense."),
+            (".output_layer_norm.", ".output.LayerNorm."),
+        ),
+        keys={
+            "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+            "hidden_dim": "intermediate_size", "activation": "hidden_act", "dropout": "hidden_dropout_prob",
+            "attention_dropout": "attention_probs_dropout_prob", "seq_classif_dropout": "classifier_dropout",
+        },
+        has_token_types=False,
+        pooled="relu",
+        unused=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    ),
+}  # fmt: skip
