@@ -43,7 +43,6 @@ GOOGLES = "google-research/bert, static masks once, TFRecord"
 FEW_LINES = 200  # of the text, which take no time: what they take is start-up
 CONTENDERS = {  # label -> flags of bert-corpus build
     GOOGLES: None,
-    "bert-corpus build, static masks once, TFRecord": ["--format=tfrecord", "--dupe_factor=1"],
     "bert-corpus build, static masks once, Arrow": ["--masking=static", "--dupe_factor=1"],
     "bert-corpus build, defaults (dynamic masks, Arrow)": [],
 }

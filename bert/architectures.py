@@ -1,6 +1,6 @@
 """BERT's family: how published encoders differ from BERT, in their files and at the edges of the model.
 
-A new one is an entry here. `tests/referee/test_family.py` compares each with transformers.
+A new one is an entry here. `tests/referee/test_model.py` compares each with transformers.
 """
 
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ INSTEAD = {
     "megabytes": "python -m benchmarks.allreduce, in a checkout of the sources, measures sums",
     "allreduce": "bert-launch -np N -- python -m benchmarks.allreduce, in a checkout of the sources",
     "scaling": "`bert-launch -np N -- bert-bench step` for each N; as a table, in a checkout: benchmarks.scaling",
-    "format": "bert-export writes SavedModels only; a run's model/ is a Hugging Face folder",
+    "format": "bert-export writes SavedModels (a run's model/ is a Hugging Face folder), bert-corpus Arrow",
     "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",
     "max_seq_length": "no texts are cut here; a SavedModel takes rows of up to the model's number of positions",
 }

@@ -204,7 +204,7 @@ class CorpusWork:
         parts = [order[start : start + TAKEN_ROWS] for start in range(0, len(order), TAKEN_ROWS)]
         examples = pa.concat_batches(shards.taken(examples, part) for part in parts)
         batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
-        path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.{settings.format}"
+        path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.arrow"
         return shards.write_shard(path, batches, self.schema, settings.recorded())
 
     def dealt_to(self, shard: int) -> Iterator[pa.RecordBatch]:

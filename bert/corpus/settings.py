@@ -66,11 +66,10 @@ class ExampleSettings(Settings):
         shown_default="1 with dynamic masks, 10 with static ones", at_least=1, at_most=10_000,
     )  # fmt: skip
     random_seed: int = setting(12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED)
-    format: Literal["arrow", "tfrecord"] = setting("arrow", "format of the shards; tfrecord is Google's", "output")
     masking: Literal["dynamic", "static"] | None = setting(
         None, "dynamic: masks are drawn each time an example is read, with the settings below unless "
         "bert-pretraining gets others. static: masks are stored in the shards", "masks",
-        shown_default="dynamic; static for tfrecord",
+        shown_default="dynamic",
     )  # fmt: skip
     masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks", at_least=0.001, at_most=1)
     max_predictions_per_seq: int = setting(
@@ -78,13 +77,9 @@ class ExampleSettings(Settings):
     )
     do_whole_word_mask: bool = setting(False, "mask all pieces of a word together", "masks")
 
-    def check(self) -> None:
-        if self.format == "tfrecord" and (self.masking == "dynamic" or not self.next_sentence):
-            raise ValueError("--format tfrecord needs --masking static and --next_sentence")
-
     @property
     def has_static_masks(self) -> bool:
-        return self.masking == "static" or self.format == "tfrecord"
+        return self.masking == "static"
 
     @property
     def num_duplicates(self) -> int:

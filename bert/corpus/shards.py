@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 
 from bert.corpus.settings import ExampleSettings
-from bert.corpus.tfrecord import write_records
 from bert.corpus.units import find_files
 from ringbase.errors import InputError, one_line
 from ringbase.files import digest, read_object, replacing, sha256, write_json
@@ -71,18 +70,12 @@ def taken(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
 def write_shard(
     path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Writes Arrow or TFRecords, by the file's name; returns the shard's entry for a manifest with `settings`."""
+    """Returns the shard's entry for a manifest with `settings`."""
     sizes = list[int]()
-    with replacing(path) as file:
-        if path.suffix == ".arrow":
-            with pa.ipc.new_file(file, schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, len(sizes)))})
-                    sizes.append(len(batch))
-        else:
-            for batch in batches:
-                write_records(file, batch, settings["max_seq_length"], settings["max_predictions_per_seq"])
-                sizes.append(len(batch))
+    with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, len(sizes)))})
+            sizes.append(len(batch))
     facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "batches": sizes}
     return facts | {"sha256": sha256(path)}
 

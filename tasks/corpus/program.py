@@ -29,10 +29,8 @@ def run(name: str, config: Any) -> None:
 def build(config: BuildConfig, world: World) -> None:
     """Builds the corpus on all ranks together."""
     settings, files = config.corpus, config.tokenizer
-    if settings.output_dir.endswith(".tfrecord") and settings.examples.format == "arrow":
-        world.say(
-            f"note: {settings.output_dir} becomes a folder of Arrow shards; --format tfrecord writes Google's"
-        )
+    if settings.output_dir.endswith(".tfrecord"):
+        world.say(f"note: {settings.output_dir} becomes a folder of Arrow shards, which bert-pretraining reads")
     folder = world.on_each_machine(weights.find, config.model, config.model_revision) if config.model else None
     if folder is not None and not folder.is_dir():
         folder = folder.parent  # of a TensorFlow checkpoint

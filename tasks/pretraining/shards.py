@@ -104,7 +104,7 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
 
     def write(into: Path) -> None:
         settings = {"masking": "static", "next_sentence": True, **limits._asdict()}
-        schema = schema_of(ExampleSettings(format="tfrecord"), limits.vocab_size)
+        schema = schema_of(ExampleSettings(masking="static"), limits.vocab_size)
         batches = (record_batch(columns, schema) for file in files for columns in _examples_of(file, limits, flag))
         entry = write_shard(into / "shard-00000-of-00001.arrow", batches, schema, settings)
         write_manifest(into, {"settings": settings, "tokenizer_digest": "", "shards": [entry]})

@@ -1,4 +1,4 @@
-"""TFRecord shards: TensorFlow reads what we write, we read what TensorFlow writes, and damage is named."""
+"""TFRecord files: we read what TensorFlow writes, and damage is named."""
 
 import gzip
 import os
@@ -7,11 +7,11 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import tensorflow as tf
 from harness import corpora
+from harness.corpora import padded, write_records
 from harness.refusals import refused
 
-from bert.corpus.shards import find_shards, read_manifest, verify
+from bert.corpus.shards import find_shards, read_manifest
 from tasks.pretraining.shards import Limits, converted
 
 SIZES = {"max_seq_length": 48, "max_predictions_per_seq": 6}
@@ -26,45 +26,15 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The rows of an Arrow corpus with masks, and the same corpus as TFRecords."""
+    """The rows of an Arrow corpus with masks."""
     folder = tmp_path_factory.mktemp("corpus")
     corpora.write(folder, corpora.make_texts(10))
-    settings = {"dupe_factor": 2, "num_shards": 2, **SIZES}
-    rows, _ = corpora.build(folder, "arrow", masking="static", **settings)
-    corpora.build(folder, "tfrecord", format="tfrecord", **settings)
-    return rows, folder / "tfrecord"
+    return corpora.build(folder, "arrow", masking="static", dupe_factor=2, num_shards=2, **SIZES)[0]
 
 
 @pytest.fixture
 def rows(built):
-    return [row.copy() for row in built[0][:70]]
-
-
-def padded(row):
-    """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written out."""
-    ids, first, used = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
-    padding, unused = [0] * (48 - len(ids)), [0] * (6 - used)
-    return {
-        "input_ids": ids + padding,
-        "input_mask": [1] * len(ids) + padding,
-        "segment_ids": [0] * first + [1] * (len(ids) - first) + padding,
-        "masked_lm_positions": row["masked_lm_positions"] + unused,
-        "masked_lm_ids": row["masked_lm_ids"] + unused,
-        "masked_lm_weights": [1.0] * used + [0.0] * len(unused),
-        "next_sentence_labels": [row["is_random_next"]],
-    }
-
-
-def write(path, examples):
-    """Writes records, or features as a tf.train.Example; returns the bytes of the file."""
-    lists = {bytes: "bytes_list", float: "float_list", int: "int64_list"}
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in examples:
-            if isinstance(example, dict):
-                made = {key: {lists[type(values[0])]: {"value": values}} for key, values in example.items()}
-                example = tf.train.Example(features={"feature": made}).SerializeToString()
-            writer.write(example)
-    return path.read_bytes()
+    return [row.copy() for row in built[:70]]
 
 
 def read(patterns, flag="--input_file", **limits):
@@ -74,26 +44,12 @@ def read(patterns, flag="--input_file", **limits):
     return corpora.open_table(str(folder), flag)[0].to_pylist()
 
 
-def test_tensorflow_and_we_read_what_bert_corpus_writes_which_is_what_arrow_shards_hold(built):
-    rows, output = built
-    expected = list(map(padded, rows))
-    kinds = {key: tf.float32 if key == "masked_lm_weights" else tf.int64 for key in expected[0]}
-    spec = {key: tf.io.FixedLenFeature([len(values)], kinds[key]) for key, values in expected[0].items()}
-    files = sorted(map(str, output.glob("shard-*")))
-    (records,) = tf.data.TFRecordDataset(files).batch(10_000)
-    for key, values in tf.io.parse_example(records, spec).items():
-        assert values.numpy().tolist() == [example[key] for example in expected]
-    for patterns in (output, f"{output}/*", ",".join(files)):
-        assert read(patterns) == rows
-    verify(output)
-
-
 def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path, rows):
     """What padding and predictions of weight 0 hold does not matter."""
     data = tmp_path / "data"
     data.mkdir()
     for number, part in enumerate((rows[:40], rows[40:41], rows[41:])):
-        write(data / f"part-{number}.tfrecord", map(padded, part))
+        write_records(data / f"part-{number}.tfrecord", map(padded, part))
     data.chmod(0o555)
     assert read(f"{data}/part-[01].tfrecord, {data}/part-2.*") == rows
     assert sorted(os.listdir(data)) == [f"part-{number}.tfrecord" for number in range(3)]
@@ -103,36 +59,36 @@ def test_we_read_what_tensorflow_writes_and_write_nothing_beside_it(tmp_path, ro
         "masked_lm_positions": [99, 2, 99, 99, 4, 99], "masked_lm_ids": [9999, 8, 9999, 9999, 9, 9999],
         "extra": [b"whatever"],
     }  # fmt: skip
-    write(tmp_path / "file", [example])
+    write_records(tmp_path / "file", [example])
     (row,) = read(tmp_path / "file")
     assert (row["input_ids"], row["sentence_a_tokens"]) == ([5] * 6, 4)
     assert (row["masked_lm_positions"], row["masked_lm_ids"]) == ([2, 4], [8, 9])
 
 
 def test_the_digest_tells_contents_apart_and_not_copies_and_a_changed_file_is_read_anew(tmp_path, rows, cache):
-    (tmp_path / "copy").write_bytes(write(tmp_path / "file", map(padded, rows)))
+    (tmp_path / "copy").write_bytes(write_records(tmp_path / "file", map(padded, rows)))
     assert read(tmp_path / "file") == read(tmp_path / "copy") == rows
     rows[3]["is_random_next"] ^= 1
-    write(tmp_path / "file", map(padded, rows))
+    write_records(tmp_path / "file", map(padded, rows))
     assert read(tmp_path / "file") == rows
     digests = [read_manifest(folder)["digest"] for folder in (cache / "records").iterdir()]
     assert (len(digests), len(set(digests))) == (3, 2)
 
 
 def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path, rows):
-    data = write(tmp_path / "good", map(padded, rows[:2]))
+    data = write_records(tmp_path / "good", map(padded, rows[:2]))
     files = {"flipped": data[:60] + bytes([data[60] ^ 1]) + data[61:], "cut": data[:-5], "empty": b"",
              "text": b"one sentence per line\n" * 20, "a.tfrecord.gz": gzip.compress(data)}  # fmt: skip
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    write(tmp_path / "other", [b"\x0a\x05no example"])
+    write_records(tmp_path / "other", [b"\x0a\x05no example"])
     for name in (*files, "other", "none*"):
         refused(partial(read, f"{tmp_path}/good,{tmp_path}/{name}"), "--input_file", name)
     refused(lambda: read(tmp_path, "--eval_input_file"), "--eval_input_file", tmp_path)
 
 
 def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, rows, cache, monkeypatch):
-    write(tmp_path / "file", map(padded, rows))
+    write_records(tmp_path / "file", map(padded, rows))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     refused(lambda: read(tmp_path / "file"), "--input_file", cache, 100, "RINGBERT_CACHE")
 
@@ -152,5 +108,5 @@ def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, rows, cache
 )  # fmt: skip
 def test_an_example_that_does_not_fit_is_named(tmp_path, rows, named, changes, limits):
     example = padded(rows[2]) | changes
-    write(tmp_path / "file", [{key: value for key, value in example.items() if value is not None}])
+    write_records(tmp_path / "file", [{key: value for key, value in example.items() if value is not None}])
     refused(lambda: read(tmp_path / "file", **limits), "--input_file", tmp_path / "file", named)

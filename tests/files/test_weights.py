@@ -197,7 +197,7 @@ WRONG = [
     {"num_attention_heads": 5}, {"vocab_size": 10**12}, {"vocab_size": None}, {"hidden_dropout_prob": 1.5},
     {"attention_probs_dropout_prob": 1}, {"layer_norm_eps": 1e-300}, {"initializer_range": 1e300},
     {"hidden_act": "swish"}, {"position_embedding_type": "relative_key"}, {"is_decoder": True},
-    {"model_type": "roberta"}, {"id2label": ["no", "yes"]}, {"id2label": {"0": "a", "2": "b"}}, {"num_labels": 3},
+    {"model_type": "albert"}, {"id2label": ["no", "yes"]}, {"id2label": {"0": "a", "2": "b"}}, {"num_labels": 3},
     {"problem_type": "span"}, {"pad_token_id": 60}, {"layer_norm_eps": float("nan")},
 ]  # fmt: skip
 

@@ -141,8 +141,6 @@ TOGETHER = {  # flags that are missing or do not fit each other -> what the mess
     "features --input_file=i --output_file=o": "--init_checkpoint --model",
     "features+ --layers=last": "--layers last",
     "corpus build+ --dataset_name=x": "--input_file --dataset_name",
-    "corpus build+ --format=tfrecord --masking=dynamic": "--format --masking",
-    "corpus build+ --format=tfrecord --masking=static --nonext_sentence": "--format --next_sentence",
 }
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,13 +44,11 @@ def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dic
 
 
 def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:
-    """Builds the corpus that `write` wrote; its examples, unless they are TFRecords, and its manifest."""
+    """Builds the corpus that `write` wrote; its examples and its manifest."""
     files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
     words = tokenizer.load(str(folder / "vocab.txt"))
     built = made(BuildSettings, files | settings)
-    manifest = corpus.build(built, words, num_workers=workers, say=lambda _: None)
-    if built.examples.format == "tfrecord":
-        return [], manifest
+    corpus.build(built, words, num_workers=workers, say=lambda _: None)
     table, manifest = open_table(str(folder / output))
     return table.to_pylist(), manifest
 
@@ -72,3 +71,32 @@ def read_documents(**settings) -> list[list[str]]:
     """The documents of all units, as lists of sentences."""
     text = TextSettings(**settings)
     return [document for unit in find_units(text) for document in documents(unit, text)]
+
+
+def padded(row: dict, length: int = 48, most: int = 6) -> dict[str, list]:
+    """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written out."""
+    ids, first, used = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
+    padding, unused = [0] * (length - len(ids)), [0] * (most - used)
+    return {
+        "input_ids": ids + padding,
+        "input_mask": [1] * len(ids) + padding,
+        "segment_ids": [0] * first + [1] * (len(ids) - first) + padding,
+        "masked_lm_positions": row["masked_lm_positions"] + unused,
+        "masked_lm_ids": row["masked_lm_ids"] + unused,
+        "masked_lm_weights": [1.0] * used + [0.0] * len(unused),
+        "next_sentence_labels": [row["is_random_next"]],
+    }
+
+
+def write_records(path: Path, examples: Iterable) -> bytes:
+    """Writes records, or features as a tf.train.Example; returns the bytes of the file."""
+    import tensorflow as tf
+
+    lists = {bytes: "bytes_list", float: "float_list", int: "int64_list"}
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            if isinstance(example, dict):
+                made = {key: {lists[type(values[0])]: {"value": values}} for key, values in example.items()}
+                example = tf.train.Example(features={"feature": made}).SerializeToString()
+            writer.write(example)
+    return path.read_bytes()

@@ -14,9 +14,10 @@ from harness.program_runs import in_world, metrics_in
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
+from bert.architectures import ARCHITECTURES
 from distributed.collectives import Collectives
 from distributed.world import World
-from ringbase.files import read_json
+from ringbase.files import read_json, write_json
 from ringbase.settings import made
 from tasks.corpus.__main__ import BuildConfig
 from tasks.corpus.program import build
@@ -98,6 +99,27 @@ def test_training_is_one_ranks(program, world, collectives, data, folder):
     run(program, world, collectives, data, folder, *TRAIN, *accumulation, timeline, "--profile_steps=3:4")
     world.on_first(lambda: assert_same_training(folder, of_one_rank(program, data)))
     world.on_first(assert_timed, folder, world.size)
+
+
+FAMILY = {
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 130},
+    "electra": {"embedding_size": 24},
+    "distilbert": {},
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_family_trains_as_on_one_rank(name, world, collectives, data, folder):
+    def write() -> None:
+        values = read_json(data / "bert_config.json") | FAMILY[name] | {"model_type": name}
+        names = {ours: theirs for theirs, ours in ARCHITECTURES[name].keys.items()}
+        write_json(folder / "config.json", {names.get(key, key): value for key, value in values.items()})
+        run("classifier", *ALONE, data, folder / "one", *TRAIN, f"--bert_config_file={folder}/config.json")
+
+    world.on_first(write)
+    run("classifier", world, collectives, data, folder / "two", *TRAIN, f"--bert_config_file={folder}/config.json")
+    world.on_first(lambda: assert_same_training(folder / "two", folder / "one"))
 
 
 def assert_timed(folder: Path, size: int) -> None:
