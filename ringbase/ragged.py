@@ -44,8 +44,9 @@ def reordered(rows: np.ndarray | Ragged, order: np.ndarray) -> np.ndarray | Ragg
 
 
 def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
-    """An array [n] extended to [size] with `value`."""
-    return np.pad(array, (0, size - len(array)), constant_values=value)
+    """An array [n, …] extended to [size, …] with `value`."""
+    widths = [(0, size - len(array)), *[(0, 0)] * (array.ndim - 1)]
+    return np.pad(array, widths, constant_values=value)
 
 
 def mixed(words: np.ndarray) -> np.ndarray:

@@ -22,12 +22,14 @@ def settings_of(place: Path) -> Mapping[str, Any]:
     """The settings that the model in the folder of a run, of a model or of a checkpoint was trained with, by flag:
     those of its TASK_FILE, else of the run.json of its run; empty without both. Raises InputError: the file is
     damaged."""
-    for file in (place / TASK_FILE, place / "model" / TASK_FILE):
+    parent = place.resolve().parent
+    folder = {"model": parent, CHECKPOINTS: parent.parent}.get(
+        "model" if place.name == "model" else parent.name, place
+    )
+    for file in (place / TASK_FILE, folder / "model" / TASK_FILE):
         if file.is_file():
             return read_object(file)
-    parent = place.resolve().parent
-    folders = {"model": parent, CHECKPOINTS: parent.parent}
-    run = folders.get("model" if place.name == "model" else parent.name, place) / "run.json"
+    run = folder / "run.json"
     if not run.is_file():
         return {}
     config = read_object(run).get("config")

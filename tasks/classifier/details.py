@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from tasks.cache import Prepared
 from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source, Texts, read
+from tasks.classifier.scoring import true_labels
+from tasks.classifier.several import THRESHOLDS, thresholds_of
 from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, Section, marked, matrix, table
 
 Column = tuple[str, Sequence[Any]]
@@ -21,9 +23,18 @@ def details(sets: Sequence[tuple[Source, Prepared]], outputs: Mapping[str, Any],
     """For result.json, of the dev sets and the outputs for each: `by_label`, and sections. On rank 0."""
     facts, sections = dict[str, Any](), list[Section]()
     for source, data in sets:
-        true, scores_BL = np.asarray(data.tables["examples"].column("label")), np.array(outputs[source.split])
+        true, scores_BL = true_labels(source, data, labels), np.array(outputs[source.split])
         name, texts = source.suffix.replace("_", ", "), read(source, labels or ())
-        if labels is None:
+        if labels is not None and source.task.has_several:
+            thresholds = thresholds_of(true, scores_BL)
+            tuned = expit(scores_BL.astype(float)) > thresholds
+            more, more_sections = several_labels(labels, texts, true, scores_BL, tuned)
+            facts |= {
+                f"eval{source.suffix}_labels": more,
+                THRESHOLDS: dict(zip(labels, thresholds.tolist(), strict=True)),
+            }
+            sections += more_sections
+        elif labels is None:
             sections += errors(name, texts, true, scores_BL[:, 0])
         else:
             facts[f"eval{source.suffix}_labels"] = figures = by_label(labels, true, scores_BL.argmax(1))
@@ -45,6 +56,36 @@ def by_label(labels: Sequence[str], true: np.ndarray, predicted: np.ndarray) -> 
     rows = zip(examples.tolist(), *(share.tolist() for share in shares), strict=True)
     figures = [dict(zip(("examples", "precision", "recall", "f1"), row, strict=True)) for row in rows]
     return {"labels": dict(zip(labels, figures, strict=True)), "confusion": counts.tolist()}
+
+
+def several_labels(
+    labels: Sequence[str], texts: Texts, true_BL: np.ndarray, scores_BL: np.ndarray, tuned_BL: np.ndarray
+) -> tuple[dict[str, Any], list[Section]]:
+    """The figures of each label with its threshold, and the texts with the largest loss."""
+    both = (true_BL & tuned_BL).sum(0), true_BL.sum(0), tuned_BL.sum(0)
+    figures = {
+        label: {
+            "examples": int(n),
+            "precision": r / max(1, f),
+            "recall": r / max(1, n),
+            "f1": 2 * r / max(1, n + f),
+        }
+        for label, r, n, f in zip(labels, *(part.tolist() for part in both), strict=True)
+    }
+    losses_B = (np.logaddexp(0, scores_BL) - true_BL * scores_BL).mean(1)
+
+    def words(rows_BL: np.ndarray) -> list[str]:
+        return [", ".join(label for label, flag in zip(labels, row, strict=True) if flag) for row in rows_BL]
+
+    columns = [("true", words(true_BL)), ("predicted", words(tuned_BL))]
+    rows = ([label, *each.values()] for label, each in list(figures.items())[:MOST_LABELS])
+    order = np.argsort(-losses_B, kind="stable")
+    return {"labels": figures, "micro_f1": 2 * both[0].sum() / max(1, both[1].sum() + both[2].sum())}, [
+        table(
+            "Labels", "with the thresholds chosen here", ["label", "examples", "precision", "recall", "F1"], rows
+        ),
+        examples("Most wrong", "the largest loss first", texts, order, columns),
+    ]
 
 
 def mistakes(

@@ -23,6 +23,7 @@ class Columns:
     label: str = "label"
     id: str | None = "index|idx"  # for the submission; without it rows are numbered from 0
     language: str | None = None  # what --language filters by
+    labels: tuple[str, ...] = ()  # with several labels per text, the columns of 0 and 1; none: `label` has lists
     skips_short_rows: bool = False  # rows with too few columns are left out and counted, if they are few
 
 
@@ -51,6 +52,7 @@ class NamedTask:
     hub_revision: str | None = None  # the hub's conversion to Parquet of a script, which `datasets` refuses
     spellings: Mapping[str, str] = field(default_factory=dict)  # of labels in the files, and what they mean
     range: tuple[float, float] | None = None  # to which submitted numbers are clipped
+    has_several: bool = False  # labels per text
 
 
 def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
@@ -65,6 +67,11 @@ def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
         pair = columns.pair or ("second text" if has_pairs else None)
         columns = replace(columns, pair=pair)
         splits["test"] = replace(splits["test"], header=(columns.text, pair) if pair else (columns.text,))
+    if settings.multi_label:
+        names = tuple(map(str.strip, settings.label_column.split(",")))
+        columns = replace(columns, labels=names if len(names) > 1 else ())
+        metrics = ("micro_f1", "macro_f1", "accuracy")
+        return NamedTask("", "", (), metrics, columns, splits, has_several=True)
     if settings.regression:
         return NamedTask("", "", None, _CORRELATION, columns, splits)
     return NamedTask("", "", (), ("accuracy", "mcc", "macro_f1"), columns, splits)

@@ -21,13 +21,14 @@ from tasks.classifier.reading import Source, sources
 from tasks.classifier.rows import open_set
 from tasks.classifier.scoring import measure, write_predictions
 from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
 from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
-from tasks.start import Needs, find_start
-from tasks.trained import saved_settings
+from tasks.start import Needs, Start, find_start
+from tasks.trained import TASK_FILE, saved_settings, settings_of
 
 Scores = dict[str, float]
 
@@ -77,7 +78,8 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
     job.make_model(start.bert_config, "classifier", training.loop.seed, start.weights is not None)
-    predictor = Predictor(job, LabelTask(max_seq_length).batch, max_seq_length)
+    num_labels = len(labels or ()) if task.has_several else 0
+    predictor = Predictor(job, LabelTask(max_seq_length, num_labels=num_labels).batch, max_seq_length)
 
     dev_outputs = dict[str, Any]()  # of the last evaluation
 
@@ -98,22 +100,32 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
             every, patience = evaluation.eval_steps or "epoch", evaluation.early_stopping_patience
             held_out = HeldOut(measure=dev_scores, num_rows=num_rows, every=every, best=best, patience=patience)
         rows = training_data(config, task, train_set)
-        label_task = LabelTask(max_seq_length, weights, saved_settings(config))
+        label_task = LabelTask(max_seq_length, weights, saved_settings(config), num_labels)
         steps = fit(label_task, rows, start, training, job, held_out)
     else:
         run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
 
     scores, facts = Scores(), dict[str, Any]()
+    thresholds = {} if config.do_train else world.on_first(trained_thresholds, start)
     if evaluation.do_eval:
         scores = dev_scores()
         write_eval_results(run, scores, scores["eval_loss"], steps)
         facts = world.on_first(details, dev_sets, dev_outputs, labels)
+        if config.do_train and THRESHOLDS in facts:
+            thresholds = facts[THRESHOLDS]
+            run.write_json(f"model/{TASK_FILE}", {**saved_settings(config), THRESHOLDS: thresholds})
     for source, data in test_sets:
         outputs = predictor(data.tables["examples"], config.predict_batch_size)
-        scores |= world.on_first(write_predictions, source, data, labels, outputs, run)
+        scores |= world.on_first(write_predictions, source, data, labels, outputs, run, thresholds)
     job.finish(config.do_train, scores, facts)
     return scores
+
+
+def trained_thresholds(start: Start) -> dict[str, float]:
+    """Those that an evaluation chose for the model, by label."""
+    saved = settings_of(start.weights).get(THRESHOLDS) if start.weights else None
+    return saved if isinstance(saved, dict) else {}
 
 
 def training_data(config: ClassifierConfig, task: NamedTask, data: Prepared) -> TrainingData:

@@ -26,6 +26,7 @@ from ringbase.files import parse_json, read_standard_input, read_text
 from ringbase.settings import shown
 from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Labels, NamedTask, Split
 from tasks.classifier.settings import STANDARD_INPUT, TextSettings
+from tasks.classifier.several import labels_in, labels_of_columns
 
 Rows = Iterator[tuple[str, Sequence[Any]]]  # the place of each row, such as "line 7", and its cells
 
@@ -166,7 +167,7 @@ def _parquet_rows(path: Path, where: str, columns: Columns) -> tuple[Sequence[st
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             header = file.schema_arrow.names
-            wanted = {columns.text, columns.pair, columns.label}
+            wanted = {columns.text, columns.pair, columns.label, *columns.labels}
             table = file.read(columns=[name for name in header if name in wanted])
             table.validate(full=True)
             values = table.to_pydict()
@@ -204,7 +205,8 @@ class Texts(NamedTuple):
 
     first: list[str]
     second: list[str] | None  # None without pairs
-    labels: list[str] | list[float] | None  # as the task spells them; numbers for regression; None without labels
+    # As the task spells them; tuples where a text has several; numbers for regression; None without labels.
+    labels: list[Any] | None
     ids: list[str]  # those in the file, or the numbers from 0
     num_short_rows: int = 0  # rows with too few columns, which are left out
 
@@ -229,7 +231,22 @@ def read(source: Source, labels: Labels = ()) -> Texts:
         return name if not labels or name in labels else None
 
     first, second = (converted(column, "a string", _string) for column in (columns.text, columns.pair))
-    if source.task.labels is None:
+
+    def several(found: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return found if found is None or not labels or set(found) <= set(labels) else None
+
+    of_examples: list[Any] | None
+    if columns.labels and columns.labels[0] in values:
+        found = labels_of_columns({name: values[name] for name in columns.labels})
+        if None in found:
+            raise InputError(f"{places[found.index(None)]}: {', '.join(columns.labels)} must each be 0 or 1")
+        of_examples = [*map(several, found)]
+    elif source.task.has_several and not columns.labels:
+        known = (
+            f"some of {', '.join(labels)}" if labels else "a list of labels, or labels with commas between them"
+        )
+        of_examples = converted(columns.label, known, lambda value: several(labels_in(value)))
+    elif source.task.labels is None:
         of_examples = converted(columns.label, "a finite number for regression", _number)
     else:
         of_examples = converted(columns.label, f"one of {', '.join(labels)}" if labels else "a label", label)
@@ -241,11 +258,12 @@ def _columns(source: Source) -> tuple[list[str], dict[str | None, list[Any]], in
     """The place of each row; its values by the names in `Columns`, without those of an id or a label that is
     absent; and how many rows are left out because they are short."""
     settings, columns = source.settings, source.task.columns
-    optional = {columns.id, None if source.needs_labels else columns.label}
+    optional = {columns.id, *(() if source.needs_labels else columns.labels or [columns.label])}
     places, values, num_short_rows, languages = list[str](), dict[str | None, list[Any]](), 0, set[str]()
     for where, header, rows in _opened(source):
         lists = []
-        for column in filter(None, dict.fromkeys((columns.text, columns.pair, columns.label, columns.id))):
+        used = (columns.text, columns.pair, *(columns.labels or [columns.label]), columns.id)
+        for column in filter(None, dict.fromkeys(used)):
             present = [name for name in (column, *column.split("|")) if name in header]
             if present and header.count(present[0]) > 1:
                 raise InputError(f"{where}: column {present[0]!r} occurs twice in the header")

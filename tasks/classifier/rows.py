@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert.text.tokenizer import Tokenizer
+from distributed.rows import ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -38,18 +39,28 @@ def open_set(
         # Files with the same bytes are not parsed again.
         files = [path for path in source.files() if path.is_file() and str(path) != STANDARD_INPUT]
         content = [(path.suffixes[-2:], sha256(path)) for path in files] or load()
-        facts = [task.name, asdict(task.columns), part.header, source.needs_labels, source.settings.language]
+        facts = [
+            task.name,
+            task.has_several,
+            asdict(task.columns),
+            part.header,
+            source.needs_labels,
+            source.settings.language,
+        ]
         key = digest("classifier", VERSION, tokenizer.digest, length, labels, facts, source.limit, content)
-        return key, lambda: tables(load(), labels, tokenizer, length, run)
+        return key, lambda: tables(load(), labels, tokenizer, length, run, task.has_several)
 
     return open_tokenized(recipe, source, tokenizer, settings.allow_unknown, world, run)
 
 
-def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: int, run: Run) -> Tables:
+def tables(
+    texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: int, run: Run, has_several: bool = False
+) -> Tables:
     """Tokenizes texts.
 
     A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`, int32, -1 without a
-    label; if `labels` is None, the number itself, float32, NaN without a label). A row of `ids` has the `id` of
+    label; if `labels` is None, the number itself, float32, NaN without a label; with `has_several` a list of
+    indices). A row of `ids` has the `id` of
     the example. The facts are those of `open_tokenized`, the digest that checkpoints have of their data, and
     "is_labelled".
     """
@@ -61,8 +72,13 @@ def tables(texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: i
         "with an empty text": sum(not text.strip() for text in (*texts.first, *(texts.second or ()))),
         "rows with too few columns left out": texts.num_short_rows,
     }
-    label = pa.array(texts.labels or [None] * number, pa.float32() if labels is None else pa.string())
-    numbers = label.fill_null(np.nan) if labels is None else pc.index_in(label, pa.array(labels)).fill_null(-1)
+    if has_several:
+        number_of = {label: place for place, label in enumerate(labels or ())}
+        lists = ([number_of[label] for label in row] for row in texts.labels or [()] * number)
+        numbers = ragged(map(np.array, lists), pa.int32())
+    else:
+        label = pa.array(texts.labels or [None] * number, pa.float32() if labels is None else pa.string())
+        numbers = label.fill_null(np.nan) if labels is None else pc.index_in(label, pa.array(labels)).fill_null(-1)
     content = [texts.first, texts.second, texts.labels]
     facts = {
         # As version 0.1 made it: a run of its goes on.

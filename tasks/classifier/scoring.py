@@ -3,16 +3,17 @@
 Arrays have their shape as a suffix: B rows, L labels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, log_softmax, softmax
 
 from distributed.run import Run
 from tasks.cache import Prepared
 from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source
+from tasks.classifier.several import named, targets
 
 
 def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
@@ -29,7 +30,8 @@ def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -
     exact = labels.astype(np.float64), predictions.astype(np.float64)
     is_constant = any((values == values[0]).all() for values in exact)
     values: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: np.mean(labels == predictions),
+        "accuracy": lambda: np.mean((labels == predictions).reshape(len(labels), -1).all(1)),
+        "micro_f1": lambda: f1_score(labels, predictions, average="micro", zero_division=0.0),
         "f1": lambda: f1_score(labels == 1, predictions == 1, zero_division=0.0),
         "macro_f1": lambda: f1_score(labels, predictions, average="macro", zero_division=0.0),
         "acc_and_f1": lambda: (values["accuracy"]() + values["f1"]()) / 2,
@@ -44,8 +46,11 @@ def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -
 def measure(kind: str, source: Source, data: Prepared, labels: Labels, outputs: Any) -> dict[str, float]:
     """The metrics of a set's task and the mean loss of a predictor's outputs; their names begin with `kind`. On
     rank 0."""
-    scores_BL, label = np.array(outputs), np.asarray(data.tables["examples"].column("label"))
-    if labels is None:
+    scores_BL, label = np.array(outputs), true_labels(source, data, labels)
+    if source.task.has_several:
+        predictions = scores_BL > 0
+        loss = np.mean(np.logaddexp(0, scores_BL.astype(float)) - label * scores_BL)
+    elif labels is None:
         predictions = scores_BL[:, 0].astype(np.float64)
         loss = np.mean(np.square(predictions - label))
     else:
@@ -55,12 +60,29 @@ def measure(kind: str, source: Source, data: Prepared, labels: Labels, outputs: 
     return {f"{kind}{source.suffix}_{name}": value for name, value in values.items()}
 
 
-def write_predictions(source: Source, data: Prepared, labels: Labels, outputs: Any, run: Run) -> dict[str, float]:
+def true_labels(source: Source, data: Prepared, labels: Labels) -> np.ndarray:
+    """The numbers of the labels, or the numbers themselves, [B]; where a text may have several, bool [B, L]."""
+    column: Any = data.tables["examples"].column("label")
+    return targets(column, len(labels or ())) > 0 if source.task.has_several else np.asarray(column)
+
+
+def write_predictions(
+    source: Source, data: Prepared, labels: Labels, outputs: Any, run: Run, thresholds: Mapping[str, float]
+) -> dict[str, float]:
     """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (ids and labels, or
     numbers clipped to the task's range). Prints a line for each line of standard input: the label, a tab and its
-    probability, or a number. Returns the scores if the set has labels. On rank 0."""
+    probability, or a number. Where a text may have several labels, commas separate them. Returns the scores if the
+    set has labels. On rank 0."""
     shown = np.array(outputs)
-    if labels is None:
+    if labels is not None and source.task.has_several:
+        chosen, shown = named(labels, shown, thresholds), expit(shown.astype(float))
+        predictions = [",".join(row) for row in chosen]
+        by_name = [dict(zip(labels, row, strict=True)) for row in shown.tolist()]
+        printed = [
+            f"{text}\t{','.join(f'{of[name]:.4f}' for name in row)}"
+            for text, row, of in zip(predictions, chosen, by_name, strict=True)
+        ]
+    elif labels is None:
         low, high = source.task.range or (-np.inf, np.inf)
         predictions = [f"{min(max(value, low), high):.3f}" for value in shown[:, 0].tolist()]
         printed = [str(value) for value in shown[:, 0].tolist()]

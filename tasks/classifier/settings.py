@@ -37,6 +37,11 @@ class TextSettings(Settings):
     text_pair_column: str | None = setting(None, "name of the column with the second text", "data", is_saved=True)
     label_column: str = setting("label", "name of the column with the label", "data", is_saved=True)
     regression: bool = setting(False, "predict numbers: the label column holds numbers", "data", is_saved=True)
+    multi_label: bool = setting(
+        False, "a text may have several labels, or none: --label_column names a column of lists (in CSV and TSV "
+        "with commas between labels), or several columns of 0 and 1, with commas between them", "data",
+        is_saved=True,
+    )  # fmt: skip
     max_train_examples: int | None = setting(None, "train on the first N examples", "data", at_least=1)
     max_predict_examples: int | None = setting(
         None, "evaluate and predict the first N examples", "data", at_least=1
@@ -48,7 +53,9 @@ class TextSettings(Settings):
         for flag, needed in (("from_hub", "task_name"), ("dataset_revision", "from_hub")):
             if getattr(self, flag) and not getattr(self, needed):
                 raise ValueError(f"--{flag} needs --{needed}")
-        for flag in ("train_file", "dev_file", "predict_file", "regression"):
+        if self.multi_label and self.regression:
+            raise ValueError("--multi_label and --regression exclude each other")
+        for flag in ("train_file", "dev_file", "predict_file", "regression", "multi_label"):
             if getattr(self, flag) and self.task_name:
                 raise ValueError(f"--{flag} is for files of your own: --task_name has its files and labels")
 

@@ -3,6 +3,7 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,34 +21,46 @@ from ringbase.ragged import padded
 from tasks.classifier.named_tasks import Labels, NamedTask, is_on_pairs, task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.several import targets
 from tasks.start import Start
 from tasks.trained import settings_of
 
+CLASSIFICATION = ("single_label_classification", "multi_label_classification")
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
 @dataclass(frozen=True)
 class LabelTask:
-    """Texts with a label; see `tasks.task.Task`. `weight_of_label`, float32 [L]: None for equal weights."""
+    """Texts with a label, or with several; see `tasks.task.Task`. `weight_of_label`, float32 [L]: None for equal
+    weights."""
 
     max_seq_length: int
     weight_of_label: np.ndarray | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
+    num_labels: int = 0  # where a text may have several
     head = "classifier"
     terms = ("loss",)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
-        return batch | {"label": padded(fields["label"], len(batch["first_tokens"]))}
+        label = targets(fields["label"], self.num_labels) if self.num_labels else fields["label"]
+        return batch | {"label": padded(label, len(batch["first_tokens"]))}
 
     def weights(self, batch: Batch) -> dict[str, float]:
         label = batch["label"][: num_examples(batch)]
-        weights = np.ones(len(label)) if self.weight_of_label is None else self.weight_of_label[label]
+        if self.weight_of_label is None or self.num_labels:
+            return {"loss": float(len(label))}
+        weights = self.weight_of_label[label]
         return {"loss": float(weights.sum(dtype=np.float64))}
 
     def loss(self, scores_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Weighted sum over rows of the cross-entropy, or of the squared error when the label is a number."""
+        """Weighted sum over rows of the cross-entropy, of the mean over labels of each one's when a text may have
+        several, or of the squared error when the label is a number."""
         label = batch["label"]
+        if self.num_labels:
+            losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(label, scores_BL)
+            weights_L = 1.0 if self.weight_of_label is None else self.weight_of_label
+            return {"loss": tf.reduce_sum(tf.reduce_mean(losses_BL * weights_L, 1) * batch["is_example"])}
         if label.dtype.is_floating:
             losses_B = tf.square(scores_BL[:, 0] - label)
         else:
@@ -65,7 +78,8 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
     if labels is None:
         raise InputError("--class_weights needs labels, which a regression does not have")
     if setting == "balanced":
-        counts = np.bincount(np.asarray(rows.column("label")), minlength=len(labels))
+        column = rows.column("label")
+        counts = np.bincount(column[0] if isinstance(column, tuple) else np.asarray(column), minlength=len(labels))
         if not counts.all():
             raise InputError(f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}")
         return (counts.sum() / (len(labels) * counts)).astype(np.float32)
@@ -104,7 +118,7 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
         labels = labels_of_file(Source(texts, task, "train"))
     if labels == ():
         # A trained classifier may have labels that are named LABEL_0, LABEL_1, …
-        if stated is None and start.bert_config.problem_type != "single_label_classification":
+        if stated is None and start.bert_config.problem_type not in CLASSIFICATION:
             raise InputError("the labels are unknown: the model's config.json has no id2label; --do_train is off")
         labels = stated or labels_of(start.bert_config)
     elif labels and stated and stated != labels:
@@ -116,7 +130,13 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
             raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
         else:
             run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
-    kind = "regression" if labels is None else "single_label_classification"
+    kind = (
+        f"{'multi' if task.has_several else 'single'}_label_classification" if labels is not None else "regression"
+    )
+    if trained and start.bert_config.problem_type not in (None, kind) and not trains:
+        raise InputError(
+            f"the model was trained for {start.bert_config.problem_type}, this command asks for {kind}"
+        )
     bert_config = replace(start.bert_config, labels=labels or unnamed_labels(1), problem_type=kind)
     is_new = trained is not None and sorted(trained) != sorted(labels or ())
     fresh = ("output_weights", "output_bias") if is_new else ()
@@ -126,7 +146,10 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
 def labels_of_file(source: Source) -> tuple[str, ...]:
     """The labels that occur in a training file, sorted as numbers if all are whole numbers, else as texts. Raises
     InputError: there is only one."""
-    labels = sorted({str(label) for label in read(source).labels or ()})
+    found = read(source).labels or []
+    if source.task.has_several:
+        return source.task.columns.labels or tuple(sorted(set(itertools.chain(*found))))
+    labels = sorted(set(map(str, found)))
     if len(labels) < 2:
         raise InputError(f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed (--label_column)")
     are_numbers = all(label.removeprefix("-").isdecimal() for label in labels)
@@ -135,7 +158,8 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
 
 def labels_of(bert_config: BertConfig) -> Labels:
     """The names in config.json, by id, which may be placeholders; None for regression."""
-    is_number = bert_config.problem_type == "regression" or len(bert_config.labels) == 1
+    several = bert_config.problem_type == CLASSIFICATION[1]
+    is_number = bert_config.problem_type == "regression" or (len(bert_config.labels) == 1 and not several)
     return None if is_number else bert_config.labels
 
 

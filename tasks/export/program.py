@@ -21,7 +21,7 @@ from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import replace_folder
 from tasks import flags
-from tasks.classifier.task import labels_of
+from tasks.classifier.task import CLASSIFICATION, labels_of
 from tasks.export.__main__ import ExportConfig
 from tasks.predictors.loading import about_arguments, find_model, load
 
@@ -96,6 +96,8 @@ class Exported(tf.Module):
             return outputs
         if not self.labels:
             return {"value": scores[:, 0]}
+        if self._config.problem_type == CLASSIFICATION[1]:
+            return {"probabilities": tf.math.sigmoid(scores), "logits": scores}
         label_B = tf.gather(tf.constant(self.labels), tf.argmax(scores, 1))
         return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label_B}
 

@@ -8,14 +8,15 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.settings import setting
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.task import LabelTask, labels_of
+from tasks.classifier.several import THRESHOLDS, named
+from tasks.classifier.task import CLASSIFICATION, LabelTask, labels_of
 from tasks.features.program import batch_of_texts, states_of
 from tasks.predict import Predictor
 from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
@@ -75,6 +76,9 @@ class Prediction:
     """The most probable label of a text or a pair of texts, its probability (the softmax over the scores of all
     labels, which is not calibrated), and the probability of each label, in the model's order.
 
+    `labels` are all that the text has: that one, or of a model for several labels those above their thresholds,
+    perhaps none; the probabilities are then each label's own.
+
     Of a regression model `value` is the predicted number, `label` the number as text, `probability` NaN and
     `probabilities` empty.
     """
@@ -83,6 +87,7 @@ class Prediction:
     probability: float
     probabilities: Mapping[str, float]
     value: float | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -104,9 +109,8 @@ class Classifier(TextPredictor[Prediction]):
     def __post_init__(self) -> None:
         super().__post_init__()
         config, length = self._job.model.config, self.settings.max_seq_length
-        if config.problem_type == "multi_label_classification":
-            raise InputError(f"folder {self.folder} holds a model that gives a text several labels: not supported")
         self.labels: tuple[str, ...] = labels_of(config) or ()
+        self._has_several = config.problem_type == CLASSIFICATION[1]
         self._predictor = Predictor(self._job, LabelTask(length).batch, length)
 
     def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[Prediction]:
@@ -116,9 +120,13 @@ class Classifier(TextPredictor[Prediction]):
         if not self.labels:
             return [Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()]
         names = [self.labels[number] for number in scores_BL.argmax(1).tolist()]
-        softmax_BL = softmax(scores_BL.astype(float), 1).tolist()
-        probabilities = [dict(zip(self.labels, row, strict=True)) for row in softmax_BL]
-        return [Prediction(name, each[name], each) for name, each in zip(names, probabilities, strict=True)]
+        shares_BL = expit(scores_BL.astype(float)) if self._has_several else softmax(scores_BL.astype(float), 1)
+        probabilities = [dict(zip(self.labels, row, strict=True)) for row in shares_BL.tolist()]
+        chosen: list[tuple[str, ...]] = [(name,) for name in names]
+        if self._has_several:
+            chosen = named(self.labels, scores_BL, self._of_run.get(THRESHOLDS, {}))
+        found = zip(names, probabilities, chosen, strict=True)
+        return [Prediction(name, each[name], each, labels=labels) for name, each, labels in found]
 
 
 # -- vectors ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,137 @@
+"""bert-classifier --multi_label: lists and columns, the loss, thresholds, and what the predictors say of it."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import classifier_runs as own
+from harness.classifier_runs import classify, table_in, write_rows
+from harness.program_runs import refusal
+from harness.texts import KINDS, make_examples
+from scipy.special import expit
+from sklearn.metrics import f1_score
+
+import ringbert
+from tasks.classifier.several import thresholds_of
+from tasks.classifier.task import LabelTask
+
+PAIRS = {name: [*zip(made[::2], made[1::2], strict=True)] for name, made in (
+    ("train", make_examples(960, 1)), ("dev", make_examples(120, 2)), ("test", make_examples(60, 3)),
+)}  # fmt: skip
+
+
+def labels_of(pair):
+    return sorted({example.kind for example in pair})
+
+
+def text_of(pair):
+    return " ".join(f"{example.first} {example.second}" for example in pair)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Texts of one kind or two: a CSV with lists in text, one with columns, and JSON lines without labels."""
+    folder = own.write_data(tmp_path_factory.mktemp("data"))
+    for name, pairs in PAIRS.items():
+        rows = [(text_of(pair), labels_of(pair)) for pair in pairs]
+        write_rows(
+            folder / f"{name}-lists.csv", ["text", "label"], [(text, ", ".join(own)) for text, own in rows], ","
+        )
+        flags = [(text, *(int(kind in own) for kind in KINDS)) for text, own in rows]
+        write_rows(folder / f"{name}-columns.csv", ["text", *KINDS], flags, ",")
+    return folder
+
+
+def flags(data, form):
+    files = (f"--{flag}={data}/{name}-{form}.csv" for flag, name in
+             (("train_file", "train"), ("dev_file", "dev"), ("predict_file", "test")))  # fmt: skip
+    columns = [f"--label_column={','.join(KINDS)}"] if form == "columns" else []
+    return (*own.model_flags(data), *files, *columns, "--multi_label", *own.LEARN, "--do_eval", "--do_predict")
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, classify(folder, *flags(data, "lists"), "--num_train_steps=90", "--max_seq_length=48")
+
+
+def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained, data):
+    folder, scores = trained
+    assert scores["eval_micro_f1"] > 0.8  # all labels: 0.67; measured 0.97
+    result, task = (json.loads((folder / name).read_text()) for name in ("result.json", "model/task.json"))
+    assert task["thresholds"] == result["thresholds"]
+    limits = [task["thresholds"][kind] for kind in sorted(KINDS)]
+    probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
+    expected = [
+        [kind for kind, on in zip(sorted(KINDS), row, strict=True) if on] for row in probabilities > limits
+    ]
+    predicted = [line[1] for line in table_in(folder / "predictions.tsv")[1:]]
+    assert predicted == [",".join(each) for each in expected]
+    true = np.array([[kind in labels_of(pair) for kind in sorted(KINDS)] for pair in PAIRS["test"]])
+    both = true, probabilities > 0.5
+    assert scores["predict_macro_f1"] == pytest.approx(f1_score(*both, average="macro"))
+    assert scores["predict_accuracy"] == pytest.approx((both[0] == both[1]).all(1).mean())
+    texts = [text_of(pair) for pair in PAIRS["test"]]
+    found = ringbert.Classifier(folder)(texts)
+    assert [list(each.labels) for each in found] == expected
+    np.testing.assert_allclose([[*each.probabilities.values()] for each in found], probabilities, atol=1e-6)
+    assert [section["title"] for section in result["report"]] == ["Labels", "Most wrong"]
+
+
+@pytest.mark.slow
+def test_columns_of_0_and_1_are_the_same_as_lists(trained, data, tmp_path):
+    """But for the order of the labels, which is that of the columns. Prediction alone has the same thresholds."""
+    _, scores = trained
+    found = classify(tmp_path, *flags(data, "columns"), "--num_train_steps=90", "--max_seq_length=48")
+    assert found["eval_micro_f1"] == pytest.approx(scores["eval_micro_f1"], abs=0.1)
+    first = (tmp_path / "predictions.tsv").read_text()
+    classify(
+        tmp_path,
+        *own.model_flags(data),
+        "--max_seq_length=48",
+        "--do_predict",
+        f"--predict_file={data}/test-columns.csv",
+    )
+    assert (tmp_path / "predictions.tsv").read_text() == first
+
+
+def test_loss_is_the_mean_of_binary_cross_entropies():
+    chance = np.random.default_rng(1)
+    scores, label, weight = (
+        chance.normal(size=(5, 3)),
+        chance.integers(0, 2, (5, 3)),
+        np.array([1, 2, 0.5], np.float32),
+    )
+    probability = expit(scores)
+    losses = -(label * np.log(probability) + (1 - label) * np.log(1 - probability))
+    batch = {"label": tf.constant(label, tf.float32), "is_example": tf.constant([1.0, 1, 1, 1, 0])}
+    for weights, expected in ((None, losses), (weight, losses * weight)):
+        found = LabelTask(8, weights, num_labels=3).loss(tf.constant(scores, tf.float32), batch)["loss"]
+        assert float(found) == pytest.approx(expected[:4].mean(1).sum(), rel=1e-5)
+
+
+def test_thresholds_have_the_highest_f1():
+    chance = np.random.default_rng(2)
+    true, scores = chance.integers(0, 2, (40, 3)) > 0, chance.normal(size=(40, 3)).round(1)  # with ties
+    true[:, 2] = False
+    chosen = thresholds_of(true, scores)
+    probability = expit(scores)
+    for label in (0, 1):
+        tried = [f1_score(true[:, label], probability[:, label] > limit) for limit in np.linspace(0, 1, 2000)]
+        assert f1_score(true[:, label], probability[:, label] > chosen[label]) == pytest.approx(max(tried))
+    assert chosen[2] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("status", "change", "named"),
+    [
+        (1, ["--label_column=label,nothing"], ["no column 'nothing'"]),
+        (2, ["--regression"], ["--multi_label", "--regression"]),
+        (2, ["--task_name=cola", "--data_dir=x"], ["--train_file", "--task_name"]),
+        (1, ["--label_column=text,label"], ["line 2", "0 or 1"]),
+    ],
+)
+def test_bad_input_is_one_line(data, tmp_path, capsys, status, change, named):
+    given = (*flags(data, "lists"), *change)
+    refusal(capsys, "bert-classifier", lambda: classify(tmp_path, *given), *named, status=status)
