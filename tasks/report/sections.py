@@ -21,16 +21,16 @@ def section(content: Section) -> str:
 
 def table(heads: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
-    body = ("<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row) + "</tr>" for row in rows)
+    body = ("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 
 def cell(value: Any) -> str:
     if isinstance(value, Mapping):
-        return marked(str(value["text"]), value["marks"])
+        return f'<td class="text">{marked(str(value["text"]), value["marks"])}</td>'
     if isinstance(value, float):
-        return f"{value:.2f}" if value > 1 else f"{value:.4f}"
-    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
+        return f"<td>{value:.2f}</td>" if value > 1 else f"<td>{value:.4f}</td>"
+    return f"<td>{html.escape(f'{value:,}' if isinstance(value, int) else str(value))}</td>"
 
 
 def marked(text: str, marks: Sequence[Sequence[Any]]) -> str:

@@ -38,7 +38,9 @@ def page_of(*folders):
 
 def rows_of(page):
     """The cells of each row of the page's tables."""
-    return [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", page)]
+    return [
+        re.findall("<t[dh](?: class=.text.)?>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", page)
+    ]
 
 
 def test_a_run_that_goes_on(tmp_path, capsys):

@@ -72,8 +72,9 @@ def built(tmp_path_factory):
         shutil.copy(ROOT / name, folder / "source" / name)
     venv.create(folder / "builder", with_pip=True)
     python = folder / "builder/bin/python"
-    run(python, "-m", "pip", "install", "--quiet", "build", cwd=folder)
+    run(python, "-m", "pip", "install", "--quiet", "build", "twine", cwd=folder)
     run(python, "-m", "build", "--outdir", folder, folder / "source", cwd=folder)
+    run(python, "-m", "twine", "check", "--strict", *folder.glob("ringbert-*.*"), cwd=folder)
     return folder
 
 
