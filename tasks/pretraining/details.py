@@ -38,7 +38,7 @@ def filled_in(job: Job, task: MaskedTask, rows: BatchRows, tokenizer: Tokenizer)
         row_of(range(*edges), batch["input_ids"], masked, best, tokenizer) for edges in itertools.pairwise(starts)
     ]
     note = "masked tokens are marked, green where the model's best candidate is right"
-    return [table("Masks filled in", note, ["text", "true: candidates"], cells)]
+    return [table("Masks filled in", note, ["text", "true → candidates"], cells)]
 
 
 def row_of(
@@ -57,6 +57,6 @@ def row_of(
             marks.append((len(text), len(text) + len(word), "answer" if numbers[0] == true else "predicted"))
             if numbers[0] != true:
                 listed = zip(tokenizer.pieces(numbers), shares, strict=True)
-                wrong.append(f"{piece}: {', '.join(f'{name} {share:.2f}' for name, share in listed)}")
+                wrong.append(f"{piece} → {' · '.join(f'{name} {share:.2f}' for name, share in listed)}")
         text += word
     return [marked(text, marks), "; ".join(wrong)]
